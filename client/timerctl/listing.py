@@ -48,7 +48,7 @@ def declare(
 def declare_act(
     commands: Any, parents: list[argparse.ArgumentParser], name: str, about: str, rest: str, epilog: str
 ) -> argparse.ArgumentParser:
-    """Declare a command that acts and prints nothing. Returns its parser. `about`: help and first line."""
+    """Declare a command that acts and prints nothing. Returns its parser. `about` is the help, and its first line."""
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         parents=parents,

@@ -89,7 +89,7 @@ __all__ += conditions.__all__ + errors.__all__
 
 
 def __getattr__(name: str) -> ModuleType:
-    """`td.aio`, which is imported when it is first used: asyncio costs 50 ms at the start of a process."""
+    """Import `td.aio` at its first use: importing asyncio takes 50 ms of the start of a process."""
     if name == "aio":
         import importlib
 

@@ -1,4 +1,4 @@
-"""The arguments that callers may pass. They are checked first: a mistake is a named error with value and limit."""
+"""Checks of the arguments that callers pass. A wrong argument raises a named error with the value and its limit."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def shown(value: object) -> str:
 
 
 def each(what: str, values: Iterable[Value], read: Callable[[Value], Result]) -> list[Result]:
-    """`read` of each value. The error of a wrong value names its position."""
+    """Returns `read(value)` for each value. The error of a wrong value names the value's position."""
     results: list[Result] = []
     try:
         for value in values:
@@ -110,7 +110,7 @@ def key_bytes(key: object) -> bytes:
 
 
 def kept(keys: Keys) -> Keys:
-    """Keys for more than one registration: an iterator gives them once, and a list may be changed meanwhile."""
+    """A copy of the keys, for several registrations: an iterator yields only once, and a list may change meanwhile."""
     if isinstance(keys, (str, bytes, Mapping)) or not isinstance(keys, Iterable):
         return keys
     return list(keys if isinstance(keys, Sized) else islice(keys, KEYS_MAX + 1))
@@ -127,7 +127,7 @@ def watch(keys: Keys, when: When) -> Watch:
         targets = ((keys, None),)
     elif not isinstance(keys, (list, tuple)) and isinstance(keys, Mapping):
         targets = keys.items()
-    elif isinstance(keys, (list, tuple, Iterable)):  # the two builtin types first: they are checked at once
+    elif isinstance(keys, (list, tuple, Iterable)):  # list and tuple first: their check is quick
         targets = ((key, None) for key in keys)
     else:
         raise InvalidKeyError(
@@ -166,7 +166,7 @@ def watch(keys: Keys, when: When) -> Watch:
 
 
 def timeout_ns(timeout: Timeout, what: str = "timeout", none: str = "; None means no deadline") -> int:
-    """A timeout in ns, NO_DEADLINE for None. Raises TimeoutOutOfRangeError, whose message names it `what`."""
+    """A timeout in ns, NO_DEADLINE for None. Raises TimeoutOutOfRangeError, whose message calls the timeout `what`."""
     if timeout is None:
         return NO_DEADLINE
     if isinstance(timeout, timedelta):
@@ -204,7 +204,7 @@ def unsigned(what: str, value: object, largest: int, smallest: int = 0) -> int:
 
 
 def id_hash(identifier: object) -> bytes:
-    """The hash of an id, 16 bytes: the daemon knows only that. Raises InvalidKeyError, KeyTooLongError."""
+    """The hash of an id, 16 bytes: the daemon knows only the hash. Raises InvalidKeyError, KeyTooLongError."""
     if isinstance(identifier, str):
         try:
             encoded = identifier.encode()
@@ -270,7 +270,7 @@ def patience_s(timeout: object) -> float | None:
 
 
 def callback_of(given: Callable[..., object], name: str = "callback") -> None:
-    """Check a callback. Raises InvalidValueError for a coroutine function: nobody would await it."""
+    """Check a callback. Raises InvalidValueError for a coroutine function: nobody would await the coroutine."""
     if not callable(given):
         raise InvalidValueError(f"{name}={shown(given)} is {type(given).__name__}: give a function of one argument")
     if is_coroutine_function(given):
@@ -281,7 +281,7 @@ def callback_of(given: Callable[..., object], name: str = "callback") -> None:
 
 
 def is_coroutine_function(given: object) -> bool:
-    """Whether calling it gives a coroutine that somebody has to await: also a partial, or an object with a method."""
+    """Whether a call of this object makes a coroutine. Also for a partial, or an object with a `__call__` method."""
     import functools
     import inspect
 
@@ -291,14 +291,14 @@ def is_coroutine_function(given: object) -> bool:
 
 
 def until_of(until: object) -> str:
-    """When `wait` returns. Raises InvalidValueError."""
+    """Check `until`, which says when `wait` returns. Raises InvalidValueError."""
     if until not in ("first", "all"):
         raise InvalidValueError(f"until={shown(until)}: give 'first' or 'all'")
     return str(until)
 
 
 def if_exists_of(if_exists: object, id: object) -> str:
-    """The step of a registration whose id is in use, checked. Raises InvalidValueError."""
+    """Check `if_exists`: what a registration does if its id is in use. Raises InvalidValueError."""
     if not isinstance(if_exists, str) or if_exists not in IF_EXISTS_CHOICES:
         raise InvalidValueError(f"if_exists={shown(if_exists)}: give {', '.join(map(repr, IF_EXISTS_CHOICES))}")
     if id is None and if_exists != "error":
@@ -307,7 +307,7 @@ def if_exists_of(if_exists: object, id: object) -> str:
 
 
 def function_of(what: str, given: Callable[..., Value], which: str) -> Callable[..., Value]:
-    """A function; `which` one it has to be. Raises InvalidValueError."""
+    """Check a function. Raises InvalidValueError, whose message ends with `which`, the kind of function to give."""
     if not callable(given):
         raise InvalidValueError(f"{what}={shown(given)} is {type(given).__name__}: give a function {which}")
     return given
@@ -368,7 +368,7 @@ def group_of(group: object) -> str | None:
 
 
 def orphans_of(policy: object, group: str | None) -> Orphans:
-    """The orphans policy of that name, for a client of that group; raises NotAMemberError, InvalidValueError."""
+    """The orphans policy with this name, for a client of this group; raises NotAMemberError, InvalidValueError."""
     if policy == "cancel":
         return Orphans.CANCEL
     if policy == "keep":

@@ -1,9 +1,9 @@
 """The arguments of the calls that register, and of `Client()`: their names, types and defaults, declared once.
 
 A call takes them as `**arguments: Unpack[...]`, so editors and type checkers show each of them. Inside, the call
-passes them on as one dictionary, together with its own name for an error's message. `Declared.of` adds the defaults
-and refuses other names. `Declared.shown` has help() show each argument. The docstring of an argument ends with the
-errors that a wrong value raises.
+passes them on as one dictionary, together with the call's name, which error messages show. `Declared.of` adds the
+defaults, and refuses names that are not declared. `Declared.shown` makes help() show each argument. The docstring of an
+argument ends with the errors that a wrong value raises.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BY_NAME: Final = inspect.Parameter.KEYWORD_ONLY
 
 
 class OperationArguments(TypedDict, total=False):
-    """Of a call that registers one operation."""
+    """The arguments of a call that registers one operation."""
 
     timeout: Required[Timeout]
     """Seconds to the deadline, or a timedelta; up to 10 years. None = no deadline. TimeoutOutOfRangeError."""
@@ -37,7 +37,7 @@ class OperationArguments(TypedDict, total=False):
 
 
 class ConditionArguments(TypedDict, total=False):
-    """Of a call whose condition the daemon evaluates."""
+    """The arguments of a call with a condition that the daemon evaluates."""
 
     when: When
     """The condition over the keys (default: ANY). InvalidConditionError."""
@@ -46,44 +46,44 @@ class ConditionArguments(TypedDict, total=False):
 
 
 class ExistsArguments(TypedDict, total=False):
-    """Of every call that registers."""
+    """The arguments of every call that registers."""
 
     if_exists: IfExists
     """If the id is in use: "error" (the default), "keep", "replace" or "replace_cancelled". InvalidValueError."""
 
 
 class OwnerArguments(TypedDict, total=False):
-    """Of a call whose operations have an owner."""
+    """The arguments of a call whose operations have an owner."""
 
     orphans: OrphanPolicy | None
     """When this process dies: "cancel", "keep" or "group" (default: as the client). NotAMemberError."""
 
 
 class GroupArguments(OperationArguments, ConditionArguments, ExistsArguments):
-    """Of `register(group=True)`."""
+    """The arguments of `register(group=True)`."""
 
 
 class RegistrationArguments(GroupArguments, OwnerArguments):
-    """Of `register` and `register_wait`."""
+    """The arguments of `register` and `register_wait`."""
 
 
 class DelayedArguments(OperationArguments, ExistsArguments, OwnerArguments):
-    """Of `try_complete_else_watch`."""
+    """The arguments of `try_complete_else_watch`."""
 
 
 class BatchArguments(ConditionArguments, ExistsArguments, OwnerArguments, total=False):
-    """Of `register_many` and `register_many_wait`."""
+    """The arguments of `register_many` and `register_many_wait`."""
 
     timeout: Required[Timeout | Sequence[Timeout]]
-    """As of `register`: one for all operations, or one for each."""
+    """As for `register`: one timeout for all operations, or one for each."""
     payloads: Sequence[Payload] | Payload
-    """The payload of all operations, or one for each (default: none)."""
+    """One payload for all operations, or one for each (default: none)."""
     ids: Sequence[Key | None] | None
     """One id for each operation (default: no ids)."""
 
 
 class ClientArguments(TypedDict, total=False):
-    """Of `Client`, `connect` and `configure`, after the instance."""
+    """The arguments of `Client`, `connect` and `configure`, after the instance."""
 
     group: str | None
     """The group of which the client is a member (default: none). InvalidNameError."""
@@ -105,7 +105,7 @@ class Declared(Generic[ArgumentsT]):
     """The arguments of a call, with their defaults."""
 
     def __init__(self, kind: type[Any], defaults: Mapping[str, Any]) -> None:
-        """`kind` is the typed dictionary. One argument may have no default: it has to be given."""
+        """`kind` is the typed dictionary. At most one argument has no default, and each call must give it."""
         self.types: Final[dict[str, str]] = {
             name: re.sub(r"^Required\[(.*)\]$", r"\1", declared.__forward_arg__)
             for name, declared in kind.__annotations__.items()
@@ -114,7 +114,7 @@ class Declared(Generic[ArgumentsT]):
         self._needed = next((name for name in self.types if name not in defaults), next(iter(self.types)))
 
     def of(self, call: str, given: ArgumentsT) -> ArgumentsT:
-        """All arguments of this call. Raises TypeError if it has another one, or lacks one."""
+        """All arguments of a call, with defaults. Raises TypeError for an unknown argument, or if one is missing."""
         merged: Any = self.defaults | given  # type: ignore[operator]
         if len(merged) != len(self.defaults):
             self._refuse(call, merged)
@@ -124,7 +124,7 @@ class Declared(Generic[ArgumentsT]):
         return found
 
     def shown(self, function: Function) -> Function:
-        """Decorates a function of `**arguments`: help() shows each of them. Type checkers know them without this."""
+        """Decorate a function of `**arguments`: help() shows each argument. Type checkers know them without this."""
         signature = inspect.signature(function)
         *own, _ = signature.parameters.values()
         for name, kind in self.types.items():

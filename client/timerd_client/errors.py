@@ -47,9 +47,10 @@ class OperationCancelled(TimerdError):
 
 
 class CallGivenUpError(TimerdError):
-    """A call is given up: processes ended while it ran, as often as `deliveries` of its handler says.
+    """A call is given up: it was delivered as often as the handler's `deliveries` allows. Each time a process ended.
 
-    `on_failure` gets it. It also stands for the error of a handler if its process ended before `on_failure` was done.
+    `on_failure` gets this error. It also gets this error in place of the handler's error, if the process ended before
+    `on_failure` was done.
     """
 
 
@@ -58,7 +59,7 @@ class CallTimeLimitError(TimerdError, TimeoutError):
 
 
 class RequestEnded(BaseException):
-    """The request in which a caller waited has ended: `reason` is "disconnect" (its peer has gone) or "drain".
+    """The request in which a caller waited has ended: `reason` is "disconnect" (the peer has gone) or "drain".
 
     Like asyncio.CancelledError, it is not an Exception: a view that catches errors lets it through, and so do
     frameworks. `timerd_client.web` answers the request.
@@ -73,7 +74,7 @@ class RequestEnded(BaseException):
 
 
 class OperationFailed(_OperationFailed):
-    """`fail()` was called on its keys, so its condition can no longer hold."""
+    """`fail()` was called on the operation's keys, so the condition can no longer hold."""
 
     def __init__(self, message: str, fail_code: int = 0, value: bytes = b"") -> None:
         super().__init__(message)

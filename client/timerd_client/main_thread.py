@@ -1,6 +1,6 @@
-"""Whether the main thread has ended. Then handlers of atexit run, and from CPython 3.12 on no thread may begin.
+"""Whether the main thread has ended. After its end, atexit handlers run, and CPython 3.12 lets no thread begin.
 
-`threading` knows this only if it was imported before the end. So the client imports this module first.
+`threading` knows of the end only if it was imported before. So the client imports this module first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final  # noqa: E402
 def main_has_ended() -> bool:
     """Whether the main thread has ended.
 
-    With gevent, asking the main thread whether it is alive would switch greenlets. So this looks at the flag that
-    CPython's own threads look at.
+    With gevent, asking the main thread whether it is alive would switch greenlets. So this function reads the flag
+    that CPython's own threads read.
     """
     is_shutting_down = getattr(threading, "_SHUTTING_DOWN", None)
     has_ended = not threading.main_thread().is_alive() if is_shutting_down is None else bool(is_shutting_down)
@@ -28,7 +28,7 @@ def main_has_ended() -> bool:
 def _is_late() -> bool:
     """Whether a handler of atexit has imported `threading`, by its first use of timerd.
 
-    Then `threading` takes the main thread for alive. But no module runs at the bottom of that thread's stack.
+    Then `threading` takes the main thread for alive, although no module runs at the bottom of that thread's stack.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_back is not None:

@@ -1,9 +1,9 @@
 """A mark: a point in the history of events, from which a registration counts.
 
-It is (arena incarnation, sequence of the newest event, last command that its maker had issued), read together. Events
-of other clients count by sequence, and events of the maker by command number: an earlier `fire` of the maker may still
-be on its way when the mark is read, and must not complete a later `register` of the maker. If another client uses the
-mark, or the daemon made it (`outcome.mark`), all events count by sequence. Marks can be pickled.
+A mark is (arena incarnation, sequence of the newest event, last command that its maker had issued), read together.
+Events of other clients count by sequence, and events of the maker by command number: an earlier `fire` of the maker may
+still be on its way when the mark is read, and must not complete a later `register` of the maker. If another client uses
+the mark, or the daemon made it (`outcome.mark`), all events count by sequence. Marks can be pickled.
 
 As text, a mark has only the incarnation and the sequence: an HTTP client may keep it, and send it as Last-Event-ID.
 
@@ -26,7 +26,7 @@ _SHOWN_MAX: Final = 60
 class Mark(NamedTuple):
     """Take a mark, check, then register with `since=` the mark, in this order."""
 
-    incarnation: int  # of the arena; sequences compare only within one; 0 = there was none when the mark was read
+    incarnation: int  # of the arena: sequences of two arenas do not compare; 0 = there was no arena
     sequence: int  # of the newest event at that time
     command: int = 0  # last command number that the maker had issued
     maker: bytes = b""  # the maker's client incarnation; empty = by sequence alone
@@ -35,7 +35,7 @@ class Mark(NamedTuple):
         """(flags, sequence, command) in a registration by this client (incarnation), at the daemon of this arena."""
         flags = 0 if self.incarnation == arena else RegisterFlag.MARK_OF_OTHER_ARENA
         if self.maker == client and not self.incarnation:
-            return 0, 0, self.command  # read before there was an arena: it counts from the first event on
+            return 0, 0, self.command  # read before there was an arena: all events count
         if self.maker == client:
             return flags, self.sequence, self.command
         return flags | RegisterFlag.MARK_BY_SEQUENCE, self.sequence, 0
@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Mark:
-        """The mark of such a text: all events count by sequence. Raises InvalidValueError for any other text."""
+        """The mark of a text that `str(mark)` gave. All its events count by sequence. Raises InvalidValueError."""
         found = _TEXT.fullmatch(text) if isinstance(text, str) and len(text) <= _SHOWN_MAX else None
         if found is None or int(found[2]) > _SEQUENCE_MAX:
             shown = repr(text[:_SHOWN_MAX]) if isinstance(text, str) else type(text).__name__

@@ -5,8 +5,8 @@
 
     REGISTRY.register(TimerdCollector())
 
-Needs `pip install 'timerd[metrics]'`. The metrics of the daemon are read from its arena, under the names that
-`timerctl stats --prometheus` has. Those of the clients begin with timerd_client_.
+Needs `pip install 'timerd[metrics]'`. The metrics of the daemon are read from its arena, and have the names that
+`timerctl stats --prometheus` prints. The names of the clients' metrics begin with timerd_client_.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Figure(NamedTuple):
     about: str
 
 
-# Figures of Statistics have its names. Counters of closed clients are kept: a counter never falls.
+# A figure of `Statistics` has the name of its field. Counters of closed clients are kept: a counter never falls.
 FIGURES: Final = {
     "clients": Figure("gauge", "clients of this process that have been used"),
-    "connected": Figure("gauge", "clients of these that the daemon has accepted and that have not lost it"),
-    "window": Figure("gauge", "commands that these clients may have unacknowledged at most"),
+    "connected": Figure("gauge", "used clients with a connection: the daemon has accepted the client, and is not lost"),
+    "window": Figure("gauge", "how many unacknowledged commands these clients may have"),
     "waiting": Figure("gauge", "operations that have not settled"),
     "unacknowledged": Figure("gauge", "commands that the daemon has not acknowledged"),
     "losses": Figure("counter", "how often the daemon of a client was lost, or did not answer at first"),
@@ -55,13 +55,13 @@ FIGURES: Final = {
     "given_up": Figure("counter", "operations that settled as UNAVAILABLE"),
     "outcomes_after_giving_up": Figure("counter", "late outcomes of operations that had settled as UNAVAILABLE"),
     "outcomes_unknown": Figure("counter", "outcomes that nobody waited for"),
-    "grants_requeued": Figure("counter", "limited events whose operations nobody held any more: they were requeued"),
+    "grants_requeued": Figure("counter", "limited events that were requeued: the program had dropped the operation"),
     "grants_unseen": Figure("counter", "limited events that were acknowledged although nobody had looked at them"),
     "frames_ignored": Figure("counter", "frames of another daemon or version, or malformed"),
     "commands_refused": Figure("counter", "refused commands that have no operation, such as fire and advance"),
     "calls_done": Figure("counter", "calls that these clients have ended, with success or without"),
     "calls_failed": Figure("counter", "attempts in which a handler has raised, and calls that were given up"),
-    "calls_retried": Figure("counter", "calls that come again, after an error or by call.retry"),
+    "calls_retried": Figure("counter", "calls that are run again, after an error or by call.retry"),
     "calls_late": Figure("counter", "handlers that have run for longer than their time_limit"),
     "calls_skipped": Figure("counter", "missed points of schedules that were skipped because of their grace"),
 }
@@ -88,7 +88,7 @@ class TimerdCollector(Collector):
         self._ended: dict[str, Counter[str]] = {}  # by instance: the counts of links that have ended
 
     def describe(self) -> Iterable[Metric]:
-        """The names of the clients' metrics: the registry refuses a second collector."""
+        """The names of the clients' metrics: by them the registry recognizes and refuses a second collector."""
         return list(self._of_clients({}))
 
     def collect(self) -> Iterable[Metric]:
@@ -114,7 +114,7 @@ class TimerdCollector(Collector):
         for ref, (instance, figures) in self._seen.items():
             if ref not in now:
                 link = ref()
-                last = figures if link is None else figures_of(link)  # it was closed, but is still referred to
+                last = figures if link is None else figures_of(link)  # a closed link to which somebody still refers
                 counted = {name: last[name] for name in COUNTERS}
                 self._ended.setdefault(instance, Counter()).update(counted)
         self._seen = now
@@ -155,7 +155,7 @@ def figures_of(link: Link) -> dict[str, int]:
 
 
 def read(paths: InstancePaths) -> list[Family]:
-    """The metrics of an instance's arena; none if this process may not read the arena, or there is none."""
+    """The metrics of an instance's arena; an empty list if there is no arena, or this process may not read it."""
     try:
         with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
             seen = reader.between_turns(lambda: look(reader))
@@ -165,7 +165,7 @@ def read(paths: InstancePaths) -> list[Family]:
 
 
 def metric(family: Family) -> Metric:
-    """A family as prometheus_client has it."""
+    """A family as an object of prometheus_client."""
     kinds: dict[str, Any] = {
         "gauge": GaugeMetricFamily,
         "counter": CounterMetricFamily,

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Never
 
 
 def public_name(made: object) -> str:
-    """The public name of its class: td.Operation and td.aio.Operation are classes of the two faces."""
+    """The public name of an object's class: Operation, for a ThreadedOperation as for an AioOperation."""
     return type(made).__name__.removeprefix("Threaded").removeprefix("Aio")
 
 
 class OneProcess:
-    """A base of objects that pickle and copy refuse by name. Without it, the error would name one of their fields."""
+    """A base of objects that cannot be pickled or copied. The error names the object's class, not one of its fields."""
 
     __slots__ = ()
     IN_PLACE: ClassVar[str]

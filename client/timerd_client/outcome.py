@@ -1,4 +1,4 @@
-"""The outcome of an operation. An Outcome keeps its record of 96 bytes, and decodes a field when it is read."""
+"""The outcome of an operation. An Outcome keeps its record of 96 bytes, and decodes it when a field is read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from .scope import noted
 class State(Enum):
     """The state of a settled operation. UNAVAILABLE is the client's own word for "not known".
 
-    KEPT: it was registered with if_exists="keep", and the operation of that id stays: its outcome goes to its owner.
+    KEPT: the registration had if_exists="keep", and its id was in use. The earlier operation with this id stays, and
+    the outcome of the earlier operation goes to that operation's owner.
     """
 
     COMPLETED = Settled.COMPLETED
@@ -48,7 +49,7 @@ _CODE = struct.Struct("<I")
 _STATE_AT = offset_of(OutcomeRecord, "state")
 _KEY_AT = offset_of(OutcomeRecord, "settled_key")
 _UNPACK = struct_of(OutcomeRecord).unpack
-# positions in a RawSettlement: its names would cost a third object for each outcome
+# positions in a RawSettlement: a named tuple would be a third object for each outcome
 _RECORD: Final = 0
 _ARENA: Final = 2
 _ERROR: Final = 3
@@ -67,10 +68,10 @@ def state_of(settlement: RawSettlement) -> State:
 
 
 class Outcome:
-    """The end of an operation; true only if it was completed.
+    """The end of an operation. An Outcome is true only if the operation was completed.
 
-    `satisfied` and `missing` are the keys that were satisfied and those that were not (for quorums), in the order of
-    the registration. `payload` is that of the registration.
+    `satisfied` and `missing` are the keys that were satisfied and the keys that were not (for quorums), in the order of
+    the registration. `payload` is the payload of the registration.
     """
 
     __slots__ = ("_error", "_names", "_read", "_settlement", "payload")
@@ -99,30 +100,33 @@ class Outcome:
 
     @property
     def value(self) -> bytes:
-        """The value of the event that settled it; empty if no event did, or if it was dropped: see `value_dropped`."""
+        """The value of the event that settled the operation.
+
+        Empty if no event settled the operation, or if the value was dropped: see `value_dropped`.
+        """
         return value_and_codes(self._settlement)[0]
 
     @property
     def value_dropped(self) -> bool:
-        """Whether the event's value was left out, because this client (or group) holds as many bytes as it may.
+        """Whether the event's value was left out, because this client (or group) has used up its quota of bytes.
 
-        The outcome is COMPLETED all the same, and `value` is empty. So check this where an empty value has a meaning:
-        `if outcome.value_dropped: ...` look the result up elsewhere. It happens when outcomes wait unacknowledged, for
-        example in a stopped worker. `timerctl errors` names the client, the counter is `values_dropped`, and a larger
-        --quota-bytes helps. The caller of fire() gets no error: its event was applied.
+        The outcome is COMPLETED all the same, and `value` is empty. If an empty value has a meaning to your program,
+        check `value_dropped`, and look the result up elsewhere. Values are dropped when many outcomes are
+        unacknowledged, for example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the
+        values, and a larger --quota-bytes helps. The caller of fire() gets no error: the event was applied.
         """
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.VALUE_DROPPED)
 
     @property
     def redelivered(self) -> bool:
-        """Whether its grant was given before, to an owner that died."""
+        """Whether another owner had the operation's grant before, and died."""
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.REDELIVERED)
 
     @property
     def key(self) -> Key | None:
-        """The key whose event settled it; None if no event did."""
+        """The key whose event settled the operation; None if no event settled it."""
         record = self._settlement[_RECORD]
         if record is None or not 1 <= record[_KEY_AT] <= len(self._names):
             return None
@@ -150,16 +154,18 @@ class Outcome:
     def failures(self) -> dict[Key, int]:
         """The code of each failed key, as it was given to fail(), in the order of the registration.
 
-        If the operation completed all the same, or expired: the keys that had failed by then. `error` says why the
-        operation itself has failed. Empty if the daemon did not settle it.
+        An operation that completed or expired may have failed keys, too. `error` says why the operation itself has
+        failed. Empty if the daemon did not settle the operation.
         """
         codes = value_and_codes(self._settlement)[1]
         return dict(zip(self.failed, (code for (code,) in _CODE.iter_unpack(codes)), strict=True)) if codes else {}
 
     @property
     def error(self) -> Exception | None:
-        """Why it is FAILED, KEPT or UNAVAILABLE, else None: OperationFailed (`fail` was called), the daemon's refusal,
-        or TimerdUnavailableError, which has the time without a frame of the daemon.
+        """Why the operation is FAILED, KEPT or UNAVAILABLE; None in other states.
+
+        OperationFailed (`fail` was called), the daemon's refusal, or TimerdUnavailableError, which says for how long no
+        frame of the daemon had come.
         """
         if self._error is None:
             self._error = self._find_error()
@@ -177,7 +183,7 @@ class Outcome:
 
     @property
     def lateness_ns(self) -> int:
-        """How long after its deadline it expired, in ns; 0 unless it expired."""
+        """How long after its deadline the operation expired, in ns; 0 in other states."""
         record = self._record
         if record is None or _STATES[record.state] is not State.EXPIRED or record.deadline_ns == NO_DEADLINE:
             return 0
@@ -185,20 +191,21 @@ class Outcome:
 
     @property
     def wait_ns(self) -> int:
-        """The time from the registration to the settlement, in ns; 0 if the daemon never settled it."""
+        """The time from the registration to the settlement, in ns; 0 if the daemon did not settle the operation."""
         record = self._record
         return 0 if record is None else max(0, record.settled_ns - record.registered_ns)
 
     @property
     def mark(self) -> Mark:
-        """The mark of its settlement: a registration with `since=outcome.mark` misses no later event."""
+        """The mark of the settlement: a registration with `since=outcome.mark` misses no later event."""
         record = self._record
         return Mark(self._settlement[_ARENA], 0 if record is None else record.sequence)
 
     def check(self) -> bytes | None:
-        """The value if it was completed, None if it expired; raises OperationCancelled, OperationFailed, or its error.
+        """The value of a completed operation, or None if it expired. In other states it raises an error.
 
-        For example, TimerdUnavailableError, ArenaFullError or MarkTooOldError: nobody knows whether the event has come.
+        OperationCancelled, OperationFailed, or another `error`: for example TimerdUnavailableError, ArenaFullError or
+        MarkTooOldError, after which nobody knows whether the event has come.
         """
         state = self.state
         if state is State.COMPLETED:
@@ -212,7 +219,7 @@ class Outcome:
         raise noted(error)
 
     def unwrap(self) -> bytes:
-        """As check(), but raises OperationExpired if it expired."""
+        """As check(), but raises OperationExpired if the operation expired."""
         value = self.check()
         if value is None:
             raise OperationExpired(f"expired after {self.wait_ns / 1e9:.3f} s; missing: {self._some(self.missing)}")

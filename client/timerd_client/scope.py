@@ -1,14 +1,15 @@
-"""The scope of a request. When the request ends, the waits in its scope end: its peer has gone, or its worker drains.
+"""The scope of a request. If the peer disconnects or the worker drains, the scope ends, and so do the waits in it.
 
     scope = Scope()
     with scope.entered():
-        view()                     # result() in it raises RequestEnded once another thread calls scope.end("drain")
+        view()                     # its result() raises RequestEnded once another thread calls scope.end("drain")
 
-A context variable names the scope, so it goes with a thread, a task or a greenlet, and with the tasks that it begins.
-Only waits for events look for it: `result()`, `await`, `wait_for`, `td.wait` and `as_completed`. When such a wait ends,
-its operations are withdrawn, and a limited event that was on its way goes to another operation. A question to the
-daemon (`fire_wait`, `flush`) is answered within milliseconds, and its command was sent already. So it is not ended, or
-a client that tries again would do it twice.
+A context variable holds the scope. So each thread, task or greenlet has its own, and the tasks that a view begins
+inherit the view's. Only waits for events end with the scope: `result()`, `await`, `wait_for`, `td.wait` and
+`as_completed`. When such a wait ends, its operations are withdrawn, and a limited event that was on its way goes to
+another operation. A question to the daemon (`fire_wait`, `flush`) does not end with the scope: the answer comes within
+milliseconds, and the command was sent already. If the question ended, a client that tries again would send the command
+twice.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class Scope:
-    """A request. Any thread may end it, once. A handler of a signal may end it, too.
+    """A request. Any thread may end it, once. A signal handler may end it, too.
 
-    There is no lock, because such a handler may interrupt add() in its own thread. add() notes the ender first and
+    There is no lock, because a signal handler may interrupt add() in the same thread. add() notes the ender first and
     looks at the reason afterwards. end() sets the reason first. So the ender is called, or add() returns False.
     """
 
     def __init__(self) -> None:
         self._enders: list[Callable[[], object]] = []
-        self.reason = ""  # why it has ended; empty while it goes on
+        self.reason = ""  # why the request has ended; empty before its end
         self.trouble: Exception | None = None  # the last error of timerd that a caller got
 
     @contextmanager
@@ -45,7 +46,7 @@ class Scope:
             _current.reset(token)
 
     def end(self, reason: str) -> None:
-        """End all waits of the scope, and each that begins later. A second call changes nothing."""
+        """End all waits of the scope, also the waits that begin later. A second call changes nothing."""
         if self.reason:
             return
         self.reason = reason
@@ -53,7 +54,7 @@ class Scope:
             ender()
 
     def add(self, ender: Callable[[], object]) -> bool:
-        """Call `ender` at the scope's end, in the thread that ends it. False: it has ended. It may be called twice."""
+        """Call `ender`, once or twice, in the thread that ends the scope. Returns False if the scope has ended."""
         self._enders.append(ender)
         if not self.reason:
             return True
@@ -67,7 +68,7 @@ class Scope:
 
     def error(self) -> RequestEnded:
         """The error of a wait that the end of the scope has ended."""
-        return RequestEnded(f"the request in which this waits has ended: {self.reason}", self.reason)
+        return RequestEnded(f"the request of this wait has ended: {self.reason}", self.reason)
 
 
 _current: ContextVar[Scope | None] = ContextVar("timerd_scope", default=None)
@@ -79,7 +80,7 @@ def current_scope() -> Scope | None:
 
 
 def noted(error: ErrorT) -> ErrorT:
-    """Note the error in the caller's scope, and return it: a framework may make a 500 of it without its reason."""
+    """Note the error in the caller's scope, and return it: a framework may answer 500 without saying why."""
     scope = _current.get()
     if scope is not None:
         scope.trouble = error

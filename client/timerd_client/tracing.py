@@ -2,12 +2,13 @@
 
     from timerd_client import tracing
 
-    tracing.instrument()                   # once, at the start; a tracer_provider of its own may be given
+    tracing.instrument()                   # once, at the start; or instrument(tracer_provider)
     tracing.uninstrument()
 
 Needs `pip install 'timerd[tracing]'`. `instrument()` replaces `register`, `fire` and similar methods. So tracing costs
 nothing in a process that does not call it. The context does not travel from the process that fires to the process that
-waits: values and payloads are the caller's. Keys, values and ids are no attributes, because they may name users.
+waits: timerd adds nothing to the caller's values and payloads. Keys, values and ids do not become attributes, because
+they may name users.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NS: Final = 1_000_000_000
 REGISTER: Final = "timerd.operation"  # the span of one operation, or of a batch
 FIRE: Final = "timerd.fire"
 FAILED: Final = (State.FAILED, State.UNAVAILABLE)
-# Where the methods are defined: those of Surface belong to both faces.
+# Where the methods are defined: both faces inherit the methods of Surface.
 FACES: Final = (Purgatory, AioPurgatory)
 REGISTRATIONS: Final = (
     (Surface, "register"),
@@ -49,8 +50,8 @@ _originals: dict[tuple[type[Any], str], Any] = {}
 def instrument(tracer_provider: TracerProvider | None = None) -> None:
     """Make spans from now on, with this provider (default: the global one). A second call changes the provider.
 
-    Call it before other threads use clients. Spans end in the client's thread or loop, so take a processor that does
-    not block there, as BatchSpanProcessor.
+    Call `instrument()` before other threads use clients. Spans end in the client's thread or loop. So use a span
+    processor that does not block, such as BatchSpanProcessor.
     """
     uninstrument()
     tracer = trace.get_tracer("timerd", version(), tracer_provider)
@@ -62,7 +63,7 @@ def instrument(tracer_provider: TracerProvider | None = None) -> None:
 
 
 def uninstrument() -> None:
-    """Make no more spans: the methods are as they were. Spans that have begun end as they would have."""
+    """Make no more spans: put the original methods back. Spans that have begun still end with their operations."""
     while _originals:
         (where, name), original = _originals.popitem()
         setattr(where, name, original)
@@ -100,7 +101,7 @@ def _firing(tracer: Tracer, original: Any) -> Any:
 
 
 def _wrapped(original: Any, begin: Callable[..., Span], end: Callable[[Span, Any], Any]) -> Any:
-    """A method that begins a span, and gives the result of the original to `end`. An error ends the span."""
+    """A method that begins a span, calls the original, and passes its result to `end`. An error ends the span."""
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
@@ -134,7 +135,7 @@ def _keys(args: tuple[Any, ...], more: dict[str, Any]) -> object:
 
 
 def _attributes(client: Surface[Any, Any], keys: object) -> dict[str, str | int]:
-    """The attributes of a span: the purgatory, and the number of keys, or of a batch's rows."""
+    """The attributes of a span: the instance, the purgatory, and the number of keys, or of a batch's rows."""
     count = len(keys) if isinstance(keys, (Sequence, dict)) and not isinstance(keys, (str, bytes)) else 1
     return {"timerd.instance": client._lazy.instance, "timerd.purgatory": client._name, "timerd.keys": count}
 

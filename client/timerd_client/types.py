@@ -1,4 +1,4 @@
-"""The types of arguments. As an example, `register("inbox/7", timeout=30)` has a Key and a Timeout.
+"""The types of arguments. For example, the arguments of `register("inbox/7", timeout=30)` are a Key and a Timeout.
 
 arguments.py checks the values.
 """
@@ -22,10 +22,10 @@ Patience: TypeAlias = float | timedelta
 Payload: TypeAlias = bytes | bytearray | memoryview
 
 IfExists: TypeAlias = Literal["error", "keep", "replace", "replace_cancelled"]
-"""The choices of a registration with an id when an operation of that id exists."""
+"""The choices of a registration when an operation with its id exists."""
 
 CallExists: TypeAlias = Literal["error", "keep", "replace", "again"]
-"""The choices of `call_later` with an id when a call of that id is pending or being done."""
+"""The choices of `call_later` when a call with its id is pending or running."""
 
 OrphanPolicy: TypeAlias = Literal["cancel", "keep", "group"]
 """The policy for an operation when its owner's process dies."""

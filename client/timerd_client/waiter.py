@@ -3,8 +3,8 @@
     protocol --settle(command, settlement)--> Waiter    the outcome of a registration
     protocol --answer(value, error)---------> Answerable  the answer to a command or a question
 
-Both are called with the link's lock held. If they return True, the protocol puts them into `ready`, and the link calls
-`notify()` once the lock is free. Nothing here knows a link, a thread or a loop.
+`settle` and `answer` are called with the link's lock held. If one of them returns True, the protocol puts its object
+into `ready`, and the link calls `notify()` once the lock is free. Nothing here knows a link, a thread or a loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Settlement(NamedTuple):
 
 
 RawSettlement: TypeAlias = tuple[bytes | None, bytes, int, TimerdError | None]
-"""A Settlement as the hot path makes it: a plain tuple costs a quarter of a named one."""
+"""A Settlement as the hot path makes it: a plain tuple is made in a quarter of the time of a named one."""
 
 
 _FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
@@ -37,7 +37,7 @@ _HAS_FAILURES: Final = int(OutcomeFlag.HAS_FAILURES)
 
 
 def value_and_codes(settlement: RawSettlement) -> tuple[bytes, bytes]:
-    """The value of a settlement, and behind it in the heap the codes of the failed keys, a u32 each."""
+    """The value of a settlement, and the codes of the failed keys: a u32 each, which follow the value in the heap."""
     record, value = settlement[0], settlement[1]
     if record is None or not record[_FLAGS_AT] & _HAS_FAILURES:
         return value, b""
@@ -67,7 +67,7 @@ class Waiter(Notified, Interface):
         """Take the settlement. Returns whether to call `notify` when the lock is free."""
 
     def _has_settled(self) -> bool:
-        """Whether all that it waits for has settled."""
+        """Whether all operations of this waiter have settled."""
 
     def due_ns(self, command: int) -> int:
         """The deadline of the operation with that command number; NO_DEADLINE or more = none."""
@@ -77,7 +77,7 @@ class Looker(Notified, Interface):
     """Something that evaluates the condition of an operation when an event has come."""
 
     def look(self, command: int, sequence: int) -> bool:
-        """An event of this sequence has come for the operation. Whether to call `notify` when the lock is free."""
+        """The event with this sequence has come. Returns whether to call `notify` when the lock is free."""
 
 
 class Answerable(Notified, Interface):

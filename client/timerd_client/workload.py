@@ -1,21 +1,22 @@
-"""The workload of the load test: what is registered when, and when its event is fired, from a seed. No I/O, no clock.
+"""The workload of the load test, from a seed: when operations are registered, and their events fired. No I/O, no clock.
 
 Arrivals are a Poisson process; the delay from an operation's arrival to its event is log-normal, given by its median
-and upper quartile (the benchmark of "Apache Kafka, Purgatory, and Hierarchical Timing Wheels": 200 ms, 100 bytes, 20
-and 60 ms, or 200 and 400 ms). Both are drawn from QUANTILES midpoints of their distribution: a table, so that a million
-rows take a third of a second without numpy.
+and upper quartile. The defaults are those of the benchmark in "Apache Kafka, Purgatory, and Hierarchical Timing
+Wheels": a timeout of 200 ms, payloads of 100 bytes, and 20 and 60 ms as median and quartile (or 200 and 400 ms).
+Intervals and delays are drawn from a table of QUANTILES midpoints of their distribution, so that a million rows take a
+third of a second without numpy.
 
     workload = check(Workload(rate=20_000, count=100_000))
     rows = plan(workload, registrar=0)        # what registrar 0 of workload.registrars registers, in order of time
     events = fire_plan(workload, firer=0)     # what firer 0 fires, in order of time
-    expected_share(workload)                  # 0.079: the share that a correct run expires
+    expected_share(workload)                  # 0.079: the share of operations that expire in a correct run
 
-Registrars and firers need to share nothing but the workload and the time that offsets count from: each of them makes
-its own columns. Registrar r has a stream of its own, at its share of the rate (Poisson streams add up to one); its row
-i is operation `i * registrars + r` of the run, and its event is fired by firer `i % firers`.
+Registrars and firers share only the workload and the time of the start: each of them makes its own columns. Registrar r
+draws a Poisson process of its own, at its share of the rate (the sum of Poisson processes is a Poisson process). Row i
+of registrar r is operation `i * registrars + r` of the run, and firer `i % firers` fires its event.
 
-No event comes sooner than MARGIN_NS after its operation's arrival, nor is it judged closer than that to the timeout: a
-registration and its event are sent by two processes, and neither is punctual to a millisecond.
+No event comes sooner than MARGIN_NS after its operation's arrival, and no event within MARGIN_NS of the timeout is
+judged: two processes send the registration and its event, and neither is punctual to a millisecond.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Workload(NamedTuple):
     p50_ns: int = 20_000_000  # median of the delay until the event
     p75_ns: int = 60_000_000
     payload: int = 100  # bytes of each operation's payload
-    keys: int = 0  # the number of keys that operations share; 0 = each has its own
+    keys: int = 0  # the number of keys that operations share; 0 = each operation has its own
     keys_per_op: int = 1
     registrars: int = 1
     firers: int = 1
@@ -65,24 +66,24 @@ class Rows(NamedTuple):
     """The operations of one registrar, in order of time: columns of equal length."""
 
     registrar: int
-    due_ns: array[int]  # when it is registered, from the start of the run
-    delay_ns: array[int]  # until its event is fired, from then
-    keys: array[int]  # first of its keys; empty where each operation has its own
+    due_ns: array[int]  # the time of each registration, from the start of the run
+    delay_ns: array[int]  # from the registration to the operation's event
+    keys: array[int]  # the first key of each operation; empty if operations share no keys
 
 
 class Events(NamedTuple):
     """The events of one firer, in order of time: columns of equal length."""
 
-    due_ns: array[int]  # when it is fired, from the start of the run
-    operation: array[int]  # number of the operation that it is for
-    keys: array[int]  # number of its key
+    due_ns: array[int]  # the time of each event, from the start of the run
+    operation: array[int]  # number of the event's operation
+    keys: array[int]  # number of the event's key
 
 
 class Spans(NamedTuple):
-    """When operations complete, from their arrival: a column each. They differ only where keys are shared."""
+    """When each operation completes, from its arrival. The two columns differ only if operations share keys."""
 
-    earliest_ns: Sequence[int]  # an event that may still count
-    latest_ns: Sequence[int]  # an event that counts for certain
+    earliest_ns: Sequence[int]  # by the first event that may count
+    latest_ns: Sequence[int]  # by the first event that counts for certain
 
 
 def check(workload: Workload) -> Workload:
@@ -97,7 +98,7 @@ def check(workload: Workload) -> Workload:
     _within("p75", w.p75_ns, w.p50_ns + 1, TIMEOUT_NS_MAX, "ns: the upper quartile is above the median")
     _within("payload", w.payload, 0, PAYLOAD_SIZE_MAX, "bytes")
     _within("keys_per_op", w.keys_per_op, 1, KEYS_MAX)
-    _within("keys", w.keys, w.keys_per_op if w.keys else 0, COUNT_MAX, "keys: as many as an operation has, or unique")
+    _within("keys", w.keys, w.keys_per_op if w.keys else 0, COUNT_MAX, "keys: 0 (unique keys), or keys_per_op at least")
     return workload
 
 
@@ -124,7 +125,7 @@ def plan(workload: Workload, registrar: int = 0) -> Rows:
 
 
 def fire_plan(workload: Workload, firer: int = 0) -> Events:
-    """The events of one firer: one for each of its operations, except those that would come after every deadline."""
+    """The events of one firer: one for each of its operations, except events after the last deadline of the run."""
     plans = [plan(workload, registrar) for registrar in range(workload.registrars)]
     due: list[float] = []  # floats: comparing them takes half the time
     operations: list[int] = []
@@ -148,7 +149,7 @@ def fire_plan(workload: Workload, firer: int = 0) -> Events:
 
 
 def end_ns(workload: Workload, plans: Sequence[Rows]) -> int:
-    """When the last deadline has passed, from the start of the run, with the margin."""
+    """The last deadline plus the margin, in ns from the start of the run."""
     return max(rows.due_ns[-1] for rows in plans) + workload.timeout_ns + MARGIN_NS
 
 
@@ -159,7 +160,7 @@ def key_names(prefix: str, numbers: Sequence[int]) -> list[str]:
 
 
 def watched_keys(workload: Workload, first: int) -> list[int]:
-    """Numbers of the keys that an operation watches. `first` is its `Rows.keys`, or its number if it has its own."""
+    """Numbers of the keys that an operation watches. `first` is its entry in `Rows.keys`, or else its number."""
     per = workload.keys_per_op
     if workload.keys:
         return [(first + at) % workload.keys for at in range(per)]
@@ -167,18 +168,21 @@ def watched_keys(workload: Workload, first: int) -> list[int]:
 
 
 def event_key(workload: Workload, row: int, first: int) -> int:
-    """Number of the key that an operation's event is fired on: one of those that it watches, in turns."""
+    """Number of the key on which an operation's event is fired. The watched keys take turns, from row to row."""
     return watched_keys(workload, first)[row % workload.keys_per_op]
 
 
 def expected_share(workload: Workload) -> float:
-    """The share of operations that expire in a correct run, where each has keys of its own."""
+    """The share of operations that expire in a correct run, if operations share no keys."""
     sigma = math.log(workload.p75_ns / workload.p50_ns) / NormalDist().inv_cdf(0.75)
     return 1 - NormalDist().cdf(math.log(workload.timeout_ns / workload.p50_ns) / sigma)
 
 
 def mean_wait_ns(workload: Workload) -> float:
-    """How long an operation is pending on average, with keys of its own: times the rate, it is how many are."""
+    """How long an operation is pending on average, if operations share no keys.
+
+    This time multiplied by the rate is the number of pending operations.
+    """
     quantiles = delays(workload.p50_ns, workload.p75_ns)
     return sum(min(delay, workload.timeout_ns) for delay in quantiles) / QUANTILES
 
@@ -186,8 +190,9 @@ def mean_wait_ns(workload: Workload) -> float:
 def spans(workload: Workload, plans: Sequence[Rows]) -> list[Spans]:
     """For each registrar, when its operations complete.
 
-    With a key of its own an operation completes by its own event. Where keys are shared, by the first on any of its
-    keys after its arrival; one that is due within MARGIN_NS of the arrival may be applied before it or after.
+    Without shared keys, an operation completes by its own event. With shared keys, it completes by the first event on
+    any of its keys after its arrival. The daemon may apply an event that is due within MARGIN_NS of the arrival before
+    the registration or after it.
     """
     if not workload.keys:
         return [Spans(rows.delay_ns, rows.delay_ns) for rows in plans]

@@ -54,7 +54,7 @@ def test_cron_points_only_move_forward_from_any_start(rng: random.Random) -> Non
         (True, None, "UTC", "seconds=True"),
         ("60", None, "UTC", "seconds='60'"),
         (None, "61 * * * *", "UTC", "61"),
-        (None, "* * *", "UTC", "five fields: minute hour day month weekday; a sixth, the second, first"),
+        (None, "* * *", "UTC", "give minute hour day month weekday, or six fields with the second first"),
         (None, "0 0 31 2 *", "UTC", "31 2"),
         (None, 5, "UTC", "cron=5"),
         (None, "0 3 * * *", "Europe/Atlantis", "Atlantis"),

@@ -298,7 +298,7 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
     "try_complete_else_watch no keys": (
         lambda _, c: c.try_complete_else_watch(bool, 5, timeout=1),
         InvalidKeyError,
-        "an iterable of them; it watches all their events",
+        "an iterable of them; events on any of them count",
     ),
     "result": (
         lambda _, c: c.register("k", timeout=9).result("x"),
@@ -317,7 +317,7 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
     ),
     "flush": (lambda _, c: c.flush(timeout="x"), TimeoutOutOfRangeError, "timeout='x': give"),
     "close": (lambda _, c: c.close(timeout="x"), TimeoutOutOfRangeError, "timeout='x': give"),
-    "outcomes": (lambda _, c: c.outcomes(), NotAMemberError, "outcomes() are a group's, and this client is in none"),
+    "outcomes": (lambda _, c: c.outcomes(), NotAMemberError, "outcomes() belong to a group, and this client is in no"),
     "call_later": (lambda _, c: c.call_later("n", -1), TimeoutOutOfRangeError, "delay=-1 s is not within 0 to"),
     "call_later for ever": (lambda _, c: c.call_later("n", None), InvalidValueError, "delay=None: "),
     "call_later at": (lambda _, c: c.call_later("n", "soon"), TimeoutOutOfRangeError, "delay='soon' is str"),

@@ -161,7 +161,7 @@ def test_a_named_operation_needs_a_threaded_client(manual: Manual) -> None:
 @pytest.mark.parametrize(
     ("names", "needed", "said"),
     [
-        (["r0", "r0"], None, "one is there twice"),
+        (["r0", "r0"], None, "one name is there twice"),
         (["r0"], 2, "needed=2: from 1 to 1"),
         (["r0"], 0, "needed=0: from 1 to 1"),
         ([], None, "needed=0: from 1 to 0"),

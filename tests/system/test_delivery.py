@@ -235,7 +235,7 @@ def test_an_error_that_raises_when_shown_fails_its_records_and_ends_no_sender(
     for record in range(2):
         courier.offer([record])
         (delivery,) = ends(courier, 1).values()
-        said = f"Unspeakable, and {worse.__name__} when it was looked at"
+        said = f"Unspeakable; judging this error raised {worse.__name__}"
         assert (delivery.outcome, delivery.error) == (FAILED, said)
     assert courier._senders._threads == 1
 

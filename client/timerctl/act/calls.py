@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from timerd_client import Client
 
 RETRY_EPILOG = """\
-The call has its old id, unless another call has that id, and begins with its
-first attempt.
+The call begins with its first attempt. It has its old id, unless another call
+has that id.
 
 example:
   timerctl calls retry 7
@@ -27,9 +27,9 @@ example:
   timerctl calls drop 7 8
 """
 CANCEL_EPILOG = """\
-A call that runs is not interrupted. The id of a schedule is its name: its next
-call is cancelled, and the schedule begins anew when a worker that serves it
-starts. Exit status 1 when no call of the id waits.
+A running call is not interrupted. The id of a schedule is its name: the
+schedule's next call is cancelled, and the schedule begins anew when a worker
+that serves it starts. Exit status 1 when no call of the id waits.
 
 examples:
   timerctl calls cancel user-9
@@ -41,15 +41,15 @@ def add(calls: Any, common: argparse.ArgumentParser) -> None:
     """Declare the commands, below `timerctl calls`."""
     numbers = argparse.ArgumentParser(add_help=False, parents=[common])
     numbers.add_argument("numbers", metavar="NUMBER", type=whole(1, U64_MAX), nargs="+")
-    missing = "Exit status 1 when one of them is no dead letter (any more)."
+    missing = "Exit status 1 when a NUMBER is not, or no longer, a dead letter."
     retry = declare_act(calls, [numbers], "retry", "make a call of a dead letter, due at once", missing, RETRY_EPILOG)
     retry.set_defaults(run=run_retry)
     drop = declare_act(calls, [numbers], "drop", "drop a dead letter", missing, DROP_EPILOG)
     drop.set_defaults(run=run_drop)
     known = argparse.ArgumentParser(add_help=False, parents=[common])
     known.add_argument("id", metavar="ID")
-    known.add_argument("--group", metavar="NAME", help="the group of the call, where several have one of that id")
-    cancel = declare_act(calls, [known], "cancel", "cancel the call of an id, until it runs", "", CANCEL_EPILOG)
+    known.add_argument("--group", metavar="NAME", help="the group of the call, if calls of several groups have this id")
+    cancel = declare_act(calls, [known], "cancel", "cancel the call of an id, unless it runs", "", CANCEL_EPILOG)
     cancel.set_defaults(run=run_cancel)
 
 

@@ -63,7 +63,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--when", metavar="WHEN", type=condition, default="any", help="what completes it (see below)")
     command.add_argument("--payload", metavar="TEXT", default="", help="a text that comes back with the outcome")
     command.add_argument("--id", metavar="ID", type=key_of, help="makes the registration idempotent")
-    command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="with --id")
+    command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="if ID exists")
     add_purgatory(command)
 
 

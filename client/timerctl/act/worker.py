@@ -31,7 +31,7 @@ from the current directory. Start as many workers as you like; each call goes to
 one of them. Without a daemon a worker waits for one.
 
 Handlers run in threads. If one of them is a coroutine function, or with --aio,
-all run in one event loop; plain functions block it there.
+all handlers run in one event loop, and plain functions block this loop.
 
 SIGTERM and SIGINT (Ctrl-C) end the worker: it takes no more calls, and waits
 for the handlers that run. If a handler still runs after --grace, another worker
@@ -71,13 +71,17 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--aio", action="store_true", help="run all handlers in one event loop")
     command.add_argument(
-        "--grace", metavar="TIME", type=duration_ns, default=round(GRACE_S * NS), help="for handlers (default: 30s)"
+        "--grace",
+        metavar="TIME",
+        type=duration_ns,
+        default=round(GRACE_S * NS),
+        help="how long handlers may take to end (default: 30s)",
     )
     command.add_argument(
         "--takeover",
         metavar="TIME",
         type=takeover,
-        help="silence after which other workers get the calls of this process though it runs (default: 5m)",
+        help="silence after which other workers get the calls of this process, even if it runs (default: 5m)",
     )
     command.set_defaults(run=run)
 
@@ -97,9 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
     calls = calls_of(arguments.calls)
     group = arguments.group or calls.group
     if group is None:
-        raise UsageError("these calls are of no group: --group NAME, or td.Calls(group=NAME) in the module")
+        raise UsageError("these calls belong to no group: give --group NAME, or td.Calls(group=NAME) in the module")
     if calls.group not in (None, group):
-        raise UsageError(f"--group {group}, but the calls are those of group {calls.group!r}")
+        raise UsageError(f"--group {group}, but the calls belong to group {calls.group!r}")
     if not len(calls):
         raise UsageError(f"{arguments.calls} has no handler: @calls.handler(NAME) or @calls.every(NAME, ...)")
     if arguments.aio or any(job.is_async for _, job in calls):
@@ -133,7 +137,7 @@ def calls_of(text: str) -> Calls:
 
 
 def serve_in_threads(calls: Calls, arguments: argparse.Namespace, group: str) -> int:
-    """Serve until a signal comes. A pipe gives its number, even if the signal comes right before the read."""
+    """Serve until a signal comes. A pipe gives the signal's number, even if the signal comes right before the read."""
     from timerd_client import Client
 
     woken, wakes = os.pipe()

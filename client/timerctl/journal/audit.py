@@ -39,7 +39,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
 def _arena_of(arguments: argparse.Namespace, directory: Path) -> ArenaHeader | None:
     """The header of the instance's arena, read before the journal. None if the journal is not of this arena.
 
-    The journal is of this arena if the instance's daemon writes there, or if a segment names it, as in a copy.
+    The journal is of this arena if the instance's daemon writes to this directory, or if a segment names the arena, as
+    in a copy.
     """
     try:
         paths = paths_of(arguments)

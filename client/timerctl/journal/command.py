@@ -14,9 +14,10 @@ from .export import run_export
 from .tail import run_tail
 
 EPILOG = """\
-The directory is --directory, else that of the instance's daemon. Each row has
-a position in the journal, SEGMENT:RECORD. An export prints the position behind
-its last row to standard error; a later export goes on there with --from.
+The directory is --directory, else the one where the instance's daemon writes.
+Each row has a position in the journal, SEGMENT:RECORD. An export prints the
+position behind its last row to standard error; with --from, a later export goes
+on at that position.
 
 examples:
   timerctl journal tail -f
@@ -35,12 +36,12 @@ examples:
   timerctl journal export --format parquet --output /var/lib/timerd/parquet
 """
 AUDIT_EPILOG = """\
-The journal has to be of level events, from its first row on; its daemon has
-ended, or is idle. The arena says how many rows there are. Without the arena,
+The journal has to be of level events from its first row on, and its daemon has
+to be idle, or ended. The arena says how many rows there are. Without the arena,
 the last row has to be that of an orderly end.
 
-Missing and damaged rows come first, then what may follow from them, counted.
---json has each finding, with its arena.
+Missing and damaged rows come first, then counts of the findings that may follow
+from them. --json has each finding, with its arena.
 
 examples:
   timerctl journal audit
@@ -72,7 +73,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     tail.add_argument("-f", "--follow", action="store_true", help="go on with new rows, until Ctrl-C")
     tail.add_argument("-n", "--rows", metavar="N", type=whole(1, 100_000), default=10, help="how many (default 10)")
     tail.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="all rows from this position on")
-    tail.add_argument("--json", action="store_true", help="print a JSON object a line")
+    tail.add_argument("--json", action="store_true", help="print one JSON object a line")
     tail.set_defaults(run=run_tail)
 
     export = actions.add_parser(
@@ -93,12 +94,16 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--view",
         choices=("terminal", "events"),
         default="terminal",
-        help="of Parquet: a row for each operation that has settled (default), or all rows",
+        help="with parquet: a row for each operation that has settled (default), or all rows",
     )
-    export.add_argument("--all", action="store_true", help="of Parquet: also the file that is being written")
-    export.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="begin there (default: the oldest)")
-    export.add_argument("--to", dest="end", metavar="OFFSET", type=offset, help="end there (default: the newest)")
-    export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; Parquet: the directory")
+    export.add_argument("--all", action="store_true", help="with parquet: also the file that is being written")
+    export.add_argument(
+        "--from", dest="start", metavar="OFFSET", type=offset, help="begin at this row (default: the oldest)"
+    )
+    export.add_argument(
+        "--to", dest="end", metavar="OFFSET", type=offset, help="end before this row (default: the newest)"
+    )
+    export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; with parquet: the directory")
     export.set_defaults(run=run_export)
 
     audit = actions.add_parser(

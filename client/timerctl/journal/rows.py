@@ -135,7 +135,7 @@ class RowFormat:
 
 
 def wait_ns(record: OutcomeRow) -> int:
-    """The time for which an operation was pending; 0 if its call lies ahead of the turn in which it settled."""
+    """How long an operation was pending; 0 if register() was called after the beginning of the turn that settled it."""
     return max(0, record.settled_ns - record.registered_ns)
 
 

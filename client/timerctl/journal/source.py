@@ -34,7 +34,7 @@ def _check_start(start: Offset, end: Offset, newest: int) -> None:
 
 
 def directory_of(arguments: argparse.Namespace) -> Path:
-    """The directory of --directory, else that of the instance's daemon. Raises NoInstanceError, JournalError."""
+    """--directory, else the directory where the instance's daemon writes. Raises NoInstanceError, JournalError."""
     if arguments.directory is not None:
         return Path(arguments.directory)
     paths = paths_of(arguments)

@@ -32,7 +32,8 @@ what it counts:
   misjudged    settled other than planned, because something was late
   overtaken    completed by an event that was fired before register() was
                called; the operation's mark was read before the event
-  undecided    planned to settle within 5 ms of the deadline, either way
+  undecided    the event is planned within 5 ms of the deadline: either
+               outcome is right
   sustained    a rate: 99 % of it reached, everything settled 1 s after the last
                operation was due, 0.1 % misjudged at most, and no violation
   invalid      a run that says nothing about the daemon: the harness was
@@ -44,7 +45,7 @@ Exit status 1 for a violation, and for a run that is invalid or was cut short,
 examples:
   timerctl load --own --rate 20k --duration 5s        needs no daemon
   timerctl load --rate 100k --p50 200ms --p75 400ms   half of them expire
-  timerctl load --own --rate 300k --bulk --json       1 ms' operations a call
+  timerctl load --own --rate 300k --bulk --json       one call each millisecond
   timerctl load --own --rate 50k --pending 1M         beside a million others
 """
 
@@ -68,19 +69,21 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--registrars", metavar="N", type=whole, default=1, help="processes that register (1)")
     command.add_argument("--firers", metavar="N", type=whole, default=1, help="processes that fire (1)")
     command.add_argument(
-        "--timeout", metavar="TIME", type=duration_ns, default="200ms", help="of each operation (200ms)"
+        "--timeout", metavar="TIME", type=duration_ns, default="200ms", help="timeout of each operation (200ms)"
     )
     command.add_argument("--p50", metavar="TIME", type=duration_ns, default="20ms", help="median delay (20ms)")
     command.add_argument("--p75", metavar="TIME", type=duration_ns, default="60ms", help="upper quartile (60ms)")
-    command.add_argument("--payload", metavar="BYTES", type=whole, default=100, help="of each operation (100)")
-    command.add_argument("--keys", metavar="unique|N", type=keys, default=0, help="a key for each, or N keys for all")
+    command.add_argument("--payload", metavar="BYTES", type=whole, default=100, help="payload of each operation (100)")
+    command.add_argument(
+        "--keys", metavar="unique|N", type=keys, default=0, help="one key for each operation, or N keys for all"
+    )
     command.add_argument("--keys-per-op", metavar="N", type=whole, default=1, help="keys of each operation (1)")
     command.add_argument("--bulk", action="store_true", help="register_many and fire_many, once a millisecond")
     command.add_argument("--pending", metavar="N", type=whole, default=0, help="operations that stay pending (0)")
     command.add_argument(
-        "--transport", choices=TRANSPORTS, help="of the clients (default: $TIMERD_TRANSPORT, else zeromq)"
+        "--transport", choices=TRANSPORTS, help="transport of the clients (default: $TIMERD_TRANSPORT, else zeromq)"
     )
-    command.add_argument("--seed", metavar="N", type=whole, default=1, help="of the plan (1)")
+    command.add_argument("--seed", metavar="N", type=whole, default=1, help="seed of the plan (1)")
     command.add_argument("--own", action="store_true", help="start a daemon for this run alone, and remove it")
 
 

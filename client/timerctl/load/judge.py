@@ -2,7 +2,7 @@
 
 *Violations* are faults that no load excuses:
 
-    lost         it has no outcome
+    lost         the operation has no outcome
     duplicated   it was delivered more than once, or its owner received more outcome numbers than operations settled
     early        it expired before its deadline (by the daemon's settled_ns), or was delivered before its deadline, or
                  its deadline lies before the call of register() + timeout

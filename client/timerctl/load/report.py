@@ -33,7 +33,7 @@ from timerd_client.workload import NS, expected_share
 from .trial import Result
 
 REACHED_MIN = 0.99  # of the rate asked for: less is not sustained
-BACKLOG_S_MAX = 1.0  # from when the last operation was due to settle until it had
+BACKLOG_S_MAX = 1.0  # from when the last operation was due to settle until its outcome was delivered
 MISJUDGED_MAX = 0.001  # share of the operations
 OWN_LATENESS_NS_MAX = 10_000_000  # p99: beyond this the run says nothing about the daemon
 STOLEN_PERCENT_SHOWN = 1.0
@@ -88,7 +88,7 @@ class Report:
             (process, f"{seconds:.2f} s", size(document["rss_bytes"][process]))
             for process, seconds in document["cpu_s"].items()
         )
-        print(f"CPU for an operation, in all of them: {document['cpu_us_per_request']:.2f} us")
+        print(f"CPU for an operation, in all processes: {document['cpu_us_per_request']:.2f} us")
         if document["stolen_percent"] >= STOLEN_PERCENT_SHOWN:
             print(f"the host took {document['stolen_percent']:.1f} % of the processors' time during the run (steal)")
         for text, count in document["errors"].items():

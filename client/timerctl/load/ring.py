@@ -1,10 +1,11 @@
 """The time at which each event was applied, read from the daemon's ring in shared memory before it is overwritten.
 
-Every few milliseconds the load test's own process looks at the new part of the ring, but not at every event. It looks
-at two events. For example, events 100 and 160 are of one client and one turn, and of this client's commands 7 and 67.
-Then all events between them are of this client and this turn too, one for each command. (A refused command makes no
-event, but it ends the run.) If the two do not match in this way, the stretch between them is halved, and looked at
-again. An event that was overwritten before it was looked at is counted (`unseen`), and no operation is judged by it.
+Every few milliseconds the load test's own process looks at the new part of the ring, but not at every event. It begins
+with the first and the last new event, for example 100 and 160. Say both are of one client and one turn, and come from
+this client's commands 7 and 67. Then all events between them are of this client and this turn too, one for each
+command. (A refused command makes no event, but it ends the run.) If the two events do not match in this way, the
+stretch between them is halved, and looked at again. An event that was overwritten before it was looked at is counted
+(`unseen`), and no operation is judged by it.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ assert offset_of(EventRecord, "client") % 8 == 0 and offset_of(EventRecord, "cli
 
 
 class Seen(NamedTuple):
-    """The result of a look at an event. It is the same for consecutive events of one client and one turn."""
+    """The result of a look at an event: equal for all consecutive events of one client and one turn."""
 
     effective_ns: int
     client: int
-    ahead: int  # its sequence less its command
+    ahead: int  # the event's sequence less its command number
 
 
 NOTHING = Seen(0, 0, 0)
 
 
 class RingFollower:
-    """Follows the event ring of an arena from now on. `poll` is called often enough, `applied` at the end."""
+    """Follows the event ring of an arena from now on. Call `poll` every `period_s`, and `applied` at the end."""
 
     def __init__(self, reader: ArenaReader) -> None:
         region = reader.region(Region.EVENTS)
@@ -53,7 +54,7 @@ class RingFollower:
         self.unseen = 0
 
     def period_s(self, events_per_s: float) -> float:
-        """The interval of `poll` at that rate: four calls for each round of the ring, and one every 10 ms at least."""
+        """The interval of `poll` at this rate: four calls for each round of the ring, and one every 10 ms at least."""
         return max(0.001, min(0.01, self._size / (4 * events_per_s)))
 
     def poll(self) -> None:
@@ -91,7 +92,7 @@ class RingFollower:
         return found[:events]
 
     def _look_at(self, first: int, last: int) -> None:
-        """Look at these two events, and between them as long as neighbouring looks differ."""
+        """Look at these two events, and at events between them as long as neighbouring looks differ."""
         words, start, mask = self._words, self._first_word, self._size - 1
 
         def look(sequence: int) -> Seen:

@@ -68,7 +68,7 @@ class Result(NamedTuple):
 
 
 def run_load(workload: Workload, options: Options, existing: Callable[[], InstancePaths]) -> Result:
-    """Run with the instance that `existing` finds, or with its own daemon. Raises the reason if it cannot begin."""
+    """Run at the instance that `existing` finds, or at a private daemon. Raises an error if the run cannot begin."""
     check_machine(workload, options.pending, options.own)
     with ExitStack() as stack:
         own = private_daemon(flags_of(workload, options.pending)) if options.own else None
@@ -94,7 +94,7 @@ class Trial:
         self._prefix = secrets.token_hex(2)
 
     def play(self) -> Result:
-        """Play the run from the processes' start on. Raises CrewError, NoDaemonError when it could not begin."""
+        """Play the run from the processes' start on. Raises CrewError, NoDaemonError if the run could not begin."""
         workload, crew = self._workload, self._crew
         if self._options.pending:
             self._add(Role.PENDING, 0)
@@ -155,7 +155,10 @@ class Trial:
         )
 
     def _follow(self, follower: RingFollower, members: list[Member], start_ns: int) -> None:
-        """Follow the ring until all have answered. Raises CrewError or NoDaemonError when one cannot go on."""
+        """Follow the ring until all members have answered.
+
+        Raises CrewError if a member cannot go on, NoDaemonError if the daemon has ended.
+        """
         period_s = follower.period_s(self._workload.rate)
         before = self._counters()
         check_ns = progress_ns = start_ns
@@ -196,7 +199,7 @@ class Trial:
 
 
 def usage_of(process: psutil.Process) -> Usage:
-    """CPU time since its start, and memory; nothing when it has ended."""
+    """CPU time of a process since its start, and its memory; NOTHING if it has ended."""
     with suppress(psutil.Error), process.oneshot():
         times = process.cpu_times()
         return Usage(round((times.user + times.system) * 1e9), process.memory_info().rss)

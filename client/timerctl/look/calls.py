@@ -26,13 +26,12 @@ WORDS = {
     "delivered": "is about to run",
 }
 EPILOG = """\
-now: when the call is due, or why it waits. Of a call that runs: in which
-process, for how long, and how often it was delivered. "pauses": the call comes
-again, after a failed attempt or an ended process. "late": it runs for longer
-than its time_limit. "waits for another call": it is to run alone, or a worker
-has a call of its id. last run, last error: of a call that is retried, those of
-the last attempt; of a schedule, those of the last point. The id of a schedule
-is its name.
+now: when the call is due, or why it waits. For a running call: its process, its
+running time and its deliveries. "pauses": an attempt failed, or a process has
+ended in it, and the call comes again. "late": the call runs for longer than its
+time_limit. "waits for another call": the call has to run alone, or another call
+of its id runs. last run, last error: a retried call shows its last attempt, and
+a schedule its last point. The id of a schedule is its name.
 
 A dead letter is a call that is over: it was given up, its last attempt failed,
 or nobody served it. A group keeps the newest ones (--dead-letters of timerd).
@@ -43,7 +42,7 @@ examples:
   timerctl calls --failed             the dead letters
   timerctl calls retry 7              make a call of dead letter 7, due at once
   timerctl calls drop 7 8             drop two of them
-  timerctl calls cancel user-9        cancel the call of an id, until it runs
+  timerctl calls cancel user-9        cancel the call of an id, unless it runs
 """
 
 
@@ -85,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def row_of(call: CallInfo, now: datetime) -> Row:
-    """A call, with times in ISO 8601, and durations to read."""
+    """A call as a row: its times in ISO 8601, and as durations for people."""
     row: Row = {name: value for name, value in call._asdict().items() if name not in ("payload", "op")}
     for name in ("due", "since", "last_run"):
         at = row[name]
@@ -96,7 +95,7 @@ def row_of(call: CallInfo, now: datetime) -> Row:
 
 
 def _span(at: datetime, now: datetime, to_come: bool) -> str:
-    """The time until then (`to_come`), or since then. Negative: the other way round."""
+    """The time until `at` (if `to_come`), or since `at`. It is negative if `at` lies on the other side of `now`."""
     seconds = (at - now).total_seconds()
     return span(round((seconds if to_come else -seconds) * 1e9))
 

@@ -35,8 +35,8 @@ from timerd_shm.read.reader import RETRY, ArenaReader
 EPILOG = """\
 Exit status 1 when something is wrong; 4 when the check was not possible,
 because the daemon has made no copy of its arena. A daemon that was killed may
-have left derived things (lists, counts) half changed: its next start rebuilds
-them. They are printed, and are not an error.
+have left derived things (lists, counts) half changed: the next start rebuilds
+them. These differences are printed, and are not an error.
 
 The hashes of keys and ids have a secret seed. Only the daemon's user may read
 it. For any other user, for a copy, and where the seed is missing, tables are
@@ -49,7 +49,7 @@ examples:
   timerctl check --json | jq .truth
 """
 
-COPIES_MAX = 5  # to ask for, if each copy is removed before it is opened
+COPIES_MAX = 5  # how often to ask for a copy, if each copy is removed before it is opened
 
 
 class Seed(NamedTuple):
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     with arena_of(arguments) as (reader, live):
         began = time.monotonic()
         header = reader.header()
-        # No process writes this arena, so an odd turn has never ended.
+        # No process writes this arena, so an odd turn number means that the turn has never ended.
         killed_in_turn = not live and bool(header.turn & 1 or header.redo_count)
         with ArenaReader.from_bytes(finished(reader)) as whole:
             found = examine(whole, cut=True, progress=show_progress if sys.stderr.isatty() else None, seed=seed)
@@ -118,8 +118,8 @@ def report(found: Findings, problems: list[str], lagging: list[str], operations:
         print(sentence)
     if lagging:
         print(
-            f"Its daemon was killed in the middle of a turn. {len(lagging)} derived things lag behind the records; "
-            "the next start rebuilds them:"
+            f"The arena's daemon was killed in the middle of a turn. {len(lagging)} derived things lag behind the "
+            "records; the next start rebuilds them:"
         )
         for sentence in lagging:
             print(f"  {sentence}")
@@ -128,7 +128,7 @@ def report(found: Findings, problems: list[str], lagging: list[str], operations:
 
 
 def seed_of(arguments: argparse.Namespace) -> Seed:
-    """The seed of the arena's hashes. Raises what leads to no arena: ArenaNotReadyError, LayoutMismatchError."""
+    """The seed of the arena's hashes. Raises ArenaNotReadyError or LayoutMismatchError if no arena is found."""
     if arguments.file is not None:
         return Seed(None, None, "a copy (--file) has no seed")
     path = read_location(paths_of(arguments)).seed
@@ -178,7 +178,7 @@ def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]
 
 @contextmanager
 def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
-    """A copy that the daemon makes of its arena. This opens it before its client ends: at the end it is removed."""
+    """A copy that the daemon makes of its arena. It is opened before the client ends: the daemon removes it then."""
     if sys.stderr.isatty():
         show_progress("the daemon's copy")
     with connected(arguments) as client:
@@ -189,7 +189,7 @@ def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
             except (TimerdUnavailableError, ResourceLimitError) as error:
                 raise NoDaemonError(f"the arena could not be checked: {error}") from None
             except FileNotFoundError:
-                continue  # another client waits for the next copy, and this process did not run for a second
+                continue  # the daemon has removed it after a second, because another client waits for the next copy
         else:
             raise NoDaemonError(f"the daemon has removed its copy before this process could open it{RETRY}")
     with reader:

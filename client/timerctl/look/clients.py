@@ -19,17 +19,17 @@ from .processes import process_of
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
 EPILOG = """\
 state: live; silent (it sent nothing for its lease); "silent, keeps for 4 min"
-(the same, but its process runs: in 4 min other members of its group get what it
-is doing); dead (what it held is being removed); tombstone (dead, and
-its numbering is kept for an hour). silent: how long it sent nothing while the
+(silent, but its process runs: in 4 min other members of its group get what it
+is doing); dead (what it held is being removed); tombstone (dead, but its
+numbering is kept for an hour). silent: how long it sent nothing while the
 daemon was reading. pending: operations that have not settled. backlog: outcomes
 that it has not acknowledged. doing: outcomes and calls of its group that were
-delivered to it, and are not done. share: of which quota it has used most, and
-how much (--json has all). `heard`: since its last frame. lease: how long it may
-be silent. takeover: how long it keeps what it is doing while it is silent and
-its process runs. held: payload and value bytes charged to it. cpu: of one core,
-on average since the process started. Columns that do not fit are left out:
-COLUMNS=200 timerctl clients shows all.
+delivered to it, and are not done. share: the quota that it has used most, and
+how much of it (--json has all quotas). `heard`: time since its last frame.
+lease: how long it may be silent. takeover: how long it keeps what it is doing
+while it is silent and its process runs. held: payload and value bytes charged
+to it. cpu: share of one core, on average since the process started. Columns
+that do not fit are left out: COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients

@@ -14,12 +14,12 @@ from timerd_shm.declare.records import ErrorRecord
 from timerd_shm.read.text import label
 
 EPILOG = """\
-Every refusal that was sent to a client is counted here, by its reason. Refusals
-because of an id are not here, because ids exist for that: `refused_by_id` of
-`timerctl stats` counts them, and `rejected` counts the others. Errors of the
-daemon itself are here too: a journal that cannot be written, a seed that others
-could read. The log is in the arena: it outlives the daemon, and
-`timerctl destroy` removes it.
+Every refusal that was sent to a client is counted here, by its reason. Only
+refusals because of an id are not here, because that is what ids are for:
+`refused_by_id` of `timerctl stats` counts them, and `rejected` counts all
+others. Errors of the daemon itself are here too: a journal that cannot be
+written, a seed that others could read. The log is in the arena: it outlives the
+daemon, and `timerctl destroy` removes it.
 
 examples:
   timerctl errors
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the errors."""
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
-        # A row that counts something is in use. No number of used rows outlives a restart.
+        # A row is in use if it has a count: the number of used rows does not outlive a restart.
         records = sorted((record for record in reader.errors if record.count), key=lambda each: each.last_wall_ns)
         header = reader.header()
     rows = [row_of(record) for record in records]

@@ -24,9 +24,9 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 EPILOG = """\
 A key stands here while an operation watches it, or while it has a watermark.
-`events` are watchers that wait for a fire, `advance` those that wait for the
-watermark, `observe` those of subscriptions. An operation leaves a key once that
-key is satisfied or failed.
+`events` counts the watchers that wait for a fire, `advance` the watchers that
+wait for the watermark, `observe` the subscriptions. An operation leaves a key
+when that key is satisfied or failed.
 
 examples:
   timerctl keys                             the keys with the most watchers
@@ -89,7 +89,7 @@ def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:
     set_by: dict[tuple[int, bytes], WatermarkRecord] = {}
     for node in reader.nodes.used():
         if node.place != Place.NOWHERE:
-            with suppress(DamageError):  # its operation settled while it was read
+            with suppress(DamageError):  # the node's operation settled while the node was read
                 watchers[node.purgatory, reader.key_name(node), node.kind] += 1
     for record in reader.watermarks.used():
         if record.used:

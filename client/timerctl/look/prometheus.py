@@ -2,7 +2,7 @@
 
     timerctl stats --prometheus > /var/lib/node_exporter/timerd.prom.new && mv ...
 
-An application with its own /metrics uses `timerd_client.metrics` instead: it has the same names.
+An application with its own /metrics uses `timerd_client.metrics` instead, which has the same names.
 """
 
 from __future__ import annotations

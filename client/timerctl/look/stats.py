@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         while True:
             if sys.stdout.isatty() and not arguments.json:
                 print(CLEAR_SCREEN, end="")
-            # The arena is opened each time: a daemon that was started again may have another one.
+            # The arena is opened each time: a daemon that was started again may have another arena.
             show(arguments)
             sys.stdout.flush()
             time.sleep(max(arguments.watch / NS, 0.05))

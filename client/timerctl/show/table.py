@@ -53,7 +53,7 @@ class Table:
             print(line)
 
     def lines(self, rows: Iterable[Sequence[object]], width: int | None = None) -> list[str]:
-        """The lines of print(). None is longer than `width` (the terminal's), unless no column can shrink further."""
+        """The lines of print(), at most `width` long (default: the terminal's), unless no column can shrink further."""
         width = terminal_width() if width is None else width
         texts = [[str(cell) for cell in row] for row in rows]
         widths = [

@@ -2,14 +2,14 @@
 
     from timerd import aio                       # or td.aio
 
-    client = aio.client()                        # this process's and this loop's own
+    client = aio.client()                        # one for this process and this loop
     outcome = await client.register("inbox/7", timeout=30)
     client.fire("inbox/8", value=b"hello")
 
 `register`, `fire` and the like return at once. An operation, a batch, and a call that asks the daemon are awaited.
 Awaiting an operation gives its outcome; a cancelled await withdraws the operation. Calls in one iteration of the loop
-are sent as one frame. In a full window a call raises BackpressureError at once: `await client.room()` first. A client
-belongs to the loop that first uses it.
+are sent as one frame. If the window is full, a call raises BackpressureError at once: `await client.room()` first. A
+client belongs to the loop that first uses it.
 """
 
 from timerd_client import conditions, errors

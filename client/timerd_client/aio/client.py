@@ -45,7 +45,7 @@ class LoopLazy(Lazy[LoopLink]):
         )
 
     def is_free_for(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether it belongs to no other loop that may run still."""
+        """Whether this client may be used in `loop`: it has no link, or the link belongs to it or to an ended loop."""
         link = self._link
         return link is None or link.loop is loop or link.is_outlived()
 
@@ -53,10 +53,11 @@ class LoopLazy(Lazy[LoopLink]):
 class Client(CommonClient[LoopLink], Purgatory, Member):
     """A client of one instance's daemon, for one event loop at a time; also its purgatory "default".
 
-    Making it needs neither a daemon nor a loop: it connects at its first use, in the loop that runs then. When that
-    loop has ended, the next use begins anew in the loop of its own. Its arguments are those of `timerd_client.Client`.
-    Verbs that return at once may be called in any thread; what is awaited belongs to its loop. A forked child connects
-    anew. It cannot be pickled. A client that is dropped ends when nothing of it is pending, and warns.
+    Making a client needs neither a daemon nor a loop: the client connects at its first use, in the loop that runs then.
+    When that loop has ended, the next use connects again, in the loop that runs then. The arguments are those of
+    `timerd_client.Client`. Methods that return at once may be called in any thread; awaitables belong to the client's
+    loop. A forked child connects anew. A client cannot be pickled. A client to which nobody refers ends when it has no
+    pending operation, and warns.
     """
 
     @staticmethod
@@ -66,7 +67,7 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
     _lazy: LoopLazy
 
     def _take(self, lazy: LoopLazy) -> None:
-        self._purgatories: dict[str, Purgatory] = {}  # not this one: it would keep itself
+        self._purgatories: dict[str, Purgatory] = {}  # without "default": the client would refer to itself
         Purgatory.__init__(self, lazy, DEFAULT_PURGATORY, AioOperation)
 
     def _bind(self, link: LoopLink) -> LoopLink:
@@ -94,7 +95,7 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
         return time.monotonic() - start
 
     async def room(self, commands: int = 1, *, timeout: Patience = BACKPRESSURE_TIMEOUT_S) -> int:
-        """Wait until the window has room for that number of commands; the number for which it has room.
+        """Wait until the window has room for `commands` commands. Returns the number for which it has room.
 
         Raises BackpressureError after `timeout` s, and InvalidValueError for more than a window holds (65,536).
         """

@@ -28,9 +28,10 @@ async def called(function: Callable[[], Any]) -> Any:
 
 
 def ends_task(error: BaseException) -> bool:
-    """Whether a function raised this because its task was cancelled, or its loop is to end: both go on upwards.
+    """Whether a function raised this error because its task was cancelled, or its loop is to end.
 
-    A CancelledError may also come from what the function has awaited, and is an error like others then.
+    The caller raises such an error again. A CancelledError may also come from something that the function awaited: then
+    it is an error like others.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -41,7 +42,7 @@ def ends_task(error: BaseException) -> bool:
 class DelayedOperation(Delayed):
     """An operation whose condition its owner evaluates, as `td.DelayedOperation`; its functions may be coroutines.
 
-    `lock` is held while a function of it runs (default: a lock of its own).
+    `lock` is held while one of these functions runs (default: a new lock).
     """
 
     NAME = "td.aio.DelayedOperation"
@@ -153,7 +154,7 @@ class LoopDriver(DelayedDriver[LoopLink]):
     async def start(
         self, surface: Surface[Any, LoopLink], keys: Key | Iterable[Key], arguments: DelayedArguments
     ) -> None:
-        """Try; if that does not complete it, watch its keys."""
+        """Call `try_complete`; if the operation is not complete, watch its keys."""
         if self.is_alone:
             return
         mark = self._begin(surface, keys, arguments)

@@ -50,7 +50,7 @@ class LoopLink(Link):
         self._guard: AsyncGenerator[None, None] | None = at_loop_end(self._loop_ends)
 
     async def _loop_ends(self) -> None:
-        """Close the link."""
+        """Close the link before its loop ends."""
         self._guard = None
         if not self.closed and self._pid == os.getpid():
             try:
@@ -81,7 +81,7 @@ class LoopLink(Link):
         return self._users.begin(self._unused)
 
     def _unused(self) -> None:
-        """Nobody uses this link any more. In any thread."""
+        """Nobody uses this link any more: the next pass ends it. Any thread may call this."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: this link ends with its sockets, which warn, too
             self.loop.call_soon_threadsafe(self.passes.make)
 

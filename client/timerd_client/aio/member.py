@@ -47,7 +47,7 @@ class AioScheduledCall(ScheduledCall):
 
 
 class Runner:
-    """The task that takes calls, and the tasks that do them."""
+    """The task that takes calls, and the tasks that run them."""
 
     def __init__(self, link: LoopLink, duties: Duties) -> None:
         self.link = self._link = link
@@ -102,12 +102,12 @@ class Runner:
 async def _error_of(
     function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float | None
 ) -> BaseException | None:
-    """Run a function of the user's; its error.
+    """Run a function of the user's. Returns its error, or None.
 
-    The handler is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
-    If the handler raises CancelledError, or cancels its task, it has failed. So it has after SystemExit, which a task
-    would hand on to its loop: each worker would end in this call, one after another. And so it has after
-    `limit_s` seconds: its task is cancelled, and what it does about that is waited for.
+    The handler has a task of its own. So the steps of a call end only if the runner itself is cancelled, at the close.
+    A handler that raises CancelledError, or cancels its task, has failed. A handler that raises SystemExit has failed,
+    too: if the task raised SystemExit, the loop would end, and one worker after another would end in this call. After
+    `limit_s` seconds a handler has failed, too: its task is cancelled, and this function waits for the task's end.
     """
     try:
         result = function(*arguments)
@@ -135,7 +135,7 @@ async def _error_of(
 
 
 async def _exit_of(awaitable: Awaitable[object]) -> SystemExit | None:
-    """Await it; the SystemExit that it has raised."""
+    """Await a handler. Returns the SystemExit that the handler raised, or None."""
     try:
         await awaitable
     except SystemExit as error:

@@ -19,7 +19,8 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 class AioOperation(Operation):
     """The operation of an asyncio client: `await` it for its outcome.
 
-    If the `await` is cancelled, the operation is withdrawn. A limited event that was on its way to it goes to another.
+    If the `await` is cancelled, the operation is withdrawn. A limited event that was on its way to this operation goes
+    to another operation.
     """
 
     __slots__ = ()
@@ -45,7 +46,7 @@ class AioOperation(Operation):
 class AioBatch(Batch):
     """The batch of an asyncio client. If an `await` of it is cancelled, its pending rows are withdrawn.
 
-    Rows that have settled keep their outcomes. If nobody looks at them, their limited events go to others.
+    Settled rows keep their outcomes. Limited events of rows at which nobody looks go to other operations.
     """
 
     __slots__ = ()
@@ -77,7 +78,7 @@ class AioBatch(Batch):
 
 
 class _Settled:
-    """An awaitable: it gives whether a promise settles within the time."""
+    """An awaitable. Its result is whether a promise settles within the time."""
 
     def __init__(self, promise: Promise, timeout: Patience | None, *, gives_back: bool) -> None:
         self._promise = promise
@@ -100,12 +101,12 @@ async def settled_or_raise(promise: Promise, timeout: Patience | None) -> None:
 
 
 async def settled_in_time(promise: Promise, timeout: Patience) -> None:
-    """Wait until it has settled. Raises TimerdUnavailableError after `timeout` seconds."""
+    """Wait until the promise has settled. Raises TimerdUnavailableError after `timeout` seconds."""
     if not await settled(promise, timeout):
         raise promise._link.connection.unavailable(timeout)
 
 
 async def answer_of(reply: Reply, timeout: Patience) -> Any:
-    """The answer. Raises the refusal, and TimerdUnavailableError after `timeout` seconds."""
+    """The answer to a command. Raises the daemon's refusal, and TimerdUnavailableError after `timeout` seconds."""
     await settled_in_time(reply, timeout)
     return reply.get()

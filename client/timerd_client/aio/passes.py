@@ -45,14 +45,14 @@ class LoopPasses:
             self._loop.add_reader(number, self.make)
 
     def received(self) -> None:
-        """Frames were taken. Waiting callers look at the end of the pass."""
+        """Do nothing: callers that wait look at their conditions at the end of the pass."""
 
     def _on_readable(self, descriptor: int) -> None:
         self._link.readable(descriptor)
         self._rest()
 
     def make(self) -> None:
-        """Make a pass. The descriptors are edge-triggered: it goes on until no frame came in after the last send."""
+        """Make a pass, until no frame came in after the last send: the descriptors are edge-triggered."""
         while not self._link.closed and self._exchange():
             pass
         self._rest()
@@ -107,7 +107,7 @@ class LoopPasses:
         self.make()
 
     def go_on(self, seconds: float) -> None:
-        """The process ends: send and receive without the loop, unless the loop runs in another thread."""
+        """Send and receive without the loop, at the end of the process. If the loop still runs, sleep."""
         if self._loop.is_running():
             native.sleep(seconds)
             return

@@ -14,10 +14,10 @@ from .link import drive
 
 
 class Subscription(Following):
-    """Iterate over it by `async for` for events and gaps; `async with` closes it. `subscribe()` makes it.
+    """`async for` over a subscription gives events and gaps; `async with` closes it. `subscribe()` makes one.
 
-    It belongs to the loop and the process that have made it: a forked child gets ClosedError. It cannot be pickled: its
-    mark can. A cancelled await takes nothing. Dropping the handle closes it.
+    A subscription belongs to the loop and the process that have made it: a forked child gets ClosedError. It cannot be
+    pickled, but its mark can. A cancelled await takes no event. Dropping the handle closes the subscription.
     """
 
     __slots__ = ()
@@ -26,7 +26,7 @@ class Subscription(Following):
         return await drive(self._next(timeout))
 
     async def aclose(self) -> None:
-        """`close()`, under the name that asynchronous iterators have for it."""
+        """As `close()`: `aclose` is the name that asynchronous iterators use."""
         self.close()
 
     def __aiter__(self) -> AsyncIterator[Event | Gap]:

@@ -66,7 +66,7 @@ async def as_completed(operations: Iterable[Waitable], timeout: Patience | None 
             if scope is not None and not scope.add(end):
                 raise scope.error()
             for left in range(len(given), 0, -1):
-                if not settling.empty():  # it has settled, so it counts, also after the timeout
+                if not settling.empty():  # a settled operation counts, also after the timeout
                     operation = settling.get_nowait()
                 else:
                     try:
@@ -75,9 +75,9 @@ async def as_completed(operations: Iterable[Waitable], timeout: Patience | None 
                     except TimeoutError:
                         raise unsettled(left, len(given), timeout) from None
                 if operation is None:
-                    assert scope is not None, "nobody else puts it there"
+                    assert scope is not None, "only end() puts None there"
                     raise scope.error()
-                operation.done()  # the caller looks at it
+                operation.done()  # this counts as a look at the outcome
                 yield operation
     finally:
         if scope is not None:

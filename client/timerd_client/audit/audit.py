@@ -1,21 +1,22 @@
 """Audits a journal of level `events`: computes from its rows how each operation should have settled, and compares.
 
-An Audit takes rows in their order. They are: registrations, events, cancellations, and the states of clients. Replay
-(replay.py) applies them. An operation that settles by them must have an OUTCOME row that is the same in each column. Of
-an EXPIRED row the audit checks that the deadline had come, and that no event had settled the operation before. It does
-not check when the wheel moved.
+An Audit takes rows in their order: registrations, events, cancellations, and the states of clients. Replay (replay.py)
+applies them. If they settle an operation, each column of the operation's OUTCOME row must agree. For an EXPIRED row the
+audit checks that the deadline had come, and that no event had settled the operation before. It does not check when the
+wheel moved.
 
 Two things are not in a journal:
 
-* The acknowledgements of clients. So for an operation that had settled when its owner died, the audit checks that its
-  event was requeued, or its outcome adopted, rightly and once. It cannot check that either had to happen.
-* The times at which the daemon sweeps the operations of a dead client. It must do so before the client is a tombstone.
+* The acknowledgements of clients. If the owner of a settled operation dies, the operation's event may be requeued, or
+  its outcome adopted. The audit checks that this was right, and happened once. It cannot check that it had to happen.
+* The times at which the daemon sweeps the operations of a dead client. The sweep must end before the client is a
+  tombstone.
 
 An Audit is for one arena incarnation. Operations affect each other only through keys, ids and limited events on their
-keys. So the rows of some keys may be audited without the rows of other keys (`whole=False`: event numbers have holes
-then). Every CLIENT, SEGMENT, TURN, GAP and END row is needed. No code of the daemon is used here.
+keys. So the rows of some keys may be audited without the rows of other keys (`whole=False`; then event numbers have
+holes). Every CLIENT, SEGMENT, TURN, GAP and END row is needed. No code of the daemon is used here.
 
-The rows in timerd_shm/declare/journal.py say of each column how it is checked.
+timerd_shm/declare/journal.py declares the rows, and says how the audit checks each column.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ NEEDS_COLUMNS: Final = (
     "{} has segments of an older version, which lacks what an audit needs: audit it with that version"
 )
 NEEDS_BEGINNING: Final = (
-    "{} begins with row {}, and an audit needs it from row 0: what was registered before is not known. Keep all of its "
+    "{} begins with row {}, and an audit needs it from row 0: earlier registrations are not known. Keep all of its "
     "segments (--journal-keep), or audit a copy that has them"
 )
 
@@ -75,7 +76,7 @@ _CANCEL, _CANCEL_ID = int(CommandKind.CANCEL), int(CommandKind.CANCEL_ID)
 _RESCHEDULE, _RESCHEDULE_ID = int(CommandKind.RESCHEDULE), int(CommandKind.RESCHEDULE_ID)
 _SET_ORPHANS = int(CommandKind.SET_ORPHANS)
 _COMPLETE = int(CommandKind.COMPLETE)
-_NEW_PLAN = 0  # of a call, by the daemon
+_NEW_PLAN = 0  # no command: the daemon has planned a call anew
 _ACTIONS = (_CANCEL, _CANCEL_ID, _RESCHEDULE, _RESCHEDULE_ID, _SET_ORPHANS, _COMPLETE)
 _ACTION_FLAGS = int(CommandFlag.WANTS_ANSWER | CommandFlag.HAS_ID | CommandFlag.REQUEUE)
 _HAS_ID, _REQUEUE = int(CommandFlag.HAS_ID), int(CommandFlag.REQUEUE)
@@ -90,7 +91,7 @@ _TOTAL = int(Condition.TOTAL)
 _CONDITIONS, _EVENT_KINDS = len(Condition), frozenset(int(kind) for kind in EventKind)
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 _CODE_MAX = (1 << 32) - 1
-_REQUEUED = ("kind", "flags", "amount", "limit", "key", "value_length", "client")  # columns of such an EVENT row
+_REQUEUED = ("kind", "flags", "amount", "limit", "key", "value_length", "client")  # columns of the new EVENT row
 
 
 class Audit:
@@ -105,8 +106,8 @@ class Audit:
         self._operations: dict[int, Operation] = {}
         self._settled: set[int] = set()
         self._registrations = 0
-        self._number = 0  # of the newest registration
-        self._started = False  # a daemon has started since: it counts on from the newest registration that it finds
+        self._number = 0  # number of the newest registration
+        self._started = False  # since then a daemon has started: it counts on from the newest registration it finds
         self._whole = whole
         self._newest: Event | None = None
         self._replay = Replay()
@@ -124,7 +125,7 @@ class Audit:
                 self.findings.report(op.number, f"should have settled: {Outcome(op.expected.state).name}")
         return self.findings.wrong
 
-    # the frame, and clients -----------------------------------------------------------------------------------------
+    # segments, turns and clients ------------------------------------------------------------------------------------
 
     def segment(self, row: int, r: SegmentRow) -> None:
         """A SEGMENT row."""
@@ -173,7 +174,7 @@ class Audit:
         if r.flags & _SNAPSHOT:
             # If a daemon is killed in its first snapshot, the next daemon makes another one: the rows repeat.
             if r.operation not in self._operations and r.operation not in self._settled:
-                findings.report(r.operation, "it was there before the journal: it cannot be audited")
+                findings.report(r.operation, "it is older than the journal, and cannot be audited")
             return
         owner = r.owner
         client = self._clients.members.get(r.client)
@@ -197,7 +198,7 @@ class Audit:
         self._replay.register(op, r)
 
     def _check_registration(self, r: Registration, sender: Member) -> None:
-        """Report values that the daemon would have refused, and wrong values of fields that it computes itself."""
+        """Report values that the daemon would have refused, and wrong values that the daemon has computed itself."""
         turns, flags, keys = self.turns, r.command_flags, r.keys
         wrong: list[str] = []
         if r.effective_ns != turns.effective_ns:
@@ -277,10 +278,10 @@ class Audit:
         if wrong or not watch_key[0] or not watch_key[1]:
             what = f"{name_of(EventKind, kind)} of {shown_key(watch_key)}, flags {flags:#x}, amount {r.amount}"
             what += f", limit {r.limit}"
-            self.findings.report(0, f"event {r.sequence} is none: {what}")
+            self.findings.report(0, f"event {r.sequence} is not possible: {what}")
 
     def watermark(self, row: int, r: WatermarkRow, watch_key: WatchKey) -> None:
-        """A WATERMARK row: the key had it when the journal began."""
+        """A WATERMARK row: the watermark of a key when the journal began."""
         self.findings.row = row
         self.turns.at(r.at_ns, 0)
         self.turns.is_newest(r.newest, 0)
@@ -289,16 +290,16 @@ class Audit:
         self._replay.raise_watermark(watch_key, r.watermark)
 
     def _requeued(self, r: EventRow, watch_key: WatchKey, owner: Owner) -> None:
-        """A limited event that completed an operation is requeued once: its owner is dead, or asks for it."""
+        """A limited event that completed an operation is requeued, once: the owner is dead, or has asked for this."""
         report, number = self.findings.report, r.command
         op = self._operations.get(number)
         given = op.settled.event if op is not None and op.settled is not None else None
         if op is None or given is None or not op.is_granted(given):
             return report(number, "it has no limited event that could be requeued")
         if not op.requeue_asked and (op.group or op.client.state in LIVING):
-            report(number, "it is requeued, and its owner is not dead, and did not ask for that")
+            report(number, "it is requeued, although its owner is not dead and did not ask for that")
         if op.done:
-            report(number, "it is requeued, and was done before")
+            report(number, "it is requeued, although it was done before")
         flags = _LIMITED | _REDELIVERED | (_DROPPED if op.dropped else 0)
         length = 0 if op.dropped else given.value_length
         client = (r.client, r.client_generation)
@@ -306,7 +307,7 @@ class Audit:
         wanted = (_FIRE, flags, 1, 1, (given.purgatory, given.key), length, (op.client.name[0], 0))
         if found != wanted or owner is not None:
             differs = differing(_REQUEUED, found, wanted) or f"it names {shown_owner(owner)}"
-            report(number, f"its event is requeued as another: {differs}")
+            report(number, f"its event is requeued with wrong values: {differs}")
         op.done = True
         return None
 
@@ -340,12 +341,12 @@ class Audit:
                 op.requeue_asked = True
             return None
         if op is None or not op.pending:
-            return findings.report(operation, f"{name_of(CommandKind, kind)} for it, and it is not pending")
+            return findings.report(operation, f"it is not pending, and there is a {name_of(CommandKind, kind)} for it")
         if kind == _COMPLETE:
-            # The owner decides, if its COMPLETE came in time.
+            # COMPLETE counts only for an operation whose owner decides, and before the deadline.
             if not op.owners or op.deadline_ns <= turns.effective_ns:
-                late = f"at {turns.effective_ns}, due at {op.deadline_ns}" if op.owners else "and events decide it"
-                findings.report(operation, f"COMPLETE for it {late}")
+                late = f"at {turns.effective_ns}, due at {op.deadline_ns}" if op.owners else "although events decide"
+                findings.report(operation, f"it was completed by COMPLETE {late}")
             self._replay.settle(op, _COMPLETED, None, None, turns.newest)
         elif kind in (_CANCEL, _CANCEL_ID):
             self._replay.settle(op, _CANCELLED, None, None, turns.newest)
@@ -357,15 +358,15 @@ class Audit:
         return None
 
     def _new_plan(self, r: ActionRow, owner: Owner) -> None:
-        """An ACTION row of no command: the wall clock was set."""
+        """An ACTION row without a command: the daemon has planned a call anew, because the wall clock was set."""
         findings, turns = self.findings, self.turns
         turns.at(r.applied_ns, r.operation)
         zeros = (r.flags, r.orphans, r.client, r.client_generation, r.command)
         if any(zeros) or owner is not None or not is_clean(r):
-            findings.report(r.operation, f"it is planned anew, and the row names {shown_owner(owner)} or a command")
+            findings.report(r.operation, f"it is planned anew, and the row has owner {shown_owner(owner)} or a command")
         op = self._operations.get(r.operation)
         if op is None or not op.pending or not op.wall_ns:
-            return findings.report(r.operation, "it is planned anew, and is no pending call of the wall clock")
+            return findings.report(r.operation, "it is planned anew, and is no pending call with a wall clock time")
         if not turns.now_ns <= r.deadline_ns <= turns.now_ns + TIMEOUT_NS_MAX:
             findings.report(r.operation, f"it is planned anew at {turns.now_ns}, for {r.deadline_ns}")
         op.deadline_ns = r.deadline_ns
@@ -408,14 +409,14 @@ class Audit:
         if (r.registered_ns, purgatory, id_) != (op.registered_ns, op.purgatory, op.id):
             found = f"called at {r.registered_ns} in {shown(purgatory)} with {shown_id(id_)}"
             said = f"{op.registered_ns}, {shown(op.purgatory)}, {shown_id(op.id)}"
-            findings.report(operation, f"{found}: its registration says {said}")
+            findings.report(operation, f"{found}, and its registration has {said}")
         if r.deadline_ns != op.deadline_ns:
             self._check_deadline(op, r.deadline_ns)
         if r.outcome == _EXPIRED and not op.deadline_ns <= r.settled_ns:
             findings.report(operation, f"expired at {r.settled_ns}, due at {op.deadline_ns}")
         settled, op.expected = op.expected, None
         self._replay.settled(op)
-        # The sweep of its dead client may come before an event reaches the operation.
+        # The sweep after the death of the operation's client may cancel it before an event reaches it.
         swept = left is not None and not op.group and r.outcome == _CANCELLED and r.settled_key == 0
         if settled is None or swept:
             settled = self._settled_by_itself(op, r.outcome, left)
@@ -429,7 +430,7 @@ class Audit:
         return None
 
     def _check_deadline(self, op: Operation, deadline_ns: int) -> None:
-        """Compare a deadline with the operation's. A kept operation without a deadline gets one from the daemon."""
+        """Check a deadline. A kept operation without a deadline gets a deadline from the daemon."""
         if deadline_ns == op.deadline_ns:
             return
         if op.left_ns and op.deadline_ns == NO_DEADLINE:
@@ -447,7 +448,7 @@ class Audit:
             orphaned = not any(m.group == op.group and m.state in LIVING for m in members)
         if state != _EXPIRED and not orphaned:
             name = name_of(Outcome, state)
-            self.findings.report(op.number, f"{name}, and nothing that came before explains it")
+            self.findings.report(op.number, f"it is {name}, and no earlier row explains this")
         return Settled(state, None, None)
 
     def _compare(self, op: Operation, settled: Settled, r: OutcomeRow, key: Text) -> None:

@@ -1,8 +1,8 @@
 """The result of an audit of a whole journal: arena by arena, the causes before the findings that may follow from them.
 
-A cause is a lack of rows: they are missing, damaged, dropped, or were never written. Behind a cause nearly every row
-disagrees with something: after one file of 945 rows was removed, 235 operations settled that no row registers. So
-causes come first, and findings that are alike are one line.
+A cause is a lack of rows: rows are missing, damaged, dropped, or were never written. Behind a cause nearly every row
+disagrees with something: after one file of 945 rows was removed, there were outcomes of 235 operations that no row
+registers. So causes come first, and similar findings share one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from .records import Finding
 from .words import counted
 
-FOLLOWS: Final = "what follows may come from that, and is counted:"
+FOLLOWS: Final = "the findings below may follow from these causes, and are counted:"
 _VARIES = re.compile(r"0x[0-9a-f]+|'[^']*'|\d+")  # the parts in which similar findings may differ
 
 
@@ -26,7 +26,7 @@ class AuditedArena:
     incarnation: int
     outcomes: int = 0  # OUTCOME rows that were checked
     segments: int = 0
-    row: int = -1  # the last row up to which no row is missing; -1: there is none
+    row: int = -1  # all rows up to this one are there; -1: row 0 is missing
     rows: int = 0  # number of the next row
     waiting: int = 0  # rows in the daemon's buffer that are in no file yet
     ended: bool = False  # by an END row
@@ -36,17 +36,17 @@ class AuditedArena:
     def __str__(self) -> str:
         told = f"{counted(self.outcomes, 'outcome')}, {counted(self.segments, 'segment')}, complete to row {self.row:,}"
         if not self.rows:
-            told = "no row is in a file"
+            told = "the files have no row"
         waiting = f"{counted(self.waiting, 'row')} {'waits' if self.waiting == 1 else 'wait'} in the daemon's buffer"
         return f"{told}; {waiting}" if self.waiting else told
 
     def follows(self, finding: Finding) -> bool:
-        """Whether a finding is behind the first cause, so that it may follow from the cause."""
+        """Whether a finding comes after the first cause, and so may follow from it."""
         first = next((cause.row for cause in self.causes if cause.row >= 0), None)
         return bool(self.causes) and (finding.row < 0 or (first is not None and finding.row >= first))
 
     def lines(self) -> Iterator[str]:
-        """Lines for people: the causes, then findings before them or without them, then findings that may follow."""
+        """Lines for people: the causes, then findings that cannot follow from them, then findings that may."""
         yield from map(_line, self.causes)
         yield from _counted(finding for finding in self.others if not self.follows(finding))
         behind = list(_counted(finding for finding in self.others if self.follows(finding)))
@@ -91,7 +91,7 @@ def _line(finding: Finding) -> str:
 
 
 def _counted(findings: Iterable[Finding]) -> Iterator[str]:
-    """A line for findings that are alike, in the order of the first of each."""
+    """One line for similar findings, in the order of their first findings."""
     alike: dict[str, list[Finding]] = {}
     for finding in findings:
         alike.setdefault(_VARIES.sub("#", finding.what), []).append(finding)

@@ -1,4 +1,4 @@
-"""The clients of a journal: their states, and the numbers of their commands and outcomes, which only rise."""
+"""The clients of a journal: their states, and the rising numbers of their commands and outcomes."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 
 
 class Clients:
-    """Takes CLIENT rows. `members`: the clients that have a slot, by name."""
+    """Takes CLIENT rows. `members` has the clients with a slot, by name."""
 
     def __init__(self, findings: Findings, turns: Turns) -> None:
         self.members: dict[Name, Member] = {}
-        self._generations: dict[int, int] = {}  # of each slot, the newest
+        self._generations: dict[int, int] = {}  # the newest generation of each slot
         self._holders: dict[int, Name] = {}  # the client of each slot that is not free
         self._findings = findings
         self._turns = turns
 
     def start(self) -> None:
-        """A daemon has attached: silent clients are live."""
+        """A daemon has attached to the arena. It takes silent clients for live again."""
         for member in self.members.values():
             if member.state == SILENT:
                 member.state, member.flags = LIVE, member.flags & ~_KEEPS
 
     def sender(self, name: Name, owner: Owner, command: int, operation: int, *, again: bool = False) -> Member | None:
-        """The client that has sent a command; None with a finding. `again`: an earlier row may be of this command."""
+        """The client that sent a command, or None after a finding. `again`: an earlier row may have this command."""
         member = self.members.get(name)
         if member is None or member.state not in LIVING:
             self._findings.report(operation, f"its client {name} is not known, or not live")
             return None
         if member.text != owner:
             self._findings.report(
-                operation, f"it is of {shown_owner(owner)}, and client {name} is {shown_owner(member.text)}"
+                operation, f"its row names {shown_owner(owner)}, and client {name} is {shown_owner(member.text)}"
             )
         if command <= member.command - again:
             self._findings.report(operation, f"command {command} of client {name} follows {member.command}")
@@ -94,7 +94,7 @@ class Clients:
             member.group = None
         if state == FREE:
             del self.members[name]
-            self._holders.pop(r.client, None)  # in a corrupt journal two may share it
+            self._holders.pop(r.client, None)  # in a corrupt journal two clients may share the slot
         return None
 
     def _compare(self, member: Member, before: int, r: ClientRow, text: Owner, group: Text) -> None:
@@ -118,9 +118,9 @@ class Clients:
             self._findings.report(0, f"client {member.name} cannot have the flags {flags} now")
 
     def _die(self, member: Member, died_ns: int) -> None:
-        """The client has died. A limited event completes none of its pending operations, unless its group adopts them.
+        """The client has died. Limited events complete its pending operations only if its group adopts them.
 
-        Kept operations without a deadline get one.
+        Kept operations without a deadline get a deadline.
         """
         member.kept_ns = self._turns.kept_ns
         for op in member.pending.values():
@@ -145,9 +145,9 @@ class Clients:
         """When a dead client becomes a tombstone, or its slot is freed, none of its operations may be left."""
         for op in member.concerned:
             if op.left is member:
-                report(op.number, f"it is as it was, although client {member.name} has died")
+                report(op.number, f"it was neither cancelled nor adopted, although client {member.name} has died")
             if op.holder is member:
-                report(op.number, f"client {member.name} still holds it, and is dead")
+                report(op.number, f"client {member.name} still holds it, although the client is dead")
         member.concerned.clear()
 
 
@@ -158,5 +158,5 @@ def owners_of(op: Operation) -> tuple[Owner, ...]:
     if not op.kept:
         return (op.client.text,)
     if op.orphans != _KEEP:
-        return (op.client.text,)  # the sweep cancels it before the slot becomes another client's
+        return (op.client.text,)  # the sweep cancels the operation before another client gets the slot
     return (op.client.text, None) if op.client.state == DEAD else (None,)

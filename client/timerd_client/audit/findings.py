@@ -1,4 +1,4 @@
-"""The findings of an audit so far, and the row that the audit looks at. audit.py and its neighbours report them."""
+"""The findings of an audit so far, and the row at which the audit is. All modules of this room report here."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Findings:
 
     def __init__(self) -> None:
         self.wrong: list[Finding] = []
-        self.causes: list[Finding] = []  # of these, the findings that rows are missing
+        self.causes: list[Finding] = []  # the findings in `wrong` that say that rows are missing
         self.row = -1  # number of the present row; -1: the end
         self.cut = False  # there was a GAP
 
     def report(self, operation: int, what: str) -> None:
-        """Add a finding at the present row (operation 0: none)."""
+        """Add a finding at the present row. Operation 0: the finding is not about an operation."""
         if not self.cut:
             self.wrong.append(Finding(self.row, operation, what))
 

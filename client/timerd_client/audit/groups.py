@@ -21,7 +21,7 @@ DELIVERIES_MAX = 255  # this count stands for 255 or more
 
 
 class Groups:
-    """Takes GROUP rows. `whole`: all outcomes of a client come, so their numbers are known."""
+    """Takes GROUP rows. `whole`: the audit gets all outcomes of a client, so it knows their numbers."""
 
     def __init__(self, findings: Findings, turns: Turns, clients: Clients, whole: bool) -> None:
         self._findings = findings
@@ -30,7 +30,7 @@ class Groups:
         self._whole = whole
 
     def group(self, r: GroupRow, op: Operation | None, group: Text, owner: Owner) -> None:
-        """A GROUP row. `op`: its operation; None if the operation is not known."""
+        """A GROUP row. `op` is its operation, or None if the operation is not known."""
         step, name = r.step, (r.client, r.client_generation)
         self._turns.at(r.at_ns, r.operation)
         by_daemon = step == _DROPPED or (step == _KEPT and not r.command)
@@ -48,10 +48,10 @@ class Groups:
         wrong = self._adopted(op, member, group) if step == _ADOPTED else self._step(step, r, op, member, group)
         number = op.outcome_number if step in _NUMBERED else 0
         if r.deliveries != op.deliveries or (self._whole and r.outcome_number != number):
-            what = f"delivered {r.deliveries} times, now as outcome {r.outcome_number}"
-            self._findings.report(op.number, f"it is {what}, and should be {op.deliveries}, as {number}")
+            what = f"{r.deliveries} deliveries, now as outcome {r.outcome_number}"
+            self._findings.report(op.number, f"it has {what}, and should have {op.deliveries}, now as {number}")
         if wrong:
-            what = f"it is of group {shown(op.group)}, and cannot be {GroupStep(step).name} by {shown(group)} now"
+            what = f"its group is {shown(op.group)}, and it cannot be {GroupStep(step).name} by {shown(group)} now"
             self._findings.report(op.number, what)
         if step not in (_DELIVERED, _BEGAN):
             op.outcome_number = 0
@@ -83,13 +83,13 @@ class Groups:
         if step == _CANCELLED:
             return wrong or not op.call or was_letter
         if step == _ACKNOWLEDGED or (step == _KEPT and r.command):
-            # Any member may say that a call is done: it may have been silent meanwhile.
+            # Any member may report that a call is done: a member that was silent meanwhile has lost the call.
             return wrong or (holder is not member and not (op.call and of_group)) or (step == _KEPT and not op.call)
         if was_letter:
             return wrong or step == _KEPT  # a dead letter gives way to a newer one
         there = any(m.group == group and m.state in LIVING for m in self._clients.members.values())
         early = r.at_ns - op.settled_ns < self._turns.kept_ns
-        # A call is dropped as well if no member handles it.
+        # A call is dropped also if no member has a handler for it.
         return wrong or holder is not None or early or (op.call != (step == _KEPT)) or (there and not op.call)
 
     @staticmethod

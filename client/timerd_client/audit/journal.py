@@ -1,7 +1,7 @@
 """audit_journal(): the audit of a whole journal, in this process.
 
 found = audit_journal("/var/lib/timerd/journal")
-found.wrong                   # Findings: none, or missing rows, or a defect of the daemon
+found.wrong                   # Findings: missing rows, or a defect of the daemon; empty if all is well
 found.lines()                 # the findings for people: causes first, and similar findings counted
 str(found)                    # 4,711 outcomes, 2 segments, complete to row 29,873
 """
@@ -48,7 +48,7 @@ _OF_KEY, _OF_CLIENT, _OF_GROUP = int(TextKind.KEY), int(TextKind.CLIENT), int(Te
 _OF_PURGATORY, _OF_ID = int(TextKind.PURGATORY), int(TextKind.ID)
 OPEN_END = (
     "the journal's end is not known: its last row is no END row, and no arena says how many rows there are. If the "
-    "daemon still runs, audit it beside its arena, or stop the daemon and read the journal again. If the daemon was "
+    "daemon still runs, audit the journal with its arena, or stop the daemon and audit again. If the daemon was "
     "killed and the arena is gone, say that the end is open: --open-end, in Python open_end=True"
 )
 
@@ -58,13 +58,13 @@ def audit_journal(
 ) -> Audited:
     """Audit a journal from its beginning to its present end. Its daemon should have ended, or be idle.
 
-    A journal may hold the rows of several arenas, one after the other or by turns: each is audited by itself. The rows
-    of an arena end with an END row. If its daemon was killed, or still runs, `arena` is the header of the arena, read
-    before the call: it has the number of rows. Without both, the end is a finding, unless `open_end`. Segments of an
-    older version are damage: they lack columns that an audit needs.
+    A journal may hold the rows of several arenas, one after the other or mixed: each arena is audited by itself. The
+    rows of an arena end with an END row. If the daemon was killed or still runs, there is no END row: then give the
+    header of the arena as `arena`, read before this call, because it has the number of rows. With neither of them, the
+    unknown end is a finding, unless `open_end`. Segments of an older version count as damage: they lack columns that an
+    audit needs.
 
-    Raises JournalError if there is no journal, if it is of level `outcomes`, or if its first segments are not kept any
-    more.
+    Raises JournalError if there is no journal, if its level is `outcomes`, or if its first segments were removed.
     """
     found = Audited()
     feeds: dict[int, Feed] = {}
@@ -97,7 +97,7 @@ def audit_journal(
 
 
 def _newest_broken(directory: Path) -> str:
-    """The error in the newest segment's header; "" if there is none, or if the daemon was killed while making it."""
+    """The error in the newest segment's header. Empty without an error, or if a killed daemon left it unfinished."""
     try:
         sequence = segments_of(directory)[-1]
         Segment(directory, sequence).close()
@@ -112,7 +112,7 @@ def _newest_broken(directory: Path) -> str:
 
 
 def _add_arenas_without_rows(found: Audited, reader: JournalReader, arena: ArenaHeader | None, open_end: bool) -> None:
-    """Add arenas without a row: a file has only their header, or the arena itself says that it has rows."""
+    """Add arenas without a row in the files: a file has only its header, or only `arena` says that there are rows."""
     there = {part.incarnation for part in found.arenas}
     without = {header.incarnation: None for header in headers_of(reader.directory)}
     if arena is not None and arena.journal_rows:
@@ -146,14 +146,17 @@ class _Texts:
         self._found = reader.found_text
 
     def of(self, record: int, kind: int) -> bytes | None:
-        """A text. None for record 0, and b"" if there is no text of that kind."""
+        """The text of a record. None for record 0, and b"" if the record has no text of this kind."""
         if record == 0:
             return None
         found = self._found(record)
         return found[0] if found is not None and found[1] == kind else b""
 
     def owner(self, record: int) -> Owner:
-        """A client's name behind its incarnation, or a group's name. (None, False): a text that cannot be read."""
+        """An owner's text, and whether the owner is a group. (None, False) if the text cannot be read.
+
+        A group's text is its name. A client's text is its incarnation, followed by its name.
+        """
         if record == 0:
             return None
         found = self._found(record)
@@ -177,13 +180,13 @@ class Feed:
         self._handlers = _handlers(self._audit, reader, self._texts)
         self._half: list[tuple[int, Any]] = []  # rows of a registration whose last row has not come
         self.damage: list[Damage] = []  # the parts of its rows that could not be read
-        self._had = 0  # rows with lower numbers came before
+        self._had = 0  # skip rows with lower numbers: they were read before
         self._segment = -1
         self._continued = 0  # rows that continue the newest text and have not come
         found.arenas.append(self.part)
 
     def resume(self, chunk: Chunk) -> None:
-        """Go on behind rows of another arena: with the next row, or with rows that were written once more."""
+        """Continue after rows of another arena. The chunk may repeat rows of this arena, which are skipped."""
         number, part = chunk.header.first_row + chunk.first.record, self.part
         if number > part.rows:
             what = f"{rows_are(part.rows, number - 1)} in no segment"
@@ -250,7 +253,7 @@ class Feed:
 
 
 def _written(reader: JournalReader, header: SegmentHeader | None) -> str:
-    """A segment's file, and the instance that wrote it."""
+    """The beginning of a message: a segment's file, and the instance that wrote it."""
     if header is None:
         return str(reader.directory)
     return f"{segment_path(reader.directory, header.sequence)}, which instance {_instance(header)!r} wrote,"
@@ -284,16 +287,16 @@ def _handlers(audit: Audit, reader: JournalReader, texts: _Texts) -> dict[int, C
             raise JournalError(NEEDS_EVENTS.format(_written(reader, reader.header)) + _mixed(reader))
         audit.segment(number, r)
         if header is None or (r.incarnation, number) != (header.incarnation, header.first_row):
-            findings.report(0, f"the SEGMENT row is of arena {r.incarnation:016x}, or is not the first of its file")
+            findings.report(0, f"the SEGMENT row has arena {r.incarnation:016x}, or is not the first of its file")
         elif r.monotonic_ns > header.monotonic_ns:
-            findings.report(0, f"the SEGMENT row is of {r.monotonic_ns}, and its file of {header.monotonic_ns}, before")
+            findings.report(0, f"the SEGMENT row's time is {r.monotonic_ns}, after its file's, {header.monotonic_ns}")
 
     def client(number: int, r: ClientRow) -> None:
         name = owner(r.owner)
         audit.client(number, r, name, of(r.group, _OF_GROUP))
         incarnation = r.incarnation_low.to_bytes(8, "little") + r.incarnation_high.to_bytes(8, "little")
         if name is None or name[1] or (name[0] or b"")[:INCARNATION_SIZE] != incarnation:
-            what = f"client {(r.client, r.client_generation)} is {incarnation.hex()}, and named {shown_owner(name)}"
+            what = f"client {(r.client, r.client_generation)} is {incarnation.hex()}, and its text {shown_owner(name)}"
             findings.report(0, what)
 
     return {

@@ -1,4 +1,4 @@
-"""The records of an audit: registrations as rows have them, and the clients, events and operations that it keeps."""
+"""The records of an audit: the registrations in the rows, and the clients, events and operations that it keeps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OperationId = tuple[Text, Text]  # purgatory, id
 
 
 def _unused_of(row: type[Any]) -> tuple[Callable[[Any], object], object]:
-    """The getter of the unused columns of a row, and its result where they are zero."""
+    """A function that reads the unused columns of a row, and its result if all of these columns are zero."""
     unused = [at for at, name in enumerate(row._fields) if is_unused(name)]
     get: Callable[[Any], object] = itemgetter(*unused) if unused else lambda _: None
     return get, get(unpack(row, bytes(ROW_SIZE)))
@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
 
 class Key(NamedTuple):
-    """A key of a registration, and the watermark to reach; None for events."""
+    """A key of a registration, and the watermark to reach: None for an event key."""
 
     name: Text
     target: int | None
@@ -141,7 +141,7 @@ class Settled(NamedTuple):
     state: int
     ordinal: int | None
     event: Event | None
-    seen: int | None = None  # without an event: the newest event that it was given; None: only the daemon knows
+    seen: int | None = None  # without `event`: the newest event that had reached it; None: only the daemon knows
     at_registration: bool = False
 
 
@@ -159,15 +159,18 @@ class Member:
     pid: int = 0
     flags: int = 0  # ClientFlag
     command: int = 0  # number of its newest command
-    kept_ns: int = 0  # the retention when it died
+    kept_ns: int = 0  # the daemon's retention when the client died
     next_outcome: int = 1  # number of the next outcome that is delivered to it
-    pending: dict[int, Operation] = field(default_factory=dict)  # its own: neither its group's, nor kept
-    commands: array[int] = field(default_factory=lambda: array("Q"))  # of its events, rising
-    sequences: array[int] = field(default_factory=lambda: array("Q"))  # theirs
-    concerned: set[Operation] = field(default_factory=set)  # those that it has left or held since it was live
+    pending: dict[int, Operation] = field(default_factory=dict)  # not those of its group, and not kept ones
+    commands: array[int] = field(default_factory=lambda: array("Q"))  # command numbers of its events, rising
+    sequences: array[int] = field(default_factory=lambda: array("Q"))  # sequences of the same events
+    concerned: set[Operation] = field(default_factory=set)  # operations that it left at its death, or held
 
     def takes(self, op: Operation) -> bool:
-        """Whether its outcome may be delivered to this client. No row has the names of calls that a client handles."""
+        """Whether the operation's outcome may be delivered to this client.
+
+        No row has the names of the calls that a client handles.
+        """
         return self.state == ClientState.LIVE and self._wants(op)
 
     def keeps(self, op: Operation) -> bool:
@@ -216,12 +219,12 @@ class Event:
 
     @property
     def observed(self) -> bool:
-        """Whether observers of its key see it. Not if it is requeued: they have seen it before."""
+        """Whether observers of the key see this event. They do not see a requeued event: they have seen it before."""
         return _FIRE <= self.kind <= _FAIL and not self.redelivered
 
 
 class Operation:
-    """An operation without its OUTCOME row, or one whose outcome or limited event may still go to another client."""
+    """An operation whose OUTCOME row has not come, or whose outcome or limited event may still go to another client."""
 
     __slots__ = (
         "adoptable",
@@ -266,11 +269,11 @@ class Operation:
         self.keys, self.condition, self.needed, self.missing = r.keys, r.condition, r.needed, r.total
         self.purgatory, self.id = r.purgatory, r.id
         self.observes = r.condition == _OBSERVE
-        self.owners = r.condition == _OWNER  # its owner decides when it is complete, not an event
+        self.owners = r.condition == _OWNER  # its owner evaluates the condition, and no event completes it
         self.registered_ns, self.deadline_ns = r.registered_ns, r.deadline_ns
         self.orphans = r.orphans
         self.call = bool(r.command_flags & _CALL)
-        # When a call is due by the wall clock; 0 = it has no such time, or was rescheduled.
+        # When a call is due by the wall clock; 0 = it has no time of the wall clock, or was rescheduled.
         self.wall_ns = r.mark_command if self.call and r.command_flags & _NO_MARK else 0
         self.group: Text = client.group if r.command_flags & _FOR_GROUP else None
         self.kept = False  # its client has died, and its outcome is not delivered
@@ -278,11 +281,11 @@ class Operation:
         self.pending = True
         self.expected: Settled | None = None  # how its OUTCOME row should be
         self.settled: Settled | None = None  # how its OUTCOME row was
-        self.left: Member | None = None  # pending, of a dead client: to be cancelled, or adopted
+        self.left: Member | None = None  # the dead client of a pending operation that is to be cancelled or adopted
         self.undo = (0, 0)  # `satisfied` and `missing` before the limited event by which it should settle
-        self.left_ns = 0  # kept without a deadline: since when; the daemon gives it a deadline that is in no row
+        self.left_ns = 0  # when its client died, if it is kept without a deadline: its new deadline is in no row
         self.requeue_asked = False  # a command has asked to requeue its event
-        self.holder: Member | None = None  # of a group's: the member that has its outcome
+        self.holder: Member | None = None  # the member of its group that has the outcome
         self.deliveries = 0
         self.outcome_number = 0  # the holder's number of its outcome
         self.settled_ns = 0
@@ -291,17 +294,17 @@ class Operation:
         self.done = False  # requeued, acknowledged or dropped
 
     def is_concerned(self, event: Event) -> bool:
-        """Whether the event affects the operation. An owner does not look at a limited event."""
+        """Whether the event affects the operation. An owner's condition ignores limited events."""
         if self.owners:
             return event.kind != _FORGET and not event.limited
         return event.observed if self.observes else event.kind <= _CANCEL_FOR_KEY
 
     def is_granted(self, event: Event | None) -> bool:
-        """Whether it takes a unit of the event by which it settles."""
+        """Whether the operation takes a grant of the event that settles it."""
         return event is not None and event.limited and not self.observes
 
     def verdict(self, satisfied: int) -> int:
-        """The outcome with these keys satisfied; _NONE if it is pending. It does not use RULES of states.py."""
+        """The outcome with these keys satisfied; _NONE if it is pending. It does not use RULES, on purpose."""
         failed, keys = self.failed, len(self.keys)
         if self.condition == _AT_LEAST:
             if satisfied.bit_count() >= self.needed:

@@ -1,4 +1,4 @@
-"""The effect of a journal's events on its registrations: the purgatory's rules computed again, in plain Python objects.
+"""The effect of a journal's events on its registrations: the purgatory's rules again, with plain Python objects.
 
 A Replay takes registrations, events and watermarks in their order. If they settle an operation, the Replay sets
 `expected`, and the OUTCOME row should agree with it. A Replay reports nothing; Audit (audit.py) compares. Deadlines
@@ -28,14 +28,14 @@ class Replay:
     """Pending operations by the keys that they watch, the events of each key, watermarks and ids."""
 
     def __init__(self) -> None:
-        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # of events on a key, with the ordinal; oldest first
-        self._observers: dict[WatchKey, dict[Operation, int]] = {}  # of operations that observe the key
-        self._targets: dict[WatchKey, list[tuple[int, int, Operation, int]]] = {}  # a heap each
+        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # of events on a key, with its ordinal; oldest first
+        self._observers: dict[WatchKey, dict[Operation, int]] = {}  # operations that observe the key
+        self._targets: dict[WatchKey, list[tuple[int, int, Operation, int]]] = {}  # a heap for each watermark key
         self._events: dict[WatchKey, list[Event]] = {}
         self._watermarks: dict[WatchKey, int] = {}
         self._ids: dict[OperationId, Operation] = {}
         self._registering: Operation | None = None
-        self._expected: dict[Operation, None] = {}  # they should settle; their OUTCOME rows have not come
+        self._expected: dict[Operation, None] = {}  # should settle, but no OUTCOME row has come yet
 
     # calls for rows ---------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ class Replay:
             self.settle(replaced, _CANCELLED, None, None, newest)
 
     def register(self, op: Operation, r: Registration) -> None:
-        """Let an operation watch its keys. Settle it if events since its mark do so."""
+        """Let an operation watch its keys. Settle it if events since its mark settle it."""
         if op.id is not None:
             self._ids[op.purgatory, op.id] = op
         for ordinal, key in enumerate(op.keys):
@@ -79,7 +79,7 @@ class Replay:
     def settle(
         self, op: Operation, state: int, ordinal: int | None, event: Event | None, seen: int | None = None
     ) -> None:
-        """Settle an operation: its OUTCOME row should be of this state, key and event, or newest event (`seen`)."""
+        """Settle an operation. Its OUTCOME row should have this state, key and event; `seen` is for no event."""
         op.expected = Settled(state, ordinal, event, seen, self._registering is op)
         self._expected[op] = None
         self.end_pending(op)
@@ -89,11 +89,11 @@ class Replay:
         self._expected.pop(op, None)
 
     def expected_of(self, member: Member) -> list[Operation]:
-        """A client's operations that an event should settle, but has not reached yet: it takes several turns."""
+        """A client's operations that an event should settle, but has not reached yet: delivery takes several turns."""
         return [op for op in self._expected if op.client is member]
 
     def take_back(self, op: Operation) -> None:
-        """The owner of an operation has died before a limited event reached it: the grant goes to the next watcher."""
+        """Give the grant of an operation to the next watcher: the owner died before the limited event came."""
         settled = op.expected
         if settled is None or (event := settled.event) is None or not op.is_granted(event):
             return
@@ -155,10 +155,10 @@ class Replay:
             self.settle(op, _EXPIRED, None, None, seen)
 
     def _since_mark(self, op: Operation, r: Registration) -> list[Event]:
-        """Events on its keys after its mark: another client's by sequence, its own client's by command number."""
+        """Events on the operation's keys after its mark: own events by command number, other events by sequence."""
         by_sequence = bool(r.command_flags & _BY_SEQUENCE)
         floor = r.mark_sequence
-        if not by_sequence:  # an own event after the mark's command may have a lower number than the mark
+        if not by_sequence:  # an own event after the mark's command may have a lower sequence than the mark
             own = bisect_right(op.client.commands, r.mark_command)
             if own < len(op.client.sequences):
                 floor = min(floor, op.client.sequences[own] - 1)
@@ -179,7 +179,7 @@ class Replay:
         return found
 
     def _deliver(self, event: Event, key: WatchKey) -> None:
-        """Apply an event to its key's watchers, by registration. Watermarks: by (target, registration)."""
+        """Apply an event to its key's watchers, in the order of registration; watermarks by (target, registration)."""
         kind = event.kind
         if observers := self._observers.get(key):
             for op, ordinal in list(observers.items()):
@@ -206,7 +206,7 @@ class Replay:
                     self._apply(op, ordinal, event)
 
     def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
-        """Apply a limited event up to an operation that settles by it, or that leaves the key in a false journal."""
+        """Apply a limited event to watchers until one settles. (In a false journal a watcher may leave the key.)"""
         for op, ordinal in watchers.items():
             self._apply(op, ordinal, event)
             if not op.pending or op not in watchers:

@@ -1,7 +1,6 @@
-"""The frame of a journal: its segments, the daemon's starts and ends, and the clock of each turn.
+"""The segments of a journal, the daemon's starts and ends, and the clock of each turn.
 
-A TURN row has the clock of all rows behind it. So a journal has every time that the daemon took from its clock twice,
-and the two are compared.
+A TURN row has the clock's time for all rows behind it, and these rows have the same time again. The two are compared.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ UNJOURNALED: Final = "a daemon without a journal ran before this row: what happe
 
 
 class Turns:
-    """Takes SEGMENT, TURN, ANCHOR, GAP and END rows; checks the times of the others.
+    """Takes SEGMENT, TURN, ANCHOR, GAP and END rows; checks the times of the other rows.
 
-    `whole`: all EVENT rows come, so the newest event is known.
+    `whole`: the audit gets all EVENT rows, so it knows the newest event.
     """
 
     def __init__(self, findings: Findings, whole: bool) -> None:
         self.now_ns = 0  # the turn's clock
         self.effective_ns = -1  # the effective time of commands in the turn; -1: no TURN row came in this segment
         self.newest: int | None = None  # sequence of the newest event; None: not known
-        self.newest_effective_ns = 0  # and its effective time
+        self.newest_effective_ns = 0  # the effective time of that event
         self.begins_late = False  # there were events before the journal
         self.kept_ns = 0  # the retention
         self.ended = False  # by an END row
@@ -36,7 +35,7 @@ class Turns:
         self._findings = findings
         self._whole = whole
         self._start = 0
-        self._started = False  # since the newest TURN row
+        self._started = False  # whether a daemon has started since the newest TURN row
         self._least_ns = 0  # time of the newest row without a turn
         self._turn = (0, 0)  # the newest TURN row's two times
         self._gaps = 0
@@ -61,7 +60,7 @@ class Turns:
         self._findings.report(operation, f"its effective time is {ns}, and the turn's is {self.effective_ns}")
 
     def is_newest(self, sequence: int, operation: int) -> None:
-        """Check a number of the newest event."""
+        """Check that a row has the number of the newest event."""
         if self._whole and self.newest is not None and sequence != self.newest:
             self._findings.report(operation, f"its newest event is {sequence}, and should be {self.newest}")
 
@@ -74,7 +73,7 @@ class Turns:
             findings.report(0, "the SEGMENT row has flags or bytes that no daemon writes")
         if self._start == 0:
             if r.flags != _START:
-                findings.report(0, "the first SEGMENT row of an arena is of a start, and continues nothing")
+                findings.report(0, "the first SEGMENT row of an arena must have the flag START, and not CONTINUES")
             self.newest, self.begins_late = r.newest if self._whole else None, r.newest != 0
         elif not r.flags & _CONTINUES:
             findings.cause(UNJOURNALED)
@@ -94,7 +93,7 @@ class Turns:
         if self.ended:
             findings.report(0, "rows follow the END row, and no daemon has started")
         self._goes_on(now_ns)
-        if effective_ns != now_ns:  # in a gap: the time of the last turn before
+        if effective_ns != now_ns:  # in a gap of the daemon, this is the time of the last turn before the gap
             before_ns, before_effective_ns = self._turn
             goes_on = self._started or effective_ns == before_effective_ns or effective_ns >= before_ns
             if effective_ns > now_ns or effective_ns < self.newest_effective_ns or not goes_on:
@@ -112,7 +111,7 @@ class Turns:
             self._findings.report(0, "the ANCHOR row has bytes that are not zero")
 
     def gap(self, r: GapRow) -> None:
-        """A GAP row: from now on the pending operations are not known, so nothing after it is audited."""
+        """A GAP row: from here on the pending operations are not known, so no later row is audited."""
         findings = self._findings
         if r.from_ns and not self.now_ns <= r.from_ns <= r.to_ns:
             findings.report(0, f"the rows from {r.from_ns} to {r.to_ns} follow a row of {self.now_ns}")
@@ -121,11 +120,11 @@ class Turns:
             findings.report(0, "the GAP row has bytes that are not zero")
         self._gaps += r.rows
         self.first_gap = min(self.first_gap, findings.row)
-        findings.cause(f"{r.rows} rows were dropped here: nothing after it can be audited")
+        findings.cause(f"{r.rows} rows were dropped here: no later row can be audited")
         findings.cut = True
 
     def end(self, r: EndRow) -> None:
-        """An END row. It counts the rows that are missing, so it is checked behind a GAP as well."""
+        """An END row. It counts the missing rows, so it is checked after a GAP as well."""
         findings = self._findings
         if r.gaps != self._gaps or r.number != findings.row:
             what = f"the END row is row {r.number} and counts {r.gaps} rows as dropped, the GAP rows {self._gaps}"

@@ -8,8 +8,8 @@ from typing import Final
 
 from .records import Owner, Text, WatchKey
 
-INCARNATION_SIZE: Final = 16  # bytes that a client's text begins with
-_SHOWN: Final = 4  # of these: enough to tell two clients of one name apart
+INCARNATION_SIZE: Final = 16  # a client's text begins with its incarnation
+_SHOWN: Final = 4  # bytes of the incarnation: enough to distinguish two clients with the same name
 
 
 def name_of(enum: type[IntEnum], value: int) -> str:
@@ -52,7 +52,7 @@ def shown_owner(owner: Owner) -> str:
 
 
 def shown_owners(owners: Sequence[Owner]) -> str:
-    """Several owners, of which each is right."""
+    """Several owners, each of which would be right."""
     return " or ".join(map(shown_owner, owners))
 
 

@@ -4,8 +4,9 @@
                                   --look: try_complete() is true---> COMPLETE, and the daemon's outcome
                                   --deadline, cancel---------------> the daemon's outcome
 
-The daemon is the arbiter: on_complete() runs when it has confirmed. An operation of more than 64 keys has *parts*, each
-an operation of the daemon's with up to 64 of the keys. All have one mark, and the first part's outcome is that of all.
+The daemon decides: on_complete() runs when the daemon has confirmed. A delayed operation with more than 64 keys has
+*parts*: each part is an operation of the daemon with up to 64 of the keys. All parts have the same mark, and the first
+part's outcome is the outcome of the delayed operation.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from timerd_shm.declare.limits import KEYS_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 
 DELAYED_KEYS_MAX = 10_000
-_starting = threading.Lock()  # of all operations, for an instant
+_starting = threading.Lock()  # one for all operations: it is held only for an instant
 LinkT = TypeVar("LinkT", bound=Link)
 
 
@@ -45,7 +46,7 @@ def keys_of(keys: Key | Iterable[Key]) -> list[Key]:
         keys = (keys,)
     if isinstance(keys, Mapping) or not isinstance(keys, Iterable):
         raise InvalidKeyError(
-            f"keys={shown(keys)}: give str, bytes, or an iterable of them; it watches all their events"
+            f"keys={shown(keys)}: give str, bytes, or an iterable of them; events on any of them count"
         )
     given = list(islice(keys, DELAYED_KEYS_MAX + 1))
     if not given:
@@ -64,7 +65,7 @@ def keys_of(keys: Key | Iterable[Key]) -> list[Key]:
 
 
 class Part:
-    """One operation of the daemon's, with up to 64 keys of a delayed operation."""
+    """One operation of the daemon, with up to 64 keys of a delayed operation."""
 
     __slots__ = ("_driver", "answered", "operation", "sequence")
 
@@ -77,7 +78,7 @@ class Part:
     def look(self, command: int, sequence: int) -> bool:
         """An event has come. Called by the protocol, with the lock held."""
         if sequence <= self.sequence:
-            return False  # the daemon repeats it
+            return False  # the daemon has repeated this look
         self.sequence = sequence
         return self._driver.is_awake()
 
@@ -90,11 +91,11 @@ class Delayed(OneProcess):
     """A delayed operation, as its owner sees it. It settles once: completed, expired, cancelled, failed or unavailable.
 
     Give functions, or derive a class that overrides `try_complete`, `on_complete`, `on_expiration` and `on_error`.
-    All that is private to it is in `_delayed`, so that a derived class may choose its names.
+    All private attributes are in `_delayed`, so that a derived class may choose its names.
     """
 
     IN_PLACE = "make one in each process"
-    NAME: ClassVar[str]  # of the face's own class, for messages
+    NAME: ClassVar[str]  # the name of the face's own class, for messages
     _delayed: DelayedDriver[Any]
 
     def __init__(self, **given: Any) -> None:
@@ -106,40 +107,40 @@ class Delayed(OneProcess):
                     )
                 setattr(self, name, function)
 
-    # what its owner gives ---------------------------------------------------------------------------------------------
+    # the owner's functions --------------------------------------------------------------------------------------------
 
     def try_complete(self) -> Any:
-        """Whether its condition holds. Called at once, and after events on its keys. It must not block."""
+        """Whether the condition holds. Called at once, and after events on the keys. It must not block."""
         raise NotImplementedError(f"{type(self).__name__}: give try_complete, or override it")
 
     def on_complete(self) -> Any:
-        """It has completed or expired. Called exactly once, then. Not if it was cancelled, or is unavailable."""
+        """Called exactly once, when the operation has completed or expired; not called in other states."""
 
     def on_expiration(self) -> Any:
-        """It has expired. Called after on_complete()."""
+        """Called after on_complete(), when the operation has expired."""
 
     def on_error(self) -> Any:
-        """It is UNAVAILABLE, or has FAILED: `error` is the reason. Called in place of the other two."""
+        """Called in place of the other two when the operation is UNAVAILABLE or FAILED; `error` is the reason."""
 
-    # what can be seen -------------------------------------------------------------------------------------------------
+    # its state --------------------------------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether it has settled."""
+        """Whether the operation has settled."""
         return self._delayed.done()
 
     @property
     def state(self) -> State | None:
-        """How it has settled; None while it is delayed."""
+        """How the operation has settled; None while it is pending."""
         return self._delayed.state
 
     @property
     def error(self) -> Exception | None:
-        """Why it is FAILED or UNAVAILABLE, else None."""
+        """Why the operation is FAILED or UNAVAILABLE, else None."""
         return self._delayed.error
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The keys that it watches."""
+        """The keys that the operation watches."""
         return self._delayed.names
 
     def __repr__(self) -> str:
@@ -148,40 +149,47 @@ class Delayed(OneProcess):
         keys = driver.names[0] if len(driver.names) == 1 else driver.names
         return f"<{type(self).__name__} {shown(keys)} {state}>"
 
-    # what its owner does, shared by both faces ------------------------------------------------------------------------
+    # the owner's calls, shared by both faces --------------------------------------------------------------------------
 
     def force_complete(self) -> None:
-        """Complete it, whatever its condition says. Returns at once, and does nothing if it has settled.
+        """Complete the operation, even if its condition does not hold. Returns at once.
 
-        Also in `try_complete()`, as in Kafka. One that was not started completes here, without the daemon.
+        Does nothing if the operation has settled. It may be called in `try_complete()`, too, as in Kafka. An operation
+        that was not started completes here, without the daemon.
         """
         self._delayed.force()
 
     def cancel(self) -> None:
-        """Withdraw it. Returns at once, and does nothing if it has settled. No callback runs."""
+        """Cancel the operation, unless it has settled. Returns at once. No callback runs."""
         self._delayed.cancel()
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 
     @property
     def lock(self) -> object:
-        """The lock that is held while a function of it runs."""
+        """The lock that is held while one of the owner's functions runs."""
 
     def force_complete_wait(self, *given: Any, **named: Any) -> object:
-        """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
+        """As `force_complete`; returns whether this call completed the operation.
+
+        Raises TimerdUnavailableError after `timeout` seconds.
+        """
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
+        """As `cancel`; returns True if the operation was cancelled, False if it settled otherwise before.
+
+        Raises TimerdUnavailableError after `timeout` seconds.
+        """
 
     def settled(self, *given: Any, **named: Any) -> object:
-        """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
+        """Wait until the operation has settled and its callbacks have run. Returns False after `timeout` seconds."""
 
 
 DelayedT = TypeVar("DelayedT", bound=Delayed)
 
 
 def delayed_of(kind: type[DelayedT], given: Any) -> DelayedT:
-    """The operation that is given, or one of that kind with the given `try_complete`. Raises InvalidValueError."""
+    """`given`, if it is an operation; else a new operation with `given` as `try_complete`. Raises InvalidValueError."""
     if isinstance(given, kind):
         return given
     if isinstance(given, Delayed):
@@ -200,32 +208,35 @@ class DelayedDriver(Generic[LinkT]):
         self.owner = owner
         self.started = False
         self._wakes = False  # whether a wake-up is under way
-        self._looks = False  # whether its condition is being evaluated
-        self.forced = False  # perhaps before its parts are registered, or in an evaluation
-        self.is_complete = False  # by an evaluation, perhaps before the daemon confirms: no other one begins
+        self._looks = False  # whether the condition is being evaluated
+        self.forced = False  # force() was called, perhaps before the parts are registered, or in an evaluation
+        self.is_complete = False  # by an evaluation, perhaps before the daemon confirms: no other evaluation begins
         self.parts: list[Part] = []
         self.names: tuple[Key, ...] = ()
-        self._end: Reply | None = None  # answered when it has settled and its callbacks have run
+        self._end: Reply | None = None  # answered when the operation has settled and its callbacks have run
         self.state: State | None = None
         self.error: Exception | None = None
 
     def done(self) -> bool:
-        """Whether it has settled."""
+        """Whether the operation has settled."""
         return self.state is not None
 
     def cancel(self) -> None:
-        """Cancel it, if it is pending."""
+        """Cancel the operation, if it is pending."""
         if self.parts and not self.done():
             self._first().cancel()
 
     def force(self) -> None:
-        """Complete it, if it has not settled. An evaluation under way tells the daemon: it counts for checks then."""
+        """Complete the operation, unless it has settled.
+
+        If an evaluation is under way, the evaluation sends COMPLETE for its looks, so that checks count the operation.
+        """
         self.forced = True
         if not self.force_alone() and not self._looks:
             self.complete(None)
 
     def force_alone(self) -> bool:
-        """Whether it was not started. Then it has completed now."""
+        """If the operation was not started, complete it here, without the daemon. Returns whether this was done."""
         if not self._take_start():
             return False
         self.state = State.COMPLETED
@@ -233,22 +244,25 @@ class DelayedDriver(Generic[LinkT]):
         return True
 
     def _finish_alone(self) -> None:
-        """Run the callbacks of one that has completed without the daemon."""
+        """Run the callbacks of an operation that has completed without the daemon."""
         raise NotImplementedError
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has completed without the daemon."""
+        """Whether the operation has completed without the daemon."""
         return self.state is not None and self._end is None
 
     def _take_start(self) -> bool:
-        """Whether this is the one call that starts it."""
+        """Whether this call starts the operation. Only the first call does."""
         with _starting:
             first, self.started = not self.started, True
         return first
 
     def complete(self, reply: Reply | None) -> bool:
-        """Send COMPLETE; False if it has settled, or was not started. Raises as `ask` if there is a `reply`."""
+        """Send COMPLETE. Returns False if the operation has settled or was not started.
+
+        With a `reply` it raises the errors of `ask`.
+        """
         if not self.parts or self.done():
             return False
         link = self.link
@@ -269,13 +283,13 @@ class DelayedDriver(Generic[LinkT]):
 
     @staticmethod
     def of(owner: Delayed) -> Any:
-        """The driver of this operation. Raises InvalidValueError where a derived class has not made it."""
+        """The driver of this operation. Raises InvalidValueError if a derived class has not called `__init__`."""
         if (driver := getattr(owner, "_delayed", None)) is None:
             raise InvalidValueError(f"{type(owner).__name__}: call super().__init__() in its __init__")
         return driver
 
     def _begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], arguments: DelayedArguments) -> Mark:
-        """Check what can be checked, and read the mark from which events count. It may be started once."""
+        """Check the arguments, and read the mark from which events count. A second start raises InvalidValueError."""
         names = keys_of(keys)
         nanoseconds(arguments["timeout"])
         self.link = surface._live()
@@ -289,7 +303,7 @@ class DelayedDriver(Generic[LinkT]):
     def _watch(
         self, surface: Surface[Any, LinkT], arguments: DelayedArguments, mark: Mark, *, may_exceed: bool
     ) -> None:
-        """Register its parts, with this mark. Raises as `register`; then nothing stays registered."""
+        """Register the parts, with this mark. Raises the errors of `register`; after an error no part is registered."""
         payload_bytes(arguments["payload"])
         names = iter(self.names)
         watched: dict[str, Any] = {"when": OWNED, "since": mark}
@@ -311,7 +325,7 @@ class DelayedDriver(Generic[LinkT]):
             raise
 
     def _is_kept(self, part: Part) -> bool:
-        """Whether its id is that of another operation of this client, which is kept instead."""
+        """Whether another operation of this client has the same id, and is kept instead."""
         operation = self._operation(part)
         with self.link.lock:
             return not operation.done() and self.link.protocol.incoming.lookers.get(operation.command) is not part
@@ -330,13 +344,16 @@ class DelayedDriver(Generic[LinkT]):
 
     @staticmethod
     def _operation(part: Part) -> Operation:
-        assert part.operation is not None, "a part is kept when it is registered"
+        assert part.operation is not None, "a part enters `parts` when it is registered"
         return part.operation
 
     # looking ----------------------------------------------------------------------------------------------------------
 
     def is_awake(self) -> bool:
-        """Whether to wake it: it is not being woken. With the lock held."""
+        """Note a wake-up. Returns whether the caller should wake the driver: no wake-up was under way.
+
+        With the lock held.
+        """
         wakes, self._wakes = self._wakes, True
         return not wakes
 
@@ -345,7 +362,7 @@ class DelayedDriver(Generic[LinkT]):
         raise NotImplementedError
 
     def _take_looks(self) -> list[tuple[Part, int]]:
-        """The looks that are due, which the next evaluation answers. None: the next look wakes it again."""
+        """The looks that are due, which the next evaluation answers. If there is none, the next look wakes again."""
         with self.link.lock:
             due = [(part, part.sequence) for part in self.parts if part.sequence > part.answered]
             if not due or self.done():
@@ -355,11 +372,11 @@ class DelayedDriver(Generic[LinkT]):
             return due
 
     def _rest(self) -> None:
-        """No evaluation goes on: the next look begins one."""
+        """The evaluations have ended: the next look begins a new one."""
         self._wakes = self._looks = False
 
     def _answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
-        """Tell the daemon what the evaluation has found. These commands may exceed the window: one for each look."""
+        """Send the daemon the result of the evaluation: a command for each look. The commands may exceed the window."""
         link = self.link
         self._looks = False
         complete = self.is_complete = complete or self.forced
@@ -376,13 +393,13 @@ class DelayedDriver(Generic[LinkT]):
             link.wake_if_due(link.protocol.ledger.issued)
 
     def _failed(self, what: str, error: BaseException) -> None:
-        """A function of its owner has raised. The operation goes on."""
+        """A function of the owner has raised an error. The operation goes on."""
         logger.warning("timerd client: %s of %r failed", what, self.owner, exc_info=error)
 
     # settling ---------------------------------------------------------------------------------------------------------
 
     def _part_settled(self, operation: Operation) -> None:
-        """The first part's outcome is that of all. Another part that was cancelled or refused ends all of them."""
+        """The first part's outcome ends the operation. If another part is cancelled or refused, that ends it, too."""
         outcome = operation._outcome()
         if operation is not self._first():
             if outcome.state is State.CANCELLED and not self.done():
@@ -401,11 +418,11 @@ class DelayedDriver(Generic[LinkT]):
         self._ended(state)
 
     def _ended(self, state: State) -> None:
-        """Run the callbacks, then tell()."""
+        """Run the callbacks, then call `_tell()`."""
         raise NotImplementedError
 
     def _callbacks(self, state: State) -> Iterator[tuple[str, Any]]:
-        """The callbacks for that state (KAFKA.md, O2: an expired operation completes first)."""
+        """The callbacks for this state (KAFKA.md, O2: on_complete() comes first for an expired operation, too)."""
         if state in (State.COMPLETED, State.EXPIRED):
             yield "on_complete", self.owner.on_complete
         if state is State.EXPIRED:
@@ -414,16 +431,16 @@ class DelayedDriver(Generic[LinkT]):
             yield "on_error", self.owner.on_error
 
     def _tell(self) -> None:
-        """Its callbacks have run: wake the callers that wait for its end."""
+        """The callbacks have run: wake the callers that wait for the operation's end."""
         if self._end is None:
-            return  # it is alone
+            return  # it completed without the daemon
         with self.link.lock:
             notify = self._end.answer(True)
         if notify:
             self._end.notify()
 
     def _withdraw(self, parts: list[Part]) -> None:
-        """Nothing more is to come for these parts."""
+        """Withdraw these parts: their looks and outcomes are no longer wanted."""
         link = self.link
         with link.lock:
             for part in parts:
@@ -433,7 +450,7 @@ class DelayedDriver(Generic[LinkT]):
             abandon(link, pending)
 
     def end(self) -> Reply:
-        """The reply that settles when it has ended. Raises InvalidValueError if it was not started."""
+        """The reply that settles when the operation has ended. Raises InvalidValueError if it was not started."""
         if self._end is None:
             raise InvalidValueError(
                 f"{self.owner!r} was not started: purgatory.try_complete_else_watch(operation, keys, ...)"

@@ -1,22 +1,22 @@
 """KIP-91 as an accumulator without I/O: each record is delivered, failed or expired within delivery_timeout.
 
 Records enter an open batch of their *lane* (Kafka's partition). A batch is ready when it is full, or `linger` after its
-first record. It is sent, and sent again after errors that a retry may cure, until it is delivered, fails, or its
+first record. The batch is sent, and sent again after errors that a retry may cure, until it is delivered, fails, or its
 deadline has come. The deadline counts from the batch's first record, and covers batching, waiting, retries and attempts
-in flight; the request timeout bounds one attempt. A batch takes records for `linger` only, so a record has
-delivery_timeout - linger at least. (Kafka's batches take records until they are sent, so the last records have less.)
+in flight; the request timeout bounds one attempt. A batch takes records for `linger` only, so each record has at least
+delivery_timeout - linger. (Kafka's batches take records until they are sent, so the last records have less time.)
 
 Readiness belongs to the transport: while `ready(lane)` is false, the lane's batches wait in the accumulator.
 
 Order: the records of a lane are sent in order. One batch of a lane is under way at a time, and a batch that is tried
-again goes to the front. If a batch expires while an attempt is under way, the lane waits for that attempt, for the
-request timeout at most, and until the expiry is certain. Records without a lane (None) have no order, and wait for no
-other record.
+again goes to the front. If a batch expires during an attempt, the lane waits until the attempt ends (the request
+timeout at most), and until the expiry is certain. Records without a lane (None) have no order, and wait for no other
+record.
 
-Deadlines: if there is a `Deadlines`, it alone decides how a batch settles. It holds each batch's deadline elsewhere
-(in timerd: deadlines.py), so a deadline passes even when this process is stuck. The result of an attempt is then a
-*claim*, which the Deadlines accepts or refuses. With one arbiter, no batch can be expired for one process and delivered
-for another. If the arbiter has not decided within its grace after the deadline, the clock here decides.
+Deadlines: a `Deadlines` object, if there is one, alone decides how a batch settles. It holds each batch's deadline
+elsewhere (deadlines.py: in timerd), so a deadline passes even when this process is stuck. The result of an attempt is
+then a *claim*, which the Deadlines accepts or refuses. Because one object decides, no batch can be expired for one
+process and delivered for another. If there is no decision within the grace after the deadline, the clock here decides.
 
 Sources: KIP-91; KIP-19 (batches and linger), KIP-580 (exponential backoff with jitter). Times are ns of one monotonic
 clock, which is passed in.
@@ -49,29 +49,29 @@ class Transport(Protocol):
         """Whether the lane can be sent now. If not, this is called again after `retry_backoff`, and at wake()."""
 
     def why(self, lane: Hashable) -> str:
-        """Why the lane could not be sent, for the message of an expired record."""
+        """Why the lane could not be sent, for the error of an expired record."""
 
     def send(self, attempt: Attempt) -> None:
-        """Begin an attempt, without waiting. Later, never from here, call `Accumulator.finished` for it."""
+        """Begin an attempt, without waiting. `Accumulator.finished` is called later, never from this method."""
 
     def abandon(self, attempt: Attempt) -> None:
         """The attempt's request timeout is over: the accumulator no longer waits for its result."""
 
 
 class Deadlines(Protocol):
-    """Holds the deadlines of batches, and calls `Accumulator.settled` for each: later, and never from here."""
+    """Holds the deadlines of batches. Calls `Accumulator.settled` for each batch: later, never from its own methods."""
 
     grace_ns: int  # after the deadline, the accumulator waits this long for the decision
 
     def hold(self, batch: Batch) -> bool:
-        """Hold the deadline at which the batch expires. False if that is not possible: then the clock decides."""
+        """Hold the deadline of the batch. Returns False if this is not possible: then the clock decides."""
 
     def claim(self, batch: Batch, outcome: DeliveryOutcome) -> bool:
-        """Claim that the batch has settled with `outcome`, unless it has expired. False if that cannot be decided."""
+        """Claim that the batch has settled with `outcome`, unless it has expired. False if this cannot be decided."""
 
 
 class Accumulator:
-    """See the module. One thread at a time calls it. Nothing in it blocks."""
+    """See the module's docstring. One thread at a time may call the methods. No method blocks."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Accumulator:
         self._lanes: dict[Hashable, Lane] = {}
         self._number = 0
         self._live: OrderedDict[int, Batch] = OrderedDict()  # by number: deadlines in order
-        self._overdue: OrderedDict[int, Batch] = OrderedDict()  # past the deadline, without a decision of its holder
+        self._overdue: OrderedDict[int, Batch] = OrderedDict()  # past the deadline; `Deadlines` has not decided
         self._in_flight: OrderedDict[Attempt, None] = OrderedDict()  # request deadlines in order
         self._wakes: list[tuple[int, int, Lane]] = []  # a heap: when a lane may be ready (linger, backoff)
         self._wake_number = 0
@@ -96,16 +96,16 @@ class Accumulator:
         self._unready: dict[Lane, int] = {}  # lanes with a batch that could not be sent: when to ask again
         self._deliveries: list[Delivery] = []
         self._closed = False
-        self.records = 0  # that have not settled
-        self.size = 0  # their bytes
+        self.records = 0  # records that have not settled
+        self.size = 0  # bytes of these records
 
     # input --------------------------------------------------------------------------------------------------------
 
     def append(self, record: Any, now_ns: int, *, lane: Hashable = None, size: int = 0) -> None:
-        """Take in a record of `size` bytes. Its time begins.
+        """Take in a record of `size` bytes. The record's time begins now.
 
-        Raises BackpressureError when the accumulator is full (open batches are then sent without lingering; try again
-        when a record has settled), PayloadTooLargeError for a record that would never fit, ClosedError.
+        Raises BackpressureError if the accumulator is full: then open batches are sent without lingering; try again
+        when a record has settled. Raises PayloadTooLargeError for a record that would never fit, and ClosedError.
         """
         options = self._options
         if self._closed:
@@ -155,7 +155,7 @@ class Accumulator:
         self.flush()
 
     def give_up(self, why: str, now_ns: int) -> None:
-        """Settle all batches that are left, at once: as they were claimed, else as failed, because of `why`."""
+        """Settle all remaining batches at once: claimed batches as claimed, the others as failed because of `why`."""
         for batch in [*self._overdue.values(), *self._live.values()]:
             if batch.claimed is None:
                 batch.error = why if batch.error is None else f"{why}; the last error: {batch.error}"
@@ -237,9 +237,9 @@ class Accumulator:
                 self._let_go(lane)
                 continue
             if not self._is_ready(batch, now_ns) or lane.busy is not None:
-                continue  # the event that it waits for makes it a candidate again
+                continue  # the lane becomes a candidate again when it may be ready
             if not self._transport.ready(batch.key):
-                if self._unready.get(lane, now_ns) <= now_ns:  # else its wake-up is set already
+                if self._unready.get(lane, now_ns) <= now_ns:  # otherwise its wake-up is set already
                     again_ns = self._unready[lane] = now_ns + max(self._options.retry_backoff_ns, LOOK_AGAIN_NS)
                     self._wake_at(again_ns, lane)
                 continue
@@ -273,7 +273,7 @@ class Accumulator:
         self._candidates.update(dict.fromkeys(self._unready))
 
     def _let_go(self, lane: Lane) -> None:
-        """Forget an empty lane. Its next record makes it again."""
+        """Forget an empty lane. The next record of the lane makes a new object for it."""
         self._unready.pop(lane, None)
         if lane.busy is None and not lane.queue and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
@@ -281,7 +281,7 @@ class Accumulator:
     # reports of transport and deadlines ---------------------------------------------------------------------------
 
     def finished(self, attempt: Attempt, now_ns: int, error: str | None = None, *, retriable: bool = True) -> None:
-        """An attempt has ended, with an error if there is one. Ignored if the attempt was abandoned before."""
+        """An attempt has ended, perhaps with an error. The call is ignored if the attempt was abandoned before."""
         if attempt not in self._in_flight:
             return
         del self._in_flight[attempt]
@@ -289,7 +289,7 @@ class Accumulator:
         if error is not None and not batch.settled:
             batch.error = error
         if now_ns >= batch.deadline_ns and not batch.settled:
-            return  # it has expired, and the holder of its deadline will report that: until then the lane waits
+            return  # the batch has expired, and `Deadlines` will report this: until then the lane waits
         lane.busy = None  # an ordered lane has no other attempt under way
         self._candidates[lane] = None
         if batch.settled:
@@ -317,7 +317,7 @@ class Accumulator:
             self._settle(batch, outcome, now_ns)
 
     def settled(self, batch: Batch, outcome: DeliveryOutcome | None, now_ns: int) -> None:
-        """The holder of the deadline has decided how the batch settles. None: it cannot decide, so the clock does."""
+        """`Deadlines` has decided how the batch settles. None: it cannot decide, so the clock decides."""
         if batch.settled:
             return
         if outcome is not None:

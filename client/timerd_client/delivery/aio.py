@@ -1,4 +1,4 @@
-"""The producer for asyncio: like the producer of threads, but driven by the client's loop.
+"""The producer for asyncio: like the threaded producer, but driven by the client's loop.
 
 async def post(lane, records): (await session.post(URL, json=records)).raise_for_status()
 
@@ -29,11 +29,14 @@ from .records import Item, OnDelivery, UnderWay
 from .senders import Ready, Stuck, guarded
 from .settings import Settings, client_of, settings_of
 
-CANCEL_S: Final = 1.0  # for attempts that are cancelled to end
+CANCEL_S: Final = 1.0  # how long stop() waits for the ends of cancelled attempts
 
 
 class Tasks:
-    """A transport of tasks. It cancels a task after request_timeout. A task that goes on all the same takes up room."""
+    """A transport with a task for each attempt. It cancels a task after request_timeout.
+
+    A task that does not end although it was cancelled takes up room.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Tasks:
             task.cancel()
 
     async def stop(self) -> None:
-        """Cancel all tasks, and wait for their ends for a moment."""
+        """Cancel all tasks, and wait up to CANCEL_S for their ends."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -81,7 +84,7 @@ class Tasks:
 
 
 class Producer(OneProcess):
-    """Sends records in batches, in one loop: like the Producer of threads, whose docstring has the arguments.
+    """Sends records in batches, in one loop. The arguments are those of the threaded Producer; see its docstring.
 
     `send(lane, records)` is a coroutine function; at `request_timeout` it is cancelled. `ready`, `retriable` and
     `on_delivery` are plain functions, called in the loop.
@@ -98,7 +101,7 @@ class Producer(OneProcess):
         retriable: Retriable = is_retriable,
         **settings: Unpack[Settings],
     ) -> None:
-        """Called in the loop. Raises DeliveryTimeoutTooShortError, and InvalidValueError that names the setting."""
+        """Call this in the loop. Raises DeliveryTimeoutTooShortError, and InvalidValueError with the setting's name."""
         client_of(client, in_loop=True)
         self._send = function_of("send", send, "of a lane and its records")
         self._ready = ready if ready is None else function_of("ready", ready, "of a lane")
@@ -116,14 +119,14 @@ class Producer(OneProcess):
         self._stopped = False
         self._woken = False
         self._waiters: set[asyncio.Future[None]] = set()
-        self._turn: asyncio.Handle | None = None  # the next one, if it is soon
+        self._turn: asyncio.Handle | None = None  # the next turn, if it is in the next iteration of the loop
         self._timer: asyncio.TimerHandle | None = None
         self._guard = at_loop_end(self._stop)
 
     async def send(
         self, record: Any, *, lane: Hashable = None, on_delivery: OnDelivery | None = None, size: int = 0
     ) -> asyncio.Future[Delivery]:
-        """Take a record in. Returns a future of its Delivery. While there is no room, waits `max_block` at most.
+        """Take a record in. Returns a future of the record's Delivery. Waits for room, `max_block` at most.
 
         Cancelling the future changes nothing for the record. Raises BackpressureError, PayloadTooLargeError,
         ClosedError.
@@ -145,7 +148,7 @@ class Producer(OneProcess):
             await self._change(end - self._loop.time())
 
     def _take_in(self, item: Item[asyncio.Future[Delivery]], size: int) -> bool:
-        """Whether there was room."""
+        """Take the item in, if there is room. Returns whether there was room."""
         try:
             self._accumulator.append(item, self._now_ns(), lane=item.lane, size=size)
         except BackpressureError:
@@ -157,7 +160,7 @@ class Producer(OneProcess):
             self._turn_soon()
 
     def wake(self) -> None:
-        """Lanes may have become ready: ask for each that waits."""
+        """Lanes may have become ready: call `ready` again for each lane that waits."""
         self._woken = True
         self._turn_soon()
         self._notify()
@@ -171,8 +174,8 @@ class Producer(OneProcess):
     async def close(self, *, timeout: Patience | None = None) -> bool:
         """Take no more records, and wait until all have settled. Returns whether none had to be given up.
 
-        After `timeout` s (None: no limit, and delivery_timeout bounds it) the records that are left are given up: they
-        fail, but an attempt that is under way may still arrive.
+        Records that have not settled after `timeout` s are given up: they fail, but an attempt that is under way may
+        still arrive. With timeout=None, delivery_timeout bounds the wait.
         """
         self._closed = True
         self._accumulator.close()
@@ -183,7 +186,7 @@ class Producer(OneProcess):
         return settled
 
     async def _stop(self) -> None:
-        """Give up the records that are left, and stop."""
+        """Give up the remaining records, and stop."""
         self._closed = self._stopped = True
         for handle in (self._turn, self._timer):
             if handle is not None:

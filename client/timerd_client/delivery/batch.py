@@ -21,9 +21,9 @@ class Delivery(NamedTuple):
 
     record: Any
     outcome: DeliveryOutcome
-    attempts: int  # that were begun
-    latency_ns: int  # since it entered the accumulator
-    error: str | None  # the last one; None if it was delivered
+    attempts: int  # attempts that were begun
+    latency_ns: int  # since the record entered the accumulator
+    error: str | None  # the last error; None if the record was delivered
 
 
 class Batch:
@@ -58,14 +58,14 @@ class Batch:
         self.attempts = 0
         self.error: str | None = None
         self.sealed = False  # takes no more records
-        self.wait_until_ns = now_ns  # not tried again before
-        self.held = False  # its deadline is held elsewhere
-        self.claimed: DeliveryOutcome | None = None  # how it should settle by its attempts
+        self.wait_until_ns = now_ns  # the batch is not sent before this time
+        self.held = False  # `Deadlines` holds the deadline
+        self.claimed: DeliveryOutcome | None = None  # the outcome by the attempts, which `Deadlines` has to confirm
         self.settled = False
-        self._entered: list[int] = []  # ns, of each record
+        self._entered: list[int] = []  # when each record entered, in ns
 
     def add(self, record: Any, size: int, now_ns: int) -> None:
-        """One more record."""
+        """Add a record."""
         self.records.append(record)
         self._entered.append(now_ns)
         self.size += size
@@ -95,7 +95,7 @@ class Attempt:
 
 
 class Lane:
-    """Batches in order. If it is `ordered`, one batch is under way at a time."""
+    """Batches in order. In an `ordered` lane, one batch is under way at a time."""
 
     __slots__ = ("busy", "key", "open", "ordered", "queue")
 
@@ -107,7 +107,7 @@ class Lane:
         self.busy: Attempt | None = None  # the attempt that an ordered lane waits for
 
     def head(self, now_ns: int) -> Batch | None:
-        """The first batch that has not settled. Without order, batches past their deadlines are passed over."""
+        """The first batch that has not settled. A lane that is not `ordered` skips batches past their deadlines."""
         queue = self.queue
         while queue and (queue[0].settled or (not self.ordered and queue[0].deadline_ns <= now_ns)):
             queue.popleft()

@@ -31,9 +31,9 @@ IDLE_S: Final = 60.0
 
 
 class Courier:
-    """Delivers records. Each record that offer() took in comes out of take(), in time.
+    """Delivers records. take() returns each record that offer() took in, when the record has settled.
 
-    One thread at a time calls offer(), and one take(). `pending` is exact if both are the same thread.
+    One thread at a time may call offer(), and one take(). `pending` is exact if the same thread calls both.
     """
 
     def __init__(
@@ -48,17 +48,18 @@ class Courier:
         ready: Ready = always_ready,
         settled: Callable[[list[Delivery]], object] | None = None,
     ) -> None:
-        """`send(attempt)` runs in several threads; `prefix` names this courier's batches among all clients'.
+        """`send(attempt)` runs in several threads; `prefix` distinguishes this courier's batches from other clients'.
 
-        `ready(lane)` says whether a lane can be sent; it is called with the accumulator's lock held. With `settled`,
-        deliveries go there, in the courier's thread, and not to take(). After wake() and after an error it gets none.
+        `ready(lane)` says whether a lane can be sent; it is called with the accumulator's lock held. If `settled` is
+        given, the courier's thread calls it with the deliveries, and take() returns none. After wake(), and after an
+        error, `settled` is called with an empty list.
         """
         self._now_ns = purgatory._link.now_ns
         self._retriable = retriable
         # Functions that the courier's thread calls. Any thread puts them in, and never blocks.
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
         self._decided: deque[tuple[Batch, DeliveryOutcome | None]] = deque()  # batches whose operations have settled
-        self._is_told = False  # the courier's thread will look at these
+        self._is_told = False  # a wake-up for `_decided` is under way
         self._deliveries: SimpleQueue[list[Delivery]] = SlicedQueue()
         self._settled_call = settled or self._deliveries.put
         self._woken = False
@@ -67,18 +68,18 @@ class Courier:
         self._accumulator = Accumulator(
             options, self._senders, TimerdDeadlines(purgatory, prefix, self._settled), random
         )
-        self._lock = threading.Lock()  # of the accumulator
+        self._lock = threading.Lock()  # guards the accumulator
         self._stopping = False
-        self.pending = 0  # taken in, and not returned by take()
+        self.pending = 0  # records that were taken in, and not returned by take()
         self._thread = threading.Thread(target=self._run, name="timerd-courier", daemon=True)
         self._thread.start()
 
     def offer(
         self, records: Sequence[Any], lanes: Sequence[Hashable] | None = None, sizes: Sequence[int] | None = None
     ) -> int:
-        """Take in the first records, as many as there is room for. Returns their number. Does not wait.
+        """Take in the first records, as many as there is room for. Returns how many were taken. Does not wait.
 
-        Takes none and raises PayloadTooLargeError if a record is larger than the buffer, or ClosedError.
+        Raises PayloadTooLargeError if a record is larger than the buffer, and ClosedError; then no record is taken.
         """
         taken = 0
         self._accumulator.refuse_larger(max(() if sizes is None else sizes, default=0))
@@ -103,9 +104,9 @@ class Courier:
         return taken
 
     def take(self, timeout: float | None = None) -> list[Delivery]:
-        """Records that settled since the last call. Waits for the first, `timeout` seconds at most (None: no limit).
+        """Records that settled since the last call. Waits for one, `timeout` seconds at most (None: no limit).
 
-        If an error has ended the courier's thread, take() first returns all records that had settled, then raises it.
+        If an error has ended the courier's thread, take() returns all settled records first, and raises the error then.
         """
         deliveries: list[Delivery] = []
         try:
@@ -120,7 +121,7 @@ class Courier:
         return deliveries
 
     def wake(self) -> None:
-        """A lane may have become ready: ask for each lane that waits. Does not wait, and takes no lock."""
+        """A lane may have become ready: call `ready` again for each lane that waits. Returns at once; takes no lock."""
         self._work.put(self._wake)
 
     def _wake(self, _now_ns: int) -> None:
@@ -134,13 +135,13 @@ class Courier:
         self._work.put(_look)
 
     def close(self) -> None:
-        """Take no more records, and send the present ones without lingering. Does not wait."""
+        """Take no more records, and send the present records without lingering. Does not wait."""
         with self._lock:
             self._accumulator.close()
         self._work.put(_look)
 
     def give_up(self, why: str) -> None:
-        """Settle the records that are left at once, as failed because of `why`. Does not wait."""
+        """Settle the remaining records at once, as failed because of `why`. Does not wait."""
         self._work.put(lambda now_ns: self._accumulator.give_up(why, now_ns))
 
     @property
@@ -149,7 +150,7 @@ class Courier:
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """End the threads that can be ended. Records that have not settled never will. Waits for no send."""
+        """End all threads except those in a send. Records that have not settled never settle."""
         self._stopping = True
         self._work.put(None)
         self._thread.join()
@@ -160,7 +161,7 @@ class Courier:
     def _run(self) -> None:
         try:
             self._drive()
-        except BaseException as error:  # take() raises it; else it would wait without end
+        except BaseException as error:  # take() raises this error; else take() would wait without end
             self.broken = error
             self._settled_call([])
 
@@ -187,11 +188,11 @@ class Courier:
                 self._settled_call(deliveries)
 
     def _take_decided(self, now_ns: int) -> None:
-        self._is_told = False  # first: a decision from now on wakes this thread again
+        self._is_told = False  # set first, so that a later decision wakes this thread again
         while self._decided:
             self._accumulator.settled(*self._decided.popleft(), now_ns)
 
-    # in others ----------------------------------------------------------------------------------------------------
+    # in other threads ---------------------------------------------------------------------------------------------
 
     def _sent(self, attempt: Attempt, error: BaseException | None) -> None:
         text, retriable = judged(error, self._retriable)
@@ -204,7 +205,7 @@ class Courier:
         self._work.put(happened)
 
     def _settled(self, batch: Batch, outcome: DeliveryOutcome | None) -> None:
-        # After a stop of the process, hundreds settle at once: the thread is woken once for all that come meanwhile.
+        # After a stop of the process hundreds of batches settle at once: one wake-up serves all that come meanwhile.
         self._decided.append((batch, outcome))
         if not self._is_told:
             self._is_told = True
@@ -212,4 +213,4 @@ class Courier:
 
 
 def _look(_now_ns: int) -> None:
-    """Do nothing but wake the courier's thread: there is something new in the accumulator."""
+    """Do nothing: this entry wakes the courier's thread, because the accumulator has changed."""

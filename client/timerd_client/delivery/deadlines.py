@@ -1,7 +1,10 @@
-"""The deadlines of batches as operations of timerd: they pass on time, even while this process is stuck.
+"""Holds the deadline of each batch as an operation of timerd, which passes on time even while this process is stuck.
 
-A batch is an operation. Its key is fired when the batch was delivered, and failed when the batch failed. Otherwise the
-operation expires on time. The operation's outcome is the outcome of the batch's records.
+Not here: settling a batch when its deadline passes. The accumulator does that (accumulator.py).
+
+Each batch has an operation with the batch's deadline. The operation's key is fired when the batch was delivered, and
+failed when the batch failed. Otherwise the operation expires on time. The operation's outcome is the outcome of the
+batch's records.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ class TimerdDeadlines:
     """An operation for each batch; `settled(batch, outcome)` is called in the client's thread or loop."""
 
     def __init__(self, purgatory: Surface[Any, Any], prefix: str, settled: Settled) -> None:
-        """The keys are PREFIX/NUMBER. No other client uses this prefix."""
+        """The keys are PREFIX/NUMBER. No other client may use this prefix."""
         self.grace_ns = round((GRACE_S + 0.5) * S)  # the client gives an operation up after GRACE_S
         self._purgatory = purgatory
         self._prefix = prefix
@@ -38,7 +41,7 @@ class TimerdDeadlines:
     def hold(self, batch: Batch) -> bool:
         left_ns = max(0, batch.deadline_ns - self._purgatory._link.now_ns())
         try:
-            # Not the client's policy: a batch is of no use to another process.
+            # Not the client's orphans policy: a batch is of no use to another process.
             operation = self._purgatory.register(self._key(batch), timeout=left_ns / S, orphans="cancel")
         except TimerdError:
             return False
@@ -57,7 +60,7 @@ class TimerdDeadlines:
 
 
 def outcome_of(operation: Operation) -> DeliveryOutcome | None:
-    """The outcome of a batch, from its operation. None if that decides nothing: refused, unknown or cancelled."""
+    """The outcome of a batch. None if its operation decides nothing: it was refused, cancelled, or is not known."""
     settlement = operation._settlement
     assert settlement is not None, f"{operation!r} has not settled"
     state = state_of(settlement)

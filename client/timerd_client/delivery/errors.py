@@ -1,4 +1,4 @@
-"""Errors of deliveries, and their texts. For an error of a send: whether to send again, and the text that is kept."""
+"""Errors of deliveries, and their texts. Decides whether to send again after an error, and which text is kept."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from timerd_shm.declare.errors import InvalidValueError
 
 ERROR_SIZE_MAX: Final = 1_000  # characters of an error that are kept
 CLOSED: Final = "this producer is closed: it takes no more records; make another one"
-OF_PARENT: Final = "this producer is of the process before a fork, and so are its threads: make another one here"
+OF_PARENT: Final = "this producer and its threads belong to the process that has forked: make a new producer here"
 GIVEN_UP: Final = "close() gave it up after its timeout"
-STATUS_RETRIABLE: Final = (408, 425, 429)  # of those below 500: timeout, too early, too many requests
+STATUS_RETRIABLE: Final = (408, 425, 429)  # besides all from 500 on: timeout, too early, too many requests
 
 
 class DeliveryTimeoutTooShortError(InvalidValueError):
-    """delivery_timeout < linger + request_timeout: no attempt would have its whole time. Raise it, or lower these."""
+    """delivery_timeout < linger + request_timeout: too short for an attempt. Raise the first, or lower the others."""
 
 
 Retriable = Callable[[Exception], bool]
 
 
 class RetriableError(Exception):
-    """A send may raise this error, for any reason, to be tried again."""
+    """A send may raise this error, for any reason: then its batch is sent again."""
 
 
 def is_retriable(error: Exception) -> bool:
     """Whether to send again after this error.
 
     True for RetriableError, OSError (timeouts, connections), errors of http.client, and HTTP status 408, 425, 429, 5xx.
-    False for errors that a retry cannot cure: other HTTP statuses, and errors that are a ValueError or InvalidURL too.
+    False for errors that a retry cannot cure: other HTTP statuses, and any ValueError or InvalidURL.
     """
     status = _status_of(error)
     if status is not None:
@@ -52,19 +52,19 @@ def _status_of(error: Exception) -> int | None:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error in a delivery. It can always be encoded, even if a file's name in it has any bytes."""
+    """The text of an error in a delivery. It can be encoded, even if the error names a file with arbitrary bytes."""
     text = f"{type(error).__name__}: {error}"[:ERROR_SIZE_MAX]
     return text.encode(errors="backslashreplace").decode()
 
 
 def judged(error: BaseException | None, retriable: Retriable) -> tuple[str | None, bool]:
-    """The text of a send's error (None if there was none), and whether to send again."""
+    """The text of a send's error (None without an error), and whether to send again."""
     if error is None:
         return None, True
     try:
         return text_of(error), isinstance(error, Exception) and retriable(error)
-    except BaseException as worse:  # of the user's code: it must not end the caller
-        return f"{type(error).__name__}, and {type(worse).__name__} when it was looked at", False
+    except BaseException as worse:  # an error of the user's code must not end the caller
+        return f"{type(error).__name__}; judging this error raised {type(worse).__name__}", False
 
 
 def buffer_full(max_block_s: float, records: int) -> str:

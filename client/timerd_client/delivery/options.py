@@ -28,7 +28,7 @@ BUFFER_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions:
-    """Times in ns; the defaults are Kafka's where it has them. Raises InvalidValueError and its kin."""
+    """Times in ns. Kafka's options have Kafka's defaults. Raises InvalidValueError and derived errors."""
 
     delivery_timeout_ns: int = DELIVERY_TIMEOUT_S * S
     request_timeout_ns: int = REQUEST_TIMEOUT_S * S
@@ -36,10 +36,10 @@ class DeliveryOptions:
     batch_size: int = BATCH_RECORDS  # records
     batch_bytes: int = BATCH_BYTES
     max_in_flight: int = IN_FLIGHT  # batches, over all lanes
-    retries: int | None = None  # after the first attempt; None: until the deadline
+    retries: int | None = None  # attempts after the first; None: until the deadline
     retry_backoff_ns: int = BACKOFF_MS * MS  # doubles with each attempt
     retry_backoff_max_ns: int = BACKOFF_MAX_MS * MS
-    buffer_records: int = BUFFER_RECORDS  # in the accumulator, in flight included
+    buffer_records: int = BUFFER_RECORDS  # records in the accumulator, with those in flight
     buffer_bytes: int = BUFFER_BYTES
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class DeliveryOptions:
         if self.retry_backoff_max_ns < self.retry_backoff_ns:
             raise InvalidValueError(
                 f"retry_backoff_max={seconds(self.retry_backoff_max_ns)} < "
-                f"retry_backoff={seconds(self.retry_backoff_ns)}: give no less"
+                f"retry_backoff={seconds(self.retry_backoff_ns)}: give at least as much"
             )
 
 

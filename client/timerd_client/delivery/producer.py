@@ -1,4 +1,4 @@
-"""A producer: records in, each delivered, failed or expired within delivery_timeout (KIP-91).
+"""A producer takes records in. It delivers, fails or expires each record within delivery_timeout (KIP-91).
 
 def post(lane, records): requests.post(URL, json=records, timeout=30).raise_for_status()
 
@@ -36,15 +36,15 @@ from .settings import Settings, client_of, settings_of
 class Producer(OneProcess):
     """Sends records in batches. Any thread may use it. A forked child makes its own. `with` closes it at the end.
 
-    `send(lane, records)` sends a batch, or raises: it is called in threads of the producer, and should end within
-    `request_timeout`. `retriable(error)` says whether a batch is sent again after that error.
+    `send(lane, records)` sends a batch, or raises an error. The producer calls it in its threads, and it should end
+    within `request_timeout`. `retriable(error)` says whether a batch is sent again after this error.
 
-    `ready(lane)` says whether a lane can be sent now. True: yes. False: no, and its records wait, up to
+    `ready(lane)` says whether a lane can be sent now. True: yes. False: no, and the lane's records wait, up to
     `delivery_timeout`. None: not known yet, as in Kafka without metadata, and `producer.send` waits. Several threads
-    call it. It must neither block nor send. After a change call `producer.wake()`; else it is called again after
-    `retry_backoff`.
+    call `ready`. It must neither block nor send. Call `producer.wake()` after a change; otherwise the producer calls
+    `ready` again after `retry_backoff`.
 
-    `settings` are named as Kafka's, with times in seconds: see `settings.Settings`. Deadlines are operations of timerd:
+    `settings` have Kafka's names, with times in seconds: see `settings.Settings`. Deadlines are operations of timerd:
     they pass on time, even while this process is stuck. While the daemon is lost, they are up to 1.5 s late.
 
     Sources: KIP-91; KIP-19 and KIP-580. docs/deliveries.md has the phases of a record.
@@ -61,7 +61,7 @@ class Producer(OneProcess):
         retriable: Retriable = is_retriable,
         **settings: Unpack[Settings],
     ) -> None:
-        """Raises DeliveryTimeoutTooShortError, and InvalidValueError that names the setting."""
+        """Raises DeliveryTimeoutTooShortError, and InvalidValueError with the setting's name."""
         client_of(client, in_loop=False)
         if is_coroutine_function(send):
             raise InvalidValueError(f"send={send!r} is a coroutine function: use timerd_client.delivery.aio.Producer")
@@ -69,7 +69,7 @@ class Producer(OneProcess):
         self._ready = ready if ready is None else function_of("ready", ready, "of a lane")
         options, self._max_block_s = settings_of(settings)
         self._complain = client._live().complain
-        self._changed = threading.Condition()  # guards what follows; notified when records have settled, and by wake()
+        self._changed = threading.Condition()  # guards the fields below; notified after settlements, and by wake()
         self._changes = 0
         self._items = UnderWay[Future[Delivery]](self._complain)
         self._pid = os.getpid()
@@ -88,13 +88,13 @@ class Producer(OneProcess):
     def send(
         self, record: Any, *, lane: Hashable = None, on_delivery: OnDelivery | None = None, size: int = 0
     ) -> Future[Delivery]:
-        """Take a record in. Returns a future of its Delivery. While there is no room, waits `max_block` at most.
+        """Take a record in. Returns a future of the record's Delivery. Waits for room, `max_block` at most.
 
         The records of a lane (Kafka's partition) are sent in order, and their callbacks come in order; records without
         a lane have no order. `size` is the bytes of the record. `on_delivery(delivery)` is called once, in a thread of
         the producer; it must not block. The future cannot be cancelled: the record is under way.
 
-        Raises BackpressureError, PayloadTooLargeError, ClosedError. Called in `on_delivery`, it does not wait.
+        Raises BackpressureError, PayloadTooLargeError, ClosedError. If `on_delivery` calls send(), it does not wait.
         """
         if on_delivery is not None:
             callback_of(on_delivery, "on_delivery")
@@ -106,7 +106,7 @@ class Producer(OneProcess):
         end = monotonic() + (0.0 if self._courier.in_own_thread else self._max_block_s)
         while True:
             seen = self._changes
-            is_known = self._ready is None or self._ready(lane) is not None  # without a lock: it is the user's code
+            is_known = self._ready is None or self._ready(lane) is not None  # no lock: `ready` is the user's code
             if is_known and self._take_in(item, size):
                 return future
             if not self._wait(lambda seen=seen: self._changes != seen or self._closed, end - monotonic()):  # type: ignore[misc]
@@ -115,7 +115,7 @@ class Producer(OneProcess):
                 raise BackpressureError(buffer_full(self._max_block_s, self._items.count))
 
     def _take_in(self, item: Item[Future[Delivery]], size: int) -> bool:
-        """Whether there was room."""
+        """Take the item in, if there is room. Returns whether there was room."""
         with self._changed:
             if self._closed:
                 raise ClosedError(self._why_closed)
@@ -125,7 +125,7 @@ class Producer(OneProcess):
             return bool(taken)
 
     def wake(self) -> None:
-        """Lanes may have become ready: ask for each lane that waits. Returns at once."""
+        """Lanes may have become ready: call `ready` again for each lane that waits. Returns at once."""
         self._courier.wake()
 
     def flush(self, *, timeout: Patience | None = None) -> bool:
@@ -139,8 +139,9 @@ class Producer(OneProcess):
     def close(self, *, timeout: Patience | None = None) -> bool:
         """Take no more records, and wait until all have settled. Returns whether none had to be given up.
 
-        After `timeout` s (None: no limit, and delivery_timeout bounds it) the records that are left are given up: they
-        fail, but an attempt that is under way may still arrive. In a forked child it does nothing: the parent delivers.
+        Records that have not settled after `timeout` s are given up: they fail, but an attempt that is under way may
+        still arrive. With timeout=None, delivery_timeout bounds the wait. In a forked child close() does nothing: the
+        parent delivers.
         """
         if self._is_of_parent():
             return True
@@ -184,7 +185,7 @@ class Producer(OneProcess):
 
     def _refuse_in_callback(self, what: str) -> None:
         if self._courier.in_own_thread:
-            raise RuntimeError(f"{what}() in a callback of its producer: it would wait for itself; call it elsewhere")
+            raise RuntimeError(f"{what}() in a callback of the same producer would wait for itself; call it elsewhere")
 
     # in the courier's senders -----------------------------------------------------------------------------------------
 
@@ -194,7 +195,7 @@ class Producer(OneProcess):
     # in the courier's thread ------------------------------------------------------------------------------------------
 
     def _call_back(self, deliveries: list[Delivery]) -> None:
-        """Records have settled, or the courier was woken, or has ended by an error."""
+        """Records have settled, the courier was woken, or an error has ended the courier."""
         if (error := self._courier.broken) is not None:
             text = text_of(error)
             self._closed, self._why_closed = True, f"this producer has ended by {text}; make another one"

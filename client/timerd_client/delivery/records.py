@@ -12,13 +12,13 @@ OnDelivery = Callable[[Delivery], object]
 
 
 class Settable(Protocol):
-    """A future, of threads or of asyncio."""
+    """A future of concurrent.futures or asyncio."""
 
     def set_result(self, result: Delivery, /) -> None:
-        """Settle it."""
+        """Settle the future."""
 
     def done(self) -> bool:
-        """Whether it is settled, or was cancelled."""
+        """Whether the future has settled or was cancelled."""
 
 
 FutureT = TypeVar("FutureT", bound=Settable)
@@ -36,7 +36,7 @@ class Item(Generic[FutureT]):
 
 
 class UnderWay(Generic[FutureT]):
-    """The items whose callbacks are to come. In a lane an item waits for those before it."""
+    """The items whose callbacks have not run. In a lane an item waits for the items before it."""
 
     def __init__(self, complain: Callable[[str, BaseException | None], None]) -> None:
         self._complain = complain
@@ -57,7 +57,7 @@ class UnderWay(Generic[FutureT]):
         """The delivery of an item has come. Yields the items whose callbacks may run now, in order."""
         item, outcome, attempts, latency_ns, error = delivery
         item.delivery = Delivery(item.record, outcome, attempts, latency_ns, error)
-        if not item.added:  # Ctrl-C came between the accumulator and here
+        if not item.added:  # Ctrl-C came after the accumulator took the item, and before add()
             yield item
             return
         if item.lane is None:
@@ -77,9 +77,9 @@ class UnderWay(Generic[FutureT]):
     def call_back(self, item: Item[FutureT]) -> BaseException | None:
         """Settle the item's future, and call its callback. Call called_back() afterwards.
 
-        Returns the error of the callback, which is logged: an asyncio loop has to see SystemExit.
+        Returns the error of the callback, which is also logged: an asyncio loop must get SystemExit.
         """
-        assert item.delivery is not None, "it has settled"
+        assert item.delivery is not None, "the item has settled"
         try:
             if not item.future.done():
                 item.future.set_result(item.delivery)

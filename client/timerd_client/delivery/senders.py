@@ -39,9 +39,9 @@ def guarded(
 
 
 class Stuck:
-    """Counts stuck attempts: those that go on after their request timeout. A lane with STUCK_MAX of them is not sent.
+    """Counts stuck attempts, which go on after their request timeout. A lane with STUCK_MAX of them is not sent.
 
-    A stuck attempt takes up room of the transport. Without this bound a single lane would use up all of it.
+    A stuck attempt takes up room in the transport. Without this bound a single lane could use up all the room.
     """
 
     def __init__(self, ready: Ready) -> None:
@@ -63,7 +63,7 @@ class Stuck:
             self._lanes[attempt.batch.key] += 1
 
     def returned(self, attempt: Attempt) -> bool:
-        """The attempt has ended. Returns whether it was stuck: then its lane may be ready now."""
+        """The attempt has ended. Returns whether it was stuck: if so, its lane may be ready now."""
         if attempt not in self._attempts:
             return False
         self._attempts.discard(attempt)
@@ -74,7 +74,7 @@ class Stuck:
 
 
 class Senders:
-    """A transport of threads. They are made when needed: one for each attempt under way, stuck ones included.
+    """A transport with a thread for each attempt under way, stuck attempts too. Threads are made when needed.
 
     A thread cannot be stopped. If a thread is stuck beyond its request timeout, another thread does its work, up to
     twice `threads` in all, and STUCK_MAX in a lane. The stuck thread ends with its process.
@@ -113,7 +113,7 @@ class Senders:
         return self._stuck.returned(attempt)
 
     def stop(self) -> None:
-        """End the threads; a thread that is stuck ends when its send returns."""
+        """End the threads. A stuck thread ends when its send returns."""
         for _ in range(self._threads):
             self._jobs.put(None)
 

@@ -30,32 +30,32 @@ MAX_BLOCK_S: Final = 60.0
 
 
 class Settings(TypedDict, total=False):
-    """The settings of a producer, named as in Kafka's configuration. Times in seconds, or as timedelta."""
+    """The settings of a producer, with the names of Kafka's configuration. Times are seconds or a timedelta."""
 
     delivery_timeout: Seconds
-    """From send() to the callback, over all. Default: 120, or linger + request_timeout if that is more (KIP-91)."""
+    """The time from send() to the callback. Default: 120, or linger + request_timeout if that is more (KIP-91)."""
     request_timeout: Seconds
-    """One attempt. Default: 30."""
+    """The time for one attempt. Default: 30."""
     linger: Seconds
     """How long a batch takes records. Default: 0.005."""
     max_block: Seconds
     """How long send() waits at most. Default: 60."""
     retries: int | None
-    """After the first attempt. Default: None, until delivery_timeout."""
+    """How many retries follow the first attempt. Default: None (retries until delivery_timeout)."""
     retry_backoff: Seconds
-    """Before the first retry; doubles with each (KIP-580). Default: 0.1."""
+    """The pause before the first retry; it doubles with each retry (KIP-580). Default: 0.1."""
     retry_backoff_max: Seconds
-    """Default: 1, or retry_backoff if that is more."""
+    """The longest pause. Default: 1, or retry_backoff if that is more."""
     batch_size: int
     """Records in a batch. Default: 500."""
     batch_bytes: int
-    """Their bytes, as send(size=) gives them. Default: 1 MiB."""
+    """Bytes of the records in a batch, as send(size=) gives them. Default: 1 MiB."""
     max_in_flight: int
-    """Attempts under way, over all lanes; in a lane there is one at a time. Default: 8."""
+    """Attempts under way, over all lanes; a lane has one at a time. Default: 8."""
     buffer_records: int
     """Records that have not settled. Default: 10,000."""
     buffer_bytes: int
-    """Their bytes. Default: 32 MiB."""
+    """Bytes of the records that have not settled. Default: 32 MiB."""
 
 
 def options_of(
@@ -72,7 +72,7 @@ def options_of(
     buffer_records: int = BUFFER_RECORDS,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> tuple[DeliveryOptions, float]:
-    """The options of these Settings, and max_block in seconds. Raises InvalidValueError and its kin."""
+    """The options of these Settings, and max_block in seconds. Raises InvalidValueError and derived errors."""
     linger_ns, request_ns, backoff_ns = (
         _ns("linger", linger),
         _ns("request_timeout", request_timeout, 1),

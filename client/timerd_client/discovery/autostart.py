@@ -1,4 +1,4 @@
-"""Starting a daemon if none runs. Processes that try at the same time start one daemon together."""
+"""Starting a daemon if none runs. If several processes try at the same time, one daemon is started."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from typing import BinaryIO
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance
 
-# The time that a daemon started here has until it serves. connect's own timeout begins after that.
+# How long a daemon that was started here may take until it serves. The timeout of connect() begins after that.
 AUTOSTART_TIMEOUT_S = 15.0
 AUTOSTART_POLL_S = 0.01
 LAST_BYTES = 4_096
-EXIT_RUNNING = 3  # the daemon's status where another one has the instance
-# These variables are for the parent alone: the socket for readiness (systemd), and variables of Spark's workers.
+EXIT_RUNNING = 3  # the exit status of a daemon whose instance another daemon has
+# Variables that the daemon must not inherit: systemd's sockets and watchdog, and variables of Spark's workers.
 NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
 
 _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns when a running process is forgotten
 
 
 def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:
-    """Start the instance's daemon unless one runs, and return when it serves. Raises TimerdUnavailableError.
+    """Start the instance's daemon unless it runs, and return when it serves. Raises TimerdUnavailableError.
 
     A lock file makes one of several processes start it.
     """
@@ -65,10 +65,10 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path`. The file exists only while it is held.
+    """Hold the lock file at `path`. The file exists only while the lock is held.
 
-    A process that has waited may get the lock of a file that the last holder has removed. It then tries again, so two
-    processes never hold the lock.
+    A process that has waited may get the lock of a file that the last holder has removed. Then it tries again. So two
+    processes never hold the lock at the same time.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

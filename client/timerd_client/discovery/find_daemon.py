@@ -25,7 +25,7 @@ class Search:
         self._end = time.monotonic() + self._seconds
 
     def look(self) -> InstancePaths | None:
-        """The instance, if its daemon runs; None = look again soon.
+        """The instance, if its daemon runs. None: the caller should look again soon.
 
         Raises TimerdUnavailableError when the time is over, PermissionError if this user may not look.
         """

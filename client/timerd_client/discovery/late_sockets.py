@@ -1,4 +1,4 @@
-"""The sockets of a client whose daemon does not run yet: they send nothing, and look for the daemon.
+"""The sockets of a client whose daemon does not run yet. They send nothing, and look for the daemon.
 
     client = td.Client()           # no daemon runs
     client.fire("inbox/7")         # is kept
@@ -66,12 +66,12 @@ class LateSockets:
         self._target = target
         self._pause_ns = LOOK_FIRST_NS
         self._looked_ns = now_ns
-        self.is_hopeless = False  # at the last look no daemon ran, and none is about to start: do not wait
+        self.is_hopeless = False  # do not wait: at the last look no daemon ran, and none is about to start
         self._trouble = ""
         self._starter: Thread | None = None
 
     def tend(self, now_ns: int) -> None:
-        """Look whether the daemon runs; with `autostart`, begin to start it."""
+        """Look whether the daemon runs. With `autostart`, begin to start it."""
         if self.found is not None:
             return
         self._looked_ns = now_ns
@@ -102,7 +102,7 @@ class LateSockets:
         self.paths = paths
 
     def look_again(self, trouble: str) -> None:
-        """The sockets that were found could not be used."""
+        """Close the sockets that were found, because they could not be used, and look again later."""
         if self.found is not None:
             self.found.close(linger=False)
         self.found, self._trouble = None, trouble
@@ -161,7 +161,7 @@ def map_arena(paths: InstancePaths) -> ArenaReader:
 
 @contextmanager
 def files_named() -> Iterator[None]:
-    """In this block, raises ResourceLimitError, which names the limit, if no file can be opened."""
+    """If no file can be opened in this block, raise ResourceLimitError, which names the limit."""
     try:
         yield
     except Exception as error:  # ZMQError has a number, too
@@ -169,6 +169,6 @@ def files_named() -> Iterator[None]:
             raise
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         raise ResourceLimitError(
-            f"no file can be opened for a client, and {most} files may be open in this process (ulimit -n; of all "
-            f"processes: fs.file-max): close some, or raise the limit"
+            f"no file can be opened for a client: close some, or raise the limit. {most} files may be open in this "
+            f"process (ulimit -n); fs.file-max is the limit of all processes"
         ) from error

@@ -1,4 +1,4 @@
-"""Which daemon a client is for, and what the client tells that daemon: the arguments of `Client()`, checked."""
+"""The checked arguments of `Client()`: the daemon that the client is for, and what it sends to the daemon in HELLO."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
 
 def target_of(call: str, instance: str | None, given: ClientArguments) -> Target:
-    """Check what a call was given. InvalidNameError, InvalidValueError, NotAMemberError, TimeoutOutOfRangeError."""
+    """Check the arguments of a call. InvalidNameError, InvalidValueError, NotAMemberError, TimeoutOutOfRangeError."""
     arguments = CLIENT.of(call, given)
     instance_name(instance)
     group = group_of(arguments["group"])

@@ -21,9 +21,9 @@ class Event(NamedTuple):
     key: Key  # as it was given to subscribe()
     kind: EventName
     value: bytes
-    mark: Mark  # subscribe(since=) this mark goes on behind this event
+    mark: Mark  # subscribe(since=mark) goes on after this event
     number: int  # the amount of a fire, the watermark of an advance, the code of a fail
-    value_dropped: bool = False  # this client held too many bytes for the value: see Outcome.value_dropped
+    value_dropped: bool = False  # this client had used up its quota of bytes: see Outcome.value_dropped
 
     @property
     def amount(self) -> int | None:
@@ -42,14 +42,14 @@ class Event(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Events may have been missed here: those between the item before and this mark. It can be pickled.
+    """Events between the last item and this mark may have been missed. A Gap can be pickled.
 
-    "overwritten": the daemon's ring has newer events in their place, or the mark is ahead of all events. "arena": the
-    daemon has a new arena, and the events of the former one are not known; all events of the new one follow. "buffer":
-    this subscriber's buffer was full.
+    "overwritten": newer events have taken the place of these events in the daemon's ring, or the mark is ahead of all
+    events. "arena": the daemon has a new arena, and the events of the old arena are not known; all events of the new
+    arena follow. "buffer": this subscriber's buffer was full.
     """
 
-    mark: Mark  # the subscription goes on behind this mark
+    mark: Mark  # the subscription goes on after this mark
     reason: GapReason
 
 

@@ -1,7 +1,7 @@
-"""The buffer of one subscriber: bounded, so that a subscriber that does not read costs a bounded amount of memory.
+"""The buffer of one subscriber. It is bounded, so a subscriber that does not read takes a bounded amount of memory.
 
-While the buffer is full, events are left out. One Gap behind the items in the buffer stands for all of them. The caller
-of each method holds the link's lock, which the hub and the subscriber share.
+While the buffer is full, events are left out. One Gap after the items in the buffer stands for all of these events. The
+caller of each method holds the link's lock, which the hub and the subscriber share.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from timerd_shm.declare.errors import TimerdError
 
 from .event import Event, Gap, Item
 
-BYTES_MAX: Final = 4 << 20  # of values that wait in a buffer
+BYTES_MAX: Final = 4 << 20  # bytes of the values in a buffer
 
 
 class Arrival(Reply):
-    """Settles when an item comes. A wait for it ends with the request of its caller; the item stays in the feed."""
+    """Settles when an item comes. If the caller's request ends, the wait ends, and the item stays in the feed."""
 
     __slots__ = ()
     _scope = staticmethod(current_scope)
@@ -41,7 +41,7 @@ class Feed:
         self._buffer = buffer
         self._items: deque[Item] | None = None  # made with the first item: an empty one has 600 bytes
         self._bytes = 0
-        self._gap: Gap | None = None  # behind the items: the events that were left out since the buffer was full
+        self._gap: Gap | None = None  # after the items: stands for the events that did not fit in the buffer
         self._arrival: Arrival | None = None  # settles when an item comes
 
     def put(self, event: Event) -> Arrival | None:
@@ -61,7 +61,7 @@ class Feed:
         return self._arrived()
 
     def reach(self, mark: Mark) -> None:
-        """Nothing came up to this mark."""
+        """No event came up to this mark."""
         if mark.incarnation != self.mark.incarnation or mark.sequence > self.mark.sequence:
             self.mark = mark
 
@@ -75,7 +75,7 @@ class Feed:
         return self._arrived()
 
     def end(self, error: TimerdError) -> Arrival | None:
-        """The feed has ended, for this reason. Returns the promise to notify without the lock."""
+        """End the feed with this error. Returns the promise to notify without the lock."""
         self.error = error
         return self._arrived()
 

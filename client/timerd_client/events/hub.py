@@ -1,10 +1,10 @@
 """The hub of some keys in a process: one watch, whose events all subscribers of these keys get.
 
-A subscriber that begins at an earlier mark than the watch has reached must catch up first. A second watch polls the
-ring from that mark, for all subscribers that are behind. It ends when it has reached the first watch. So there are at
-most two watches for the keys, and subscribers that have caught up never wait for the others.
+A subscriber whose mark is earlier than the mark of the watch must catch up first. A second watch polls the ring from
+the earlier mark, for all subscribers that are behind. The second watch ends when it has reached the first watch. So
+there are at most two watches for the keys, and subscribers that have caught up never wait for the others.
 
-A hub belongs to a link, and is found by purgatory and keys. It changes with the link's lock held.
+Each link has one hub for a purgatory and some of its keys. A hub changes with the link's lock held.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Hub:
         self._keys = keys
         self._live = Watch(surface, keys, self, mark)
         self._late: Watch | None = None
-        self._feeds: dict[Feed, None] = {}  # with the first watch
-        self._behind: dict[Feed, None] = {}  # with the second one
-        self._waiting: dict[Feed, None] = {}
+        self._feeds: dict[Feed, None] = {}  # at the first watch
+        self._behind: dict[Feed, None] = {}  # at the second watch
+        self._waiting: dict[Feed, None] = {}  # for the second watch
 
     def begin(self, feed: Feed) -> Chores:
         """Begin with the first subscriber."""
@@ -82,7 +82,7 @@ class Hub:
         arrivals: list[Reply | None] = []
         for feed in list(feeds):
             if feed.mark.incarnation == before.incarnation and feed.mark.sequence > before.sequence:
-                del feeds[feed]  # it is further on, and the events that it lacks may still be in the ring
+                del feeds[feed]  # this feed has got further: the events that it lacks may still be in the ring
                 self._waiting[feed] = None
             else:
                 arrivals.append(feed.miss(gap))
@@ -99,12 +99,12 @@ class Hub:
         """Whether the watch has not passed this mark yet, so that a subscriber from this mark on misses nothing."""
         reached = watch.mark
         if not reached.incarnation:
-            return not mark.incarnation  # before the connection: both begin with the first event
-        # A mark may be of another process, and newer than all events that this client has seen.
+            return not mark.incarnation  # both marks are from before the connection, and begin with the first event
+        # A mark may come from another process, and be newer than all events that this client has seen.
         return mark.incarnation == reached.incarnation and mark.sequence >= reached.sequence
 
     def _merge(self) -> Chores:
-        """Move feeds that have caught up to the first watch, and begin the second one anew for those that wait."""
+        """Move feeds that have caught up to the first watch. Begin a new second watch for the feeds that wait."""
         for feed in list(self._behind):
             if not self._live.mark.incarnation or self._covers(self._live, feed.mark):
                 del self._behind[feed]
@@ -115,7 +115,7 @@ class Hub:
         return self._catch_up()
 
     def _catch_up(self) -> Chores:
-        """Begin the second watch at the oldest mark of the feeds that wait, unless it exists."""
+        """Begin the second watch at the oldest mark of the feeds that wait, unless there is a second watch."""
         if self._late is not None or not self._waiting:
             return []
         first = next(iter(self._waiting)).mark.incarnation
@@ -137,7 +137,7 @@ class Hub:
 
 
 def woken(arrivals: list[Reply | None]) -> Chores:
-    """Wake the waiters of these."""
+    """The calls that wake the waiters of these promises."""
     return [arrival.notify for arrival in arrivals if arrival is not None]
 
 

@@ -1,4 +1,4 @@
-"""The handle of a subscriber, as far as both faces have it the same."""
+"""The handle of a subscriber: the part that both faces have in common."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ BUFFER: Final = 1_024  # events that wait for a subscriber
 
 
 class Later(deque[Callable[[], object]]):
-    """Chores that are done once, by the first that comes: the closing thread, or a pass of the link."""
+    """Chores that are done once: by the closing thread or by a pass of the link, whichever comes first."""
 
     def notify(self) -> None:
-        """Do them. Without the lock."""
+        """Do the chores. Without the lock."""
         with suppress(IndexError):
             while True:
                 self.popleft()()
 
 
 class Following(OneProcess):
-    """A place in the events of some keys. Nothing is missed from the moment when it is made, or from its mark on."""
+    """A position in the events of some keys. No event is missed from now on, or from the given mark on."""
 
     __slots__ = ("_feed", "_hub", "_keys", "_mark", "_patience")
     IN_PLACE = "give its mark, and subscribe(keys, since=mark)"
@@ -52,12 +52,12 @@ class Following(OneProcess):
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Its keys, as they were given."""
+        """The keys, as they were given."""
         return self._keys
 
     @property
     def mark(self) -> Mark:
-        """The mark of the last event or gap that was taken; `since=` it another subscription goes on here."""
+        """The mark of the last event or gap that was taken. A subscription with `since=` this mark goes on here."""
         return self._mark
 
     @property
@@ -66,7 +66,7 @@ class Following(OneProcess):
         return self._feed.closed
 
     def close(self) -> None:
-        """End it. A caller that waits for the next event gets the end. Returns at once. Once more changes nothing."""
+        """End the subscription: waits and iterations end. Returns at once. A second call changes nothing."""
         link, hub, feed = self._hub.link, self._hub, self._feed
         if feed.closed:
             return
@@ -75,7 +75,7 @@ class Following(OneProcess):
 
         def leave() -> None:
             chores.extend(hub.leave(feed))
-            link.protocol.incoming.ready.append(chores)  # for a pass of the link, if it is one that calls this
+            link.protocol.incoming.ready.append(chores)  # if a pass of the link calls leave(), it does the chores
 
         link.sender.soon(leave)
         chores.notify()
@@ -89,7 +89,7 @@ class Following(OneProcess):
         link, feed = self._hub.link, self._feed
         deadline = link.waiters.deadline(timeout)
         while True:
-            if link.is_outlived():  # a parent's, or its loop has ended: no event comes
+            if link.is_outlived():  # the parent's link, or a link whose loop has ended: no event comes
                 link.refuse_closed()
             with link.lock:
                 item = feed.take()
@@ -109,7 +109,7 @@ class Following(OneProcess):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._keys!r} since {self._mark}{' closed' if self.closed else ''}>"
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides this call without a docstring of its own: help() and editors show the docstring below.
 
     def next(self, *given: Any, **named: Any) -> object:
         """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does."""

@@ -1,12 +1,13 @@
-"""A watch: operations that observe some keys, one after the other. Each begins at the mark at which the last one ended.
+"""A watch: operations that observe some keys, one after another. Each begins at the mark where the last one ended.
 
     mark 5 --> operation since 5 --> completed by event 8 --> mark 8 --> operation since 8 --> ...
 
-So no event is missed between two operations: the daemon finds it in its ring. When the daemon forgets this client, the
-next operation begins at the same mark, and an event that was lost on its way is found in the ring as well.
+So no event is missed between two operations: the daemon finds such an event in its ring. When the daemon forgets this
+client, the next operation begins at the same mark, and the daemon finds an event that was lost on its way in the ring,
+too.
 
 A watch that `polls` cancels each operation at once. Such an operation completes only by an event that is in the ring
-already. If it is cancelled, the mark of its outcome says up to which event there was none.
+already. If it is cancelled, no event came up to the mark of its outcome.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from timerd_shm.declare.errors import ErrorCode, TimerdError
 
 from .event import Event, Gap, event_of
 
-UNWATCHED: Final = OperationCancelled("its last subscriber has left")
+UNWATCHED: Final = OperationCancelled("the last subscriber has left")
 Chores: TypeAlias = list[Callable[[], object]]  # calls to make without the lock
 
 
@@ -35,13 +36,13 @@ class Taker(Interface):
     """Gets the events of a watch, with the link's lock held. The methods return calls to make without the lock."""
 
     def seen(self, watch: Watch, event: Event) -> Chores:
-        """An event has come. The watch goes on behind it."""
+        """An event has come. The watch goes on after this event."""
 
     def reached(self, watch: Watch) -> Chores:
-        """A watch that polls has found nothing more up to its mark."""
+        """A watch that polls has found no more events up to its mark."""
 
     def missed(self, watch: Watch, before: Mark, gap: Gap) -> Chores:
-        """Events after the mark `before` may have been missed. The watch goes on behind the gap."""
+        """Events after the mark `before` may have been missed. The watch goes on after the gap."""
 
     def failed(self, watch: Watch, error: TimerdError) -> Chores:
         """The watch has ended with an error."""
@@ -63,7 +64,7 @@ class Watch:
         self.polls = polls
         self.over = False
         self._operation: Operation | None = None
-        self._arena = 0  # for which the present operation was registered
+        self._arena = 0  # the arena for which the present operation was registered
 
     def end(self) -> None:
         """Stop watching. With the lock held."""
@@ -74,7 +75,7 @@ class Watch:
             link.wake_if_due(link.protocol.ledger.issued)
 
     def go_on(self) -> None:
-        """Register operations until one is pending, which goes on when it settles. Without the lock. Raises nothing."""
+        """Register operations until one is pending. When that one settles, go on. Without the lock. Raises nothing."""
         while not self.over:
             try:
                 operation = self._register()
@@ -134,7 +135,7 @@ class Watch:
         if before.incarnation != session.arena:
             gap = Gap(Mark(session.arena, 0), "arena")
         elif self._arena != session.arena:
-            return []  # the daemon refused it because its arena was not known yet
+            return []  # the daemon refused the operation, because the client did not know the arena yet
         else:
             gap = Gap(Mark(session.arena, self._link.protocol.ledger.newest()), "overwritten")
         self.mark = gap.mark

@@ -1,31 +1,31 @@
 """Carries out the calls that were delivered to a client: the steps for each call. No I/O, no thread.
 
 For example, call_later("remind", 0.5) in the group "web" registers an operation of that group in the purgatory "calls".
-Its watch key is "remind", its id is "web/" and an id of its own, and its deadline is the time of the call. When it
-expires, the call is due. It is delivered to one member, which does this:
+Its watch key is "remind", its id is "web/" and a random id, and its deadline is the time of the call. When it expires,
+the call is due. The call is delivered to one member, which does this:
 
-    run the handler --> to be retried: register the call again, which acknowledges this one (FOLLOWS)
-                        a schedule's: register the next point, which acknowledges this one (FOLLOWS)
-                        else: acknowledge it, which frees its id (FREES_ID)
+    run the handler --> for a retry: register the call again, which acknowledges this call (FOLLOWS)
+                        for a schedule: register the next point, which acknowledges this call (FOLLOWS)
+                        else: acknowledge this call, which frees its id (FREES_ID)
 
-Each is one command, so a worker cannot die between its two effects. A refused registration is sent again. So is a
-registration whose answer was lost: if the daemon had applied it, it refuses the second one, because the call that both
-follow is done already.
+Each step is one command, so a worker cannot die between the two effects of a command. A refused registration is sent
+again. A registration whose answer was lost is sent again, too: if the daemon has applied the first one, it refuses the
+second, because the call that both follow is already done.
 
 So a schedule goes on, and exists only once. An id belongs to one operation at a time. At first the id belongs to
 the pending call. While the handler runs, the call has settled, and the daemon refuses a registration with the same id
-that says "error" or "keep". So a worker that starts meanwhile makes no second call of a schedule. When the handler has
-returned, its worker registers the next call in place of the settled one. When a worker
+and if_exists="error" or "keep". So a worker that starts meanwhile makes no second call of a schedule. When the handler
+has returned, its worker registers the next call in place of the settled call. When a worker
 
     dies before it has registered the next call  the call is redelivered: it runs again, with deliveries 2
     dies after that                              the call is done
     lives, but is taken for dead or silent       the call is redelivered. A member that gets it before the first handler
-                                                 has returned runs it at the same time: the first member to return has
-                                                 done it. A member that begins later does nothing, because it asks the
-                                                 daemon first.
+                                                 has returned runs it at the same time: the call is done when the first
+                                                 of them returns. A member that begins later does nothing, because it
+                                                 asks the daemon first.
 
-A caller may say "replace" while the handler runs, or while the call is due. That makes another call, and the id belongs
-to this other call. The next attempt of the first call gets an id of its own.
+A caller may use if_exists="replace" while the handler runs, or while the call is due. That makes another call, which
+gets the id. The next attempt of the first call gets a new id.
 
 A call is delivered only to a member that handles its name. A member gets no more calls than it runs at once. So new
 workers may name calls that old workers do not know. A call whose name no member handles becomes a dead letter at the
@@ -35,12 +35,12 @@ A changed schedule takes the place of the pending point as soon as a worker with
 compares the texts). While workers with the old schedule are there, the last worker to start or to run decides.
 
 Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock.
-The daemon plans calls of `call_at` anew when that clock is set. A call that comes early all the same is registered
-again. Each worker notices when the clock is set (duties.py), and each new worker supposes that it was set. Then the
-worker makes the pending call of a cron schedule due now. So the call comes to some worker. This worker runs the call if
-its point has come by the wall clock, and else plans the call anew.
+The daemon plans calls of `call_at` anew when the wall clock is set. If such a call comes early all the same, its worker
+registers it again. Each worker notices when the clock is set (duties.py), and each new worker assumes that it was set.
+Then the worker makes the pending call of a cron schedule due now. So the call comes to some worker. This worker runs
+the call if its point has come by the wall clock, and otherwise plans the call anew.
 
-The next call of a schedule is for the first point after all points that the last call stood for (points.py), also if
+The next call of a schedule is for the first point after all points that the last call stood for (points.py), even if
 this point is past. Points that are later than the schedule's grace are skipped, when a call is planned and when it is
 delivered.
 """
@@ -70,10 +70,10 @@ if TYPE_CHECKING:
 
     from .schedule import Schedule
 
-RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
-LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
+RETRY_S: Final = 1.0  # the pause after a refusal that will not last (the arena is full)
+LOOK_AGAIN_S: Final = 60.0  # the pause before a schedule is begun again, if a call of it was running
 NOTICED_S: Final = 0.05  # after this time the daemon, too, has noticed that the wall clock was set
-RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was set later
+RESCHEDULED_NS: Final = 100_000_000  # if a deadline differs by more from the plan, a caller has rescheduled the call
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
 
@@ -96,9 +96,10 @@ class Carrier:
         self._has_skipped: set[str] = set()
 
     def begin(self, name: str) -> Steps:
-        """Begin a schedule: register its next point, unless a call of it is pending or running.
+        """Begin a schedule: register its next point, unless a call of the schedule is pending or running.
 
-        If the wall clock may have been set since, the pending call is made due now: its worker plans it anew.
+        A pending call of a cron schedule is made due now, and its worker plans it anew: the wall clock may have been
+        set since the call was planned.
         """
         schedule = self.jobs[name].schedule
         assert schedule is not None, f"{name!r} has no schedule"
@@ -113,7 +114,7 @@ class Carrier:
             if error.code is ErrorCode.UNAVAILABLE:
                 continue
             if error.code in (ErrorCode.OPERATION_EXISTS, ErrorCode.UNKNOWN_OPERATION):
-                yield Pause(LOOK_AGAIN_S)  # the call runs, and the next follows; or it was dropped, and none follows
+                yield Pause(LOOK_AGAIN_S)  # the call runs, and the next will follow; or it was dropped
             else:
                 self._complain(f"{name!r} is not scheduled yet: {error}", None)
                 yield Pause(RETRY_S)
@@ -140,7 +141,7 @@ class Carrier:
             yield from self._end(name, job, told, plan, self._points(job, plan))
         elif counted and plan.ends < job.deliveries and pause_ns:
             self._complain(f"{_ended(plan)} in {name!r}: it runs alone in {pause_ns / 1e9:g} s", None)
-            rests = plan._replace(earlier=plan.earlier + record.deliveries - 1)  # this delivery does not count
+            rests = plan._replace(earlier=plan.earlier + record.deliveries - 1)  # without this delivery
             yield from self._call_again(name, told, rests, payload, pause_ns)
         elif self._is_early(plan, told):
             if plan.kind == WALL and not plan.failures and not plan.ends and job.schedule is not None:
@@ -168,9 +169,10 @@ class Carrier:
         return due_ns - self._wall_ns() > EARLY_NS
 
     def _in_time(self, name: str, job: Job, plan: Plan, told: DeliveredOutcome) -> Plan | None:
-        """The plan without the points that are later than the job's grace. None: all its points are later.
+        """The plan without the points that are later than the job's grace. None if all points are later.
 
-        A retry belongs to a run that has begun in time. A rescheduled call comes at the time that its caller gave.
+        A retry belongs to a run that has begun in time. A rescheduled call comes when its caller wants it. So both
+        keep their plans.
         """
         schedule, put_off_ns = job.schedule, told.record.deadline_ns - plan.at_ns
         if schedule is None or not plan.is_of(schedule) or plan.failures or plan.ends or put_off_ns > RESCHEDULED_NS:
@@ -230,12 +232,12 @@ class Carrier:
     def _begin(
         self, phase: CallPhase, name: str, job: Job, told: DeliveredOutcome, plan: Plan
     ) -> Generator[Step, Any, bool]:
-        """Announce that a function is about to run for this call. False: another member holds the call, or it is over.
+        """Announce that a function is about to run for a call. False if the call is over, or another member holds it.
 
-        The daemon must know this before anything runs: only then does it count an end of this process. A member that
-        held the call before may have given it up meanwhile. Then this member only acknowledges the call. If this
-        process stood still for longer than its lease until the answer, other members may have got the call: it asks
-        again.
+        The daemon must know this before the function runs: otherwise it does not count an end of this process. A member
+        that held the call before may have given it up meanwhile. Then this member only acknowledges the call. If this
+        process stood still for longer than its lease before the answer came, other members may have got the call: then
+        this process asks again.
         """
         limit_s = job.time_limit_s if phase == CallPhase.HANDLER else None
         asked_ns: int | None = None
@@ -248,26 +250,26 @@ class Carrier:
         return now == phase
 
     def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, bool]:
-        """Give the call up. False: the call is over, or another member runs it, and that member will end it."""
+        """Give the call up. Returns False if the call is over, or another member runs it and will end it."""
         return (yield from self._set_phase(self.commands.give_up(told, why), told)) == CallPhase.FAILED
 
     @staticmethod
     def _set_phase(command: bytes, told: DeliveredOutcome) -> Generator[Step, Any, int]:
-        """Send the command. Returns the phase that the call has now; 0: this client does not hold it."""
+        """Send the command. Returns the phase that the call has now; 0 if this client does not hold the call."""
         while True:
             value, error = yield Ask(command, about=told)
             if error is None or error.code is not ErrorCode.UNAVAILABLE:
                 return int(value or 0) if error is None else 0
 
     def _after_run(self, plan: Plan, schedule: Schedule | None, error: BaseException | None) -> Plan:
-        """The plan after an attempt that has ended now, with this error or without one."""
+        """The plan after an attempt that has just ended, with this error (None: without an error)."""
         plan = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
         if schedule is None or not schedule.by_wall or not plan.is_of(schedule):
             return plan
         return plan._replace(runs=plan.after_run(schedule))
 
     def _ended_processes(self, name: str, job: Job, plan: Plan) -> BaseException:
-        """The error of a call in which processes have ended too often, or have ended before its on_failure was done."""
+        """The error of a call whose handler has ended processes too often, or whose on_failure was not done."""
         if plan.phase == CallPhase.ON_FAILURE and plan.ends < job.deliveries:
             return CallGivenUpError(f"the handler of {name!r} has failed, and {_ended(plan)} in its on_failure")
         what = "its on_failure" if plan.phase == CallPhase.ON_FAILURE else "its handler"
@@ -293,9 +295,9 @@ class Carrier:
             yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
 
     def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
-        """Register the same call once more: it comes in `delay_ns`.
+        """Register the same call again, to come in `delay_ns`.
 
-        The text of its error makes the call longer. If a full group has no room for the text, it is left out.
+        The error's text makes the call longer. If the group's quota has no room for the text, the text is left out.
         """
         commands = self.commands
         tries = count_from(1)
@@ -320,7 +322,7 @@ class Carrier:
         self._skipped(name, skipped)
 
     def _skipped(self, name: str, points: int) -> None:
-        """Count points that were skipped. Log the first ones of each name."""
+        """Count skipped points. Log this once for each name."""
         self._inbox.calls_skipped += points
         if points and name not in self._has_skipped:
             self._has_skipped.add(name)
@@ -328,7 +330,7 @@ class Carrier:
             self._complain(f"{what}; calls_skipped of stats() counts further ones", None)
 
     def _failed(self, name: str, job: Job, attempt: int, pause_ns: int | None, error: BaseException) -> None:
-        """Log and count that a handler has raised."""
+        """Log and count an error of a handler."""
         self._inbox.calls_failed += 1
         if pause_ns is not None:
             then = f"it is called again in {pause_ns / 1e9:g} s"
@@ -339,9 +341,9 @@ class Carrier:
     def _follow(
         self, name: str, told: DeliveredOutcome, command: Callable[[], bytes], taken: Callable[[], bytes] | None = None
     ) -> Steps:
-        """Register the call that follows `told`, again and again until the daemon has applied it or `told` is done.
+        """Register the call that follows `told`. Try again until the daemon has applied this, or `told` is done.
 
-        `taken` makes the command if a caller has made another call of that id meanwhile.
+        `taken` makes the command if a caller has made another call with the same id meanwhile.
         """
         while True:
             _, error = yield Ask(command(), told)

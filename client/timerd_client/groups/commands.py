@@ -1,4 +1,4 @@
-"""The commands of named calls, encoded: to make one, to follow one, to end one. No I/O.
+"""The commands of named calls, encoded: they make calls, follow calls and end calls. No I/O.
 
 The id of a call is known to the daemon as "GROUP/ID". A schedule's id is its name.
 """
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from timerd_client.protocol.protocol import Protocol
 
 
-EARLY_NS: Final = 1_000_000  # a call that comes this much before its time by the wall clock is planned anew
-CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # take the id, if nothing is pending or being done under it
+EARLY_NS: Final = 1_000_000  # a call that comes earlier than this before its wall clock time is planned anew
+CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # take the id, if no call with this id is pending or running
 REPLACE: Final = int(RegisterFlag.REPLACE)
-BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)  # or in place of a pending call of another schedule
-# Take the id of the followed call, unless a caller has made another call of that id meanwhile: the caller's call stays.
+BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)  # or replace a pending call of another schedule
+# Take the id of the followed call. If a caller has made another call with this id meanwhile, the caller's call stays.
 FOLLOW: Final = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
 OF_CALL: Final = int(
     RegisterFlag.FOR_GROUP | RegisterFlag.CALL | RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | RegisterFlag.WANTS_ANSWER
@@ -75,7 +75,7 @@ class CallCommands:
         """The client's group. Raises NotAMemberError."""
         group = self._protocol.session.identity.group
         if group is None:
-            raise NotAMemberError("named calls are a group's, and this client is in none: Client(group=NAME)")
+            raise NotAMemberError("named calls belong to a group, and this client is in no group: Client(group=NAME)")
         return group
 
     @property
@@ -97,8 +97,8 @@ class CallCommands:
         """The command of `call_at`."""
         due_ns = wall_ns_of(when)
         if due_ns >= WALL_NS_END:
-            raise InvalidValueError(f"when={shown(when)} is beyond what 64 bits of nanoseconds hold: the year 2262")
-        due_ns = max(due_ns, 0)  # before 1970 is as much in the past as 1970
+            raise InvalidValueError(f"when={shown(when)} is too late: 64 bits of nanoseconds end in the year 2262")
+        due_ns = max(due_ns, 0)  # a time before 1970 is past, as 1970 is
         return self._made(name_of_call(handler), due_ns, due_ns - self._wall_ns(), payload, id, exists)
 
     def _made(self, name: str, due_ns: int, timeout: int, payload: Payload, id: object, exists: CallExists) -> Made:
@@ -154,15 +154,15 @@ class CallCommands:
         return self._point(name, BEGIN, schedule, plan, schedule.after(now_ns), now_ns, None)
 
     def next(self, name: str, job: Job, last: Plan, told: DeliveredOutcome, until_ns: int) -> tuple[bytes, int]:
-        """Register the first point after `until_ns`, on the schedule's clock. Also gives the number of skipped points.
+        """Register the first point after `until_ns`, on the schedule's clock. Also returns how many points are skipped.
 
-        `last` is the plan of the call that ends. If that call is of another schedule, this schedule's points begin now.
+        `last` is the plan of the call that ends. If that call belongs to another schedule, this schedule begins now.
         """
         schedule = job.schedule
         assert schedule is not None, f"{name!r} has no schedule"
         now_ns = self.now_of(schedule)
         if last.is_of(schedule):
-            # A clock that was set back reaches its points again. The daemon's is never set, but may be read early.
+            # A clock that was set back reaches its points again. The daemon's clock is not set, but may be read early.
             after_ns = min(until_ns, now_ns if schedule.by_wall else now_ns + EARLY_NS)
             plan = last._replace(failures=0, phase=0, ends=0)
         else:
@@ -174,21 +174,21 @@ class CallCommands:
         return self._point(name, FOLLOW, schedule, plan, point_ns, now_ns, told), skipped
 
     def again(self, name: str, plan: Plan, payload: bytes, delay_ns: int, told: DeliveredOutcome) -> bytes:
-        """Register a call again: it comes in `delay_ns`. `plan` has the end of the last run."""
+        """Register a call again, to come in `delay_ns`. `plan` has the time and the error of the last run."""
         if plan.kind != DAEMON:
-            # A worker that begins a cron schedule makes its pending call due now. So the plan has its due time.
+            # A worker that begins a cron schedule makes the pending call due now. So the plan has the call's due time.
             plan = plan._replace(due_ns=0 if plan.kind == CALL else self._wall_ns() + delay_ns)
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def as_planned(self, name: str, plan: Plan, payload: bytes, told: DeliveredOutcome) -> bytes:
-        """Register a call again for the time that it has by the wall clock."""
+        """Register a call again, for its time by the wall clock."""
         delay_ns = plan.due_ns - self._wall_ns()
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def retry(self, letter: CallInfo, plan: Plan, name: str, *, apart: bool) -> bytes:
-        """Make a call from a dead letter. It is due now, and replaces the letter. `apart`: with an id of its own."""
+        """Make a call from a dead letter. The call is due now, and replaces the letter. `apart`: with a new id."""
         given = self.own_id() if apart or plan.kind != CALL else plan.id
         due_ns = plan.point_ns if plan.kind == WALL else plan.due_ns
         again = Plan(
@@ -262,8 +262,7 @@ class CallCommands:
     ) -> bytes:
         """The command that registers a call. With `told`, or the op id `follows`, it also acknowledges that call.
 
-        A call that has failed, and has only its on_failure left, no longer keeps its id: another call of that id is
-        independent.
+        A call that has failed, so that only its on_failure is left, gets a new id: its old id is free for another call.
         """
         flags = OF_CALL | exists
         if told is not None:
@@ -292,7 +291,7 @@ class CallCommands:
             self._now_ns(),
             min(max(0, timeout), TIMEOUT_NS_MAX),
             follows,
-            plan.due_ns if plan.kind == CALL else 0,  # the daemon plans it anew when the wall clock is set
+            plan.due_ns if plan.kind == CALL else 0,  # the daemon plans such a call anew when the wall clock is set
             SCHEDULE_SIZE if exists & CLAIM and exists & RegisterFlag.REPLACE_CHANGED else 0,
         )
         return head + tail

@@ -23,7 +23,7 @@ class Duty(NamedTuple):
 
 
 class Duties:
-    """The duties of a runner now. The caller of every method holds the link's lock, or is the only thread."""
+    """The present duties of a runner. The caller of every method holds the link's lock, or is the only thread."""
 
     def __init__(self, link: Link, carrier: Carrier) -> None:
         self._protocol = link.protocol
@@ -44,7 +44,7 @@ class Duties:
         return self._to_begin() is not None or (inbox.may_have(inbox.calls) and self._turn_to_idle())
 
     def next(self, now_ns: int) -> Duty | None:
-        """The next duty. None: there is none, or the daemon is first asked whether this client still holds a call."""
+        """The next duty. None if there is none, or if the daemon must first confirm that this client holds the call."""
         self._look_at_clock()
         if (name := self._to_begin()) is not None:
             self._begun[name] = self._here()
@@ -60,14 +60,14 @@ class Duties:
         return self._protocol.session.arena, self._protocol.session.incarnation
 
     def _look_at_clock(self) -> None:
-        """When the wall clock was set, its schedules begin anew: their calls were planned by the former clock."""
+        """If the wall clock was set, begin all cron schedules anew: their calls were planned by the old time."""
         by_wall = [name for name, job in list(self._carrier.jobs.items()) if job.schedule and job.schedule.by_wall]
         if by_wall and self._wall.was_set():
             for name in by_wall:
                 self._begun.pop(name, None)
 
     def _to_begin(self) -> str | None:
-        """A schedule to begin: a new one, any one in a new arena, or one whose clock was set."""
+        """A schedule to begin: a new schedule, any schedule in a new arena, or a cron schedule whose clock was set."""
         here = self._here()
         if not self._protocol.session.arena:
             return None
@@ -75,7 +75,10 @@ class Duties:
         return next((name for name, job in jobs if job.schedule and self._begun.get(name) != here), None)
 
     def _turn_to_idle(self) -> bool:
-        """Bring a call that may run now to the front, if any. A call may be redelivered while it runs here."""
+        """Bring a call that may run now to the front. Returns whether there is one.
+
+        A call may be redelivered while it runs here: then it may not run a second time.
+        """
         calls = self._protocol.inbox.calls
         for _ in range(len(calls)):
             if self._may_run(calls[0]):

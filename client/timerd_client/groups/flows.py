@@ -33,7 +33,7 @@ def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
 
 
 def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
-    """Wait until the daemon has made a call, or kept the one of that id. Raises a refusal, TimerdUnavailableError."""
+    """Wait until the daemon has made a call, or kept one of the same id. Raises refusals, TimerdUnavailableError."""
     try:
         yield from _answered(reply, timeout)
     except OperationExistsError as error:
@@ -42,7 +42,7 @@ def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
 
 
 def was_pending(reply: Reply, timeout: Patience) -> Flow[bool]:
-    """The answer to a command about the call of an id: whether it was pending. Raises TimerdUnavailableError."""
+    """Wait for the answer about a call. Returns whether the call was pending. Raises TimerdUnavailableError."""
     try:
         return bool((yield from _answered(reply, timeout)))
     except UnknownOperationError:
@@ -50,7 +50,7 @@ def was_pending(reply: Reply, timeout: Patience) -> Flow[bool]:
 
 
 def was_made(reply: Reply, timeout: Patience) -> Flow[bool | None]:
-    """The answer to a retry: True: made. False: the dead letter is gone. None: another call has its id."""
+    """Wait for the answer to a retry. True: the call was made. False: no such dead letter. None: the id is in use."""
     try:
         yield from _answered(reply, timeout)
     except UnknownOperationError:
@@ -84,7 +84,7 @@ def take_next(
     stop: Callable[[], bool] = lambda: False,
     one_of: object | None = None,
 ) -> Flow[Found | None]:
-    """The result of `take`; None at the time `until` (seconds of the link's clock), after `stop()`, or after a close.
+    """Wait for a result of `take`. None at the time `until` (seconds of the link's clock), after `stop()`, or a close.
 
     Threads with the same `one_of` are woken one at a time. A thread that gets a result wakes the next one if there is
     more.
@@ -106,7 +106,7 @@ def take_next(
 
 
 def listen(link: Link) -> None:
-    """Count one more loop that wants outcomes."""
+    """Count one more loop that receives outcomes."""
     with link.lock:
         link.protocol.inbox.listen(link.now_ns())
         link.wake_if_due(link.protocol.ledger.issued)
@@ -125,6 +125,6 @@ def next_outcome(link: Link, seconds: float | None) -> Flow[DeliveredOutcome | N
 
 
 def leave(link: Link) -> None:
-    """Count one loop less that wants outcomes. Takes no lock, because a garbage collection may end a loop."""
+    """Count one loop less that receives outcomes. Takes no lock, because a garbage collection may end a loop."""
     link.protocol.inbox.leave()
     link.sender.ring()

@@ -3,7 +3,7 @@
     for call in client.calls():
         print(call.name, call.state, call.pid)
 
-It reads only the arena, so it works while the daemon is dead. A listing of a live instance is not of a single moment.
+It reads only the arena, so it works while the daemon is dead. If the daemon runs, calls change while the list is read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CallInfo(NamedTuple):
     """A call as it stands in the arena. Times are UTC, by the wall clock of this moment."""
 
     name: str
-    id: str  # of a schedule: its name; of a dead letter: the call's former id, which is free again
+    id: str  # a schedule's id is its name; a dead letter has its former id, which is free again
     group: str
     state: CallState
     due: datetime
@@ -58,26 +58,26 @@ class CallInfo(NamedTuple):
     attempt: int
     ended: int  # processes that have ended in its handler, or in its on_failure if that is next; 0 for a dead letter
     deliveries: int
-    pid: int  # the process that has it, as the daemon sees it; 0 = none, or not known
-    client: int | None  # the slot of that member
-    since: datetime | None  # when it began, while it runs
-    last_run: datetime | None  # when its last attempt ended
+    pid: int  # the process that has the call, as the daemon sees it; 0 = none, or not known
+    client: int | None  # the slot of the member that has the call
+    since: datetime | None  # when the handler began; None if it does not run
+    last_run: datetime | None  # when the last attempt ended
     last_error: str  # empty = none
-    number: int  # of a dead letter: its number, to retry or drop it; else 0
-    reason: str  # of a dead letter: why the call became one
+    number: int  # by which a dead letter is retried or dropped; 0 for other calls
+    reason: str  # why the call became a dead letter; empty for other calls
     payload: bytes
     op: int  # its op id
 
 
 def listed(reader: ArenaReader, group: str | None = None, *, failed: bool = False) -> Iterator[CallInfo]:
-    """The calls of a group (None: of all), or its dead letters, in the order of their records."""
+    """The calls of a group (None: of all groups), or its dead letters, in the order of their records."""
     return (info for info, _, _ in listed_with_plans(reader, group, failed=failed))
 
 
 def listed_with_plans(
     reader: ArenaReader, group: str | None = None, *, failed: bool = False, clocks: Clocks | None = None
 ) -> Iterator[tuple[CallInfo, Plan, str]]:
-    """Like listed(), but each call with the plan before its payload, and its name as given: it may be unprintable."""
+    """Like listed(), but also gives each call's plan, and its name as given, which may be unprintable."""
     header = reader.header()
     clocks = clocks or Clocks(time.monotonic_ns, time.time_ns)
     now, wall = now_ns(header, clocks.now_ns), clocks.wall_ns()
@@ -126,9 +126,9 @@ def listed_with_plans(
 
 
 def _read(reader: ArenaReader, index: int, op: OpRecord) -> tuple[bytes, Plan, bytes, bytes] | None:
-    """Name, plan, payload and value of a call. None if another operation has the record by now.
+    """Name, plan, payload and value of a call. None if another operation has the record now.
 
-    A call without a plan is from another program: no handler can run it, so it becomes a dead letter.
+    A call without a plan comes from another program: no handler can run it, so it becomes a dead letter.
     """
     try:
         packed = reader.blob(op.payload)
@@ -157,7 +157,7 @@ def _state(
         if not op.progress:
             return "delivered"
         return "late" if op.failed and now - op.progress > op.failed else "runs"
-    hashed = hashing.key_hash(bytes(16), op.purgatory, name)  # without a seed, as the daemon keeps the names of members
+    hashed = hashing.key_hash(bytes(16), op.purgatory, name)  # without a seed, like the names that members handle
     handlers = [
         client
         for client in clients

@@ -28,7 +28,10 @@ LinkT = TypeVar("LinkT", bound="Link")
 
 
 class Membership(Generic[LinkT]):
-    """A client as a member of its group. The registries that it serves outlive its link: a fork, a loop, an arena."""
+    """A client as a member of its group.
+
+    It keeps the registries that it serves when it gets a new link: after a fork, in another loop, with a new arena.
+    """
 
     AT_ONCE: ClassVar[int] = 1
     """How many calls are delivered at once, unless a handler of the client has a larger `concurrency`."""
@@ -44,7 +47,7 @@ class Membership(Generic[LinkT]):
         raise NotImplementedError
 
     def _join(self, link: LinkT) -> None:
-        """Be a member over this link, with the handlers that are served."""
+        """Be a member over this link, and go on to serve the registries."""
         self._carrier = Carrier(link.protocol, link.complain, link.wall.now_ns, link.now_ns)
         self._duties = Duties(link, self._carrier)
         if self._served:
@@ -55,10 +58,10 @@ class Membership(Generic[LinkT]):
     def serve(self, *calls: Calls, at_once: int | None = None) -> None:
         """Run the handlers of these registries, from now until the client is closed. Returns at once.
 
-        A threaded client runs them in threads of its own (with gevent in greenlets), an asyncio client as tasks. At
+        A threaded client runs handlers in threads of its own (with gevent in greenlets), an asyncio client as tasks. At
         most `at_once` calls are delivered to this client at once (default: the largest `concurrency` of its handlers,
-        with asyncio at least 16). Serve a registry once more to take the handlers that were added to it. A forked child
-        serves the same handlers from its first use of the client on.
+        with asyncio at least 16). To take handlers that were added to a registry later, serve the registry again. A
+        forked child serves the same handlers from its first use of the client on.
 
         Raises NotAMemberError for a client that is not in the registry's group, and InvalidValueError for no registry,
         a name with two handlers, or a coroutine function in a threaded client: nobody would await it.
@@ -93,7 +96,7 @@ class Membership(Generic[LinkT]):
     def _check_job(self, name: str, job: Job, known: Job | None) -> None:
         self._commands().checked_id(name)
         if known is not None and known is not job:
-            raise InvalidValueError(f"{shown(name)} has a handler in this client; give the other another name")
+            raise InvalidValueError(f"{shown(name)} has a handler in this client; give the new one another name")
         if job.is_async and not self.AWAITS:
             raise InvalidValueError(
                 f"the handler of {shown(name)} is a coroutine function, and a threaded client awaits nothing: serve it "
@@ -121,7 +124,7 @@ class Membership(Generic[LinkT]):
 
     @property
     def calls_running(self) -> int:
-        """How many calls are being carried out; after `close`, those whose handlers had not returned in time."""
+        """How many calls are being carried out. After `close`: how many handlers had not returned in time."""
         return 0 if self._carrier is None else self._duties.running
 
     # making calls
@@ -132,13 +135,13 @@ class Membership(Generic[LinkT]):
         return self._carrier.commands
 
     def _make(self, made: Made) -> None:
-        """Issue the command of a call. Its caller goes on: a refusal is logged, and raised by the next flush."""
+        """Issue the command of a call without waiting. A refusal is logged, and the next flush raises it."""
         link = self._live()
         with link.lock:
             link.protocol.incoming.receipts[link.sender.issue_locked(made.command, CALLS)] = self._subject_of(made)
 
     def _make_asking(self, made: Made) -> Reply:
-        """The same, with a reply that waits for the answer. Raises TimerdUnavailableError."""
+        """Issue the command of a call. Returns the reply that gets the answer. Raises TimerdUnavailableError."""
         return self._ask_for_call(made.command, Reply(self._live(), self._subject_of(made)))
 
     def _ask_for_call(self, command: bytes, reply: Reply | None = None) -> Reply:
@@ -154,26 +157,26 @@ class Membership(Generic[LinkT]):
         return OF_GROUP._replace(id=made.id, purgatory=CALLS, keeps=made.keeps, is_call=True)
 
     def cancel_call(self, id: str) -> None:
-        """Cancel the pending call of that id. The id of a schedule is its name: that cancels its next call.
+        """Cancel the pending call with this id. The name of a schedule is its id, and cancels its next call.
 
         Returns at once: see `cancel_call_wait`. A call that is due can be cancelled until its handler begins. A
-        schedule begins anew when a member that serves it starts.
+        cancelled schedule begins anew when a member that serves it starts.
         """
         self._live().sender.issue(self._commands().cancel(id), CALLS)
 
     def calls(self) -> list[CallInfo]:
         """The calls of this client's group, in order of their due times: what each waits for, or where it runs.
 
-        They are read from the arena alone. That takes some seconds where a million operations are pending. Raises
-        NotAMemberError, and TimerdUnavailableError where there is no arena that this process can read.
+        They are read from the arena alone. With a million pending operations this takes some seconds. Raises
+        NotAMemberError, and TimerdUnavailableError if there is no arena that this process can read.
         """
         return sorted((info for info, _, _ in self._listed(failed=False)), key=attrgetter("due"))
 
     def dead_letters(self) -> list[CallInfo]:
-        """The calls of this client's group that are over and kept, the oldest first: `number` and `reason` of each.
+        """The dead letters of this client's group, the oldest first, each with its `number` and `reason`.
 
-        A call is kept when it is given up, when its last attempt has failed, and when nobody has served it. See
-        `retry_call_wait` and `drop_call_wait`. Raises as `calls`.
+        A call becomes a dead letter when it is given up, when its last attempt has failed, and when nobody has served
+        it. See `retry_call_wait` and `drop_call_wait`. Raises the errors of `calls`.
         """
         return sorted((info for info, _, _ in self._listed(failed=True)), key=attrgetter("number"))
 
@@ -187,7 +190,7 @@ class Membership(Generic[LinkT]):
             return list(listed_with_plans(reader, commands.group, failed=failed, clocks=commands.clocks))
 
     def _retry(self, number: int, timeout: Patience) -> Flow[bool]:
-        """Make a call of the dead letter of that number; False if there is none."""
+        """Make a call from the dead letter with this number. Returns False if there is no such dead letter."""
         for letter, plan, name in self._listed(failed=True):
             if letter.number == number:
                 for apart in (False, True):
@@ -198,14 +201,14 @@ class Membership(Generic[LinkT]):
         return False
 
     def _drop(self, number: int, timeout: Patience) -> Flow[bool]:
-        """Drop the dead letter of that number; False if there is none."""
+        """Drop the dead letter with this number. Returns False if there is no such dead letter."""
         for letter, _, _ in self._listed(failed=True):
             if letter.number == number:
                 return (yield from was_pending(self._ask_for_call(self._commands().drop(letter)), timeout))
         return False
 
     def reschedule_call(self, id: str, delay: Timeout) -> None:
-        """Have the pending call of that id come `delay` s from now. Returns at once: see `reschedule_call_wait`.
+        """Make the pending call with this id due `delay` s from now. Returns at once: see `reschedule_call_wait`.
 
         A call of a cron schedule is planned anew instead, because it belongs to a point of the wall clock.
         """
@@ -220,7 +223,7 @@ class Membership(Generic[LinkT]):
         link.protocol.inbox.check_member()  # here, not in the first iteration
         return None if timeout is None else timeout_ns(timeout) / 1e9
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 
     def outcomes(self, *given: Any, **named: Any) -> object:
         """Outcomes of the group's operations, as they come. This process need not have registered them.
@@ -229,52 +232,63 @@ class Membership(Generic[LinkT]):
                 save(outcome.payload)
                 outcome.ack()
 
-        In asyncio: `async for`. There listening ends some time after a `break`, and with `contextlib.aclosing` at once.
+        In asyncio, use `async for`: after a `break`, listening ends some time later, and with `contextlib.aclosing` at
+        once.
 
         An outcome is delivered to one member of the group at a time. Unacknowledged outcomes are requeued when this
-        process dies or falls silent, and when the client stops listening: when its last loop is left. So call `ack()`
-        before that. Up to 256 unacknowledged outcomes are delivered ahead. Listening begins with the first iteration.
-        The loop ends when the client is closed, and when nothing has come for `timeout` seconds. Raises
-        NotAMemberError, ClosedError.
+        process dies or falls silent, and when the client's last loop over outcomes() ends. So call `ack()` before. Up
+        to 256 unacknowledged outcomes are delivered ahead. Listening begins with the first iteration. The loop ends
+        when the client is closed, and when no outcome has come for `timeout` seconds. Raises NotAMemberError,
+        ClosedError.
         """
 
     def call_later(self, *given: Any, **named: Any) -> object:
         """Have one member of the group call a handler in `delay` seconds, even if this process ends before.
 
-        `handler` is the name that a member's registry has for it, or the decorated function. Without an `id` each call
-        is its own. With one (a str), and while a call of that id is pending or being done, `if_exists` decides: "error"
-        (this one is refused), "keep" (the other one stays, and this one is dropped), "replace" (this one takes the
-        place of the pending one; a handler that runs goes on). `payload` has 64,900 bytes at most.
+        `handler` is the decorated function, or the name of the handler in the members' registries. Without an `id` the
+        call gets a new id. If another call with the given `id` (a str) is pending or running, `if_exists` decides.
+        "error": this call is refused. "keep": the other call stays, and this call is dropped. "replace": this call
+        takes the place of the pending call; a running handler goes on. "again": this call is made if the other call
+        runs; otherwise as "keep". `payload` has 64,900 bytes at most.
 
-        Returns at once. A refusal is logged, counted, and raised by the next `flush()`; `call_later_wait` raises it
-        itself. Raises NotAMemberError, BackpressureError, and what is wrong with the arguments.
+        Returns at once. A refusal is logged, counted, and raised by the next `flush()`; `call_later_wait` raises the
+        refusal itself. Raises NotAMemberError, BackpressureError, and the errors of wrong arguments.
         """
 
     def call_at(self, *given: Any, **named: Any) -> object:
-        """`call_later` for an aware datetime; another one raises InvalidValueError. A past one is due at once."""
+        """As `call_later`, at an aware datetime; a past one is due at once. A naive one raises InvalidValueError."""
 
     def call_later_wait(self, *given: Any, **named: Any) -> object:
-        """`call_later`, and the daemon has accepted it, or has kept the one of that id.
+        """As `call_later`; returns when the daemon has accepted the call, or kept another call with the same id.
 
         Raises OperationExistsError, ArenaFullError, QuotaExceededError, and TimerdUnavailableError after `timeout` s:
-        then it is unknown.
+        then it is not known whether the call was made.
         """
 
     def call_at_wait(self, *given: Any, **named: Any) -> object:
-        """`call_at`, and the daemon has accepted it; as `call_later_wait`."""
+        """As `call_at`; returns when the daemon has accepted the call, with the errors of `call_later_wait`."""
 
     def cancel_call_wait(self, *given: Any, **named: Any) -> object:
-        """`cancel_call`, and whether a call of that id was pending. Raises TimerdUnavailableError after `timeout` s."""
+        """As `cancel_call`; returns whether a call with this id was pending.
+
+        Raises TimerdUnavailableError after `timeout` seconds.
+        """
 
     def reschedule_call_wait(self, *given: Any, **named: Any) -> object:
-        """`reschedule_call`, and whether a call of that id was pending. Raises TimerdUnavailableError."""
+        """As `reschedule_call`; returns whether a call with this id was pending.
+
+        Raises TimerdUnavailableError after `timeout` seconds.
+        """
 
     def retry_call_wait(self, *given: Any, **named: Any) -> object:
-        """Make a call of a dead letter of this group, due at once, with a first attempt; False if there is none.
+        """Make a call from a dead letter of this group. The call is due at once, and begins with attempt 1.
 
-        It has its old id, or one of its own where another call has that id. Raises as `calls`, and
-        TimerdUnavailableError after `timeout` s.
+        Returns False if there is no such dead letter. The call has its old id, or a new id if another call has the old
+        one. Raises the errors of `calls`, and TimerdUnavailableError after `timeout` seconds.
         """
 
     def drop_call_wait(self, *given: Any, **named: Any) -> object:
-        """Drop a dead letter of this group; False if there is none. Raises as `retry_call_wait`."""
+        """Drop a dead letter of this group. Returns False if there is no such dead letter.
+
+        Raises the errors of `retry_call_wait`.
+        """

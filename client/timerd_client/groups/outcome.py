@@ -17,9 +17,9 @@ from timerd_shm.declare.wire import CommandFlag, CommandKind, OutcomeFlag
 class GroupOutcome(Outcome):
     """The outcome of an operation of this client's group. Without `ack()` it is redelivered, to this or another member.
 
-    `keys` are the operation's keys: a str if it is UTF-8, else bytes. `deliveries` counts its deliveries: above 1, an
-    earlier member may have acted on the outcome. `redelivered` is true then, and also if a requeued event has completed
-    the operation.
+    `keys` are the operation's keys: a str if the key is UTF-8, else bytes. `deliveries` counts the outcome's
+    deliveries: if it is above 1, an earlier member may have acted on the outcome. Then `redelivered` is true. It is
+    also true if a requeued event has completed the operation.
     """
 
     def __init__(self, link: Link, told: DeliveredOutcome) -> None:
@@ -40,16 +40,16 @@ class GroupOutcome(Outcome):
 
     @property
     def deliveries(self) -> int:
-        """How often it has been delivered, this time included; at most 255."""
+        """How often the outcome was delivered, with this delivery; at most 255."""
         return self._told.record.deliveries
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was delivered before, or a requeued event (the grant of a dead owner) has completed it."""
+        """Whether the outcome was delivered before, or its event was requeued from an owner that died."""
         return self.deliveries > 1 or bool(self._told.record.flags & OutcomeFlag.REDELIVERED)
 
     def ack(self) -> None:
-        """Acknowledge that it is done. Returns at once. Does nothing if it was requeued to another member meanwhile.
+        """Acknowledge that this outcome is done. Returns at once. Does nothing if another member has got the outcome.
 
         Raises ClosedError: then the outcome is redelivered to another member.
         """
@@ -58,17 +58,17 @@ class GroupOutcome(Outcome):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name} keys={self.keys!r:.80} deliveries={self.deliveries}>"
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides this call without a docstring of its own: help() and editors show the docstring below.
 
     def ack_wait(self, *given: Any, **named: Any) -> object:
-        """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
+        """As `ack`; returns False if the outcome was requeued or acknowledged before.
 
-        Raises TimerdUnavailableError after `timeout` s: then that is unknown.
+        Raises TimerdUnavailableError after `timeout` seconds: then this is not known.
         """
 
 
 def acknowledge(link: Link, told: DeliveredOutcome, reply: Reply | None = None) -> None:
-    """Acknowledge that it is done. `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
+    """Acknowledge an outcome. `reply` gets 1 if this client still held the outcome, else 0. Raises ClosedError."""
     flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
     command = operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)
     if not issue(link, command, told, reply) and reply is not None:
@@ -83,10 +83,10 @@ def issue(
     purgatory: str | None = None,
     about: DeliveredOutcome | None = None,
 ) -> bool:
-    """Issue a command. With `done`, the command acknowledges that outcome. `reply` gets the answer.
+    """Issue a command. With `done`, the command acknowledges this outcome. `reply` gets the answer.
 
     Issues nothing and returns False if `done` or `about` was delivered to an earlier incarnation of this client, or in
-    another arena: another operation may have its op id now. Raises ClosedError. The command may exceed a full window,
+    another arena: another operation may have the op id now. Raises ClosedError. The command may exceed a full window,
     like a cancel. The number of such commands is bounded, because a member holds a bounded number of outcomes.
     """
     with link.lock:

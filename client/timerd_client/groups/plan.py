@@ -1,11 +1,11 @@
-"""The plan of a call, which stands before its payload: when the call is due, by which clock, and of which schedule.
+"""The plan of a call, which stands before its payload: when the call is due, by which clock, and for which schedule.
 
-    Plan(CALL, due_ns=.., id="user-8")   call_at: by the wall clock; with 0 call_later: at its deadline alone
-    Plan(WALL, point_ns=.., runs=..)     a point of a cron schedule, and which of its points have run
+    Plan(CALL, due_ns=.., id="user-8")   call_at: due by the wall clock (due_ns=0: call_later, due at its deadline)
+    Plan(WALL, point_ns=.., runs=..)     a point of a cron schedule, and the schedule's points that have run
     Plan(DAEMON, point_ns=..)            a point of a period, on the daemon's monotonic clock
 
-So a worker that has a call can plan the next one, even if another worker planned this one. The plan also has the end of
-the last run, and the number of the attempt, so `timerctl calls` needs only the arena. No clock is read here.
+So a worker that has a call can plan the next call, even if another worker planned this call. The plan also has the end
+of the last run, and the number of the attempt, so `timerctl calls` needs only the arena. No clock is read here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from timerd_shm.declare.states import CallPhase
 from .points import STRETCHES_MAX, Runs, with_run
 from .schedule import Schedule, datetime_of
 
-CALL: Final = 7  # 1 to 6 were the kinds of plans without the first point
+CALL: Final = 7  # older plans, which had no first point, had the kinds 1 to 6
 WALL: Final = 8
 DAEMON: Final = 9
 ALONE_FROM: Final = 2  # from this number of ended processes on, a call runs alone in its process
-PAUSE_S_MAX: Final = 60.0  # between runs of a call that ends processes
+PAUSE_S_MAX: Final = 60.0  # the longest pause between runs of a call that ends processes
 ENDS_MAX: Final = 255
 COUNT_MAX: Final = (1 << 32) - 1
-ERROR_SIZE_MAX: Final = 200  # of the text of the last error
+ERROR_SIZE_MAX: Final = 200  # bytes of the last error's text
 WALL_NS_END: Final = 1 << 63
 SCHEDULE_SIZE: Final = 9  # the first bytes, which are the same in all occurrences of a schedule
 _HEAD: Final = struct.Struct("<BQqqqqIIBBBBB")  # the fields in their order, and the sizes of what follows
@@ -45,15 +45,15 @@ class Plan(NamedTuple):
     text: int = 0  # hash of the schedule's text; 0 = none
     due_ns: int = 0  # under DAEMON: the expected wall clock at the point; it decides nothing
     at_ns: int = 0  # the deadline as it was planned
-    point_ns: int = 0  # of a schedule, on its clock: the first point that the call is for; a retry keeps it
-    last_run_ns: int = 0  # when its last run ended, by the wall clock; 0 = it has not run
+    point_ns: int = 0  # the first point that a schedule's call is for, on the schedule's clock; a retry keeps it
+    last_run_ns: int = 0  # when the last run ended, by the wall clock; 0 = it has not run
     failures: int = 0  # attempts of this run that came before this one
     earlier: int = 0  # deliveries of this attempt before the call was registered with a pause
-    phase: int = 0  # CallPhase at which it goes on
-    ends: int = 0  # processes that have ended while that phase ran
+    phase: int = 0  # CallPhase at which the call goes on
+    ends: int = 0  # processes that have ended in this phase
     runs: Runs = ()
     id: str = ""  # empty under WALL and DAEMON: a schedule's id is its name
-    error: str = ""  # of the last run; empty = it did not fail
+    error: str = ""  # the error of the last run; empty = it did not fail
 
     def pack(self) -> bytes:
         """The bytes before the payload."""
@@ -73,17 +73,17 @@ class Plan(NamedTuple):
 
     @property
     def due(self) -> datetime | None:
-        """The due time for the handler: the call's point, also in a retry. None: it has only a deadline."""
+        """The due time that a handler sees: the call's point, also in a retry. None if the call has only a deadline."""
         due_ns = self.point_ns if self.kind == WALL else self.due_ns
         return datetime_of(due_ns) if due_ns else None
 
     def after_run(self, schedule: Schedule) -> Runs:
-        """The points that have run, with this one."""
+        """The points that have run, together with this call's point."""
         return with_run(self.runs, self.point_ns, schedule)
 
 
 def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
-    """The plan, and the caller's payload behind it. None if there is no plan: another program has made this call."""
+    """The plan, and the caller's payload after it. None if there is no plan: another program has made this call."""
     if len(payload) < _HEAD.size:
         return None
     head: tuple[int, ...] = _HEAD.unpack_from(payload)

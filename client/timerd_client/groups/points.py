@@ -4,8 +4,8 @@
     the handler returns at 10:04                           10:03 is next, and its call comes at once
 
 So the next call is for the first point after all points that this call stood for, even if that point is past. Times
-are on the schedule's clock. A clock that was set back reaches its points again: `Runs` says which of them have had a
-call of their own. schedule.py computes the points themselves.
+are on the schedule's clock. A clock that was set back reaches its points again: `Runs` has the points for which a call
+has run. schedule.py computes the points themselves.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final, NamedTuple
 from .schedule import SECOND_NS, Schedule
 
 STRETCHES_MAX: Final = 4
-MISSED_MAX: Final = 1_000  # a call counts this number of points beside the first at most, and not a week of seconds
-SLACK_NS_MAX: Final = SECOND_NS  # a point may be late by a tenth of the time to the next point, and by this at most
+MISSED_MAX: Final = 1_000  # a call counts at most this many missed points: a week has 604,800 seconds
+SLACK_NS_MAX: Final = SECOND_NS  # a point may be late by a tenth of the time to the next point, and this much at most
 
 # The points of a cron schedule that have run: stretches of the wall clock, (first, last) in order. Every point of a
-# stretch has run. A clock that only goes forward makes one stretch. Each jump over points makes another one.
+# stretch has run. A clock that only goes forward makes one stretch. Each jump over points begins another stretch.
 Runs = tuple[tuple[int, int], ...]
 
 
 class Points(NamedTuple):
-    """The points that a call stands for: all that have not run, from `first_ns` to the moment at which it begins."""
+    """The points that a call stands for: all that have not run, from `first_ns` until the call begins."""
 
     first_ns: int
     until_ns: int
@@ -38,7 +38,7 @@ def points_of(runs: Runs, schedule: Schedule, first_ns: int, now_ns: int) -> Poi
 
 
 def in_time(runs: Runs, schedule: Schedule, point_ns: int, now_ns: int, grace_ns: int | None) -> int:
-    """`point_ns`. If that point is later than the grace: the next point that is within it, or still to come."""
+    """`point_ns`, if the grace allows it now; else the next point that the grace allows, or that is still to come."""
     if grace_ns is None:
         return point_ns
     slack_ns = min(SLACK_NS_MAX, (schedule.after(point_ns) - point_ns) // 10)
@@ -47,7 +47,7 @@ def in_time(runs: Runs, schedule: Schedule, point_ns: int, now_ns: int, grace_ns
 
 
 def next_point(runs: Runs, schedule: Schedule, after_ns: int) -> int:
-    """The first point after that time that has not run."""
+    """The first point after `after_ns` that has not run."""
     point = schedule.after(after_ns)
     for first, last in runs:
         if first <= point <= last:
@@ -56,7 +56,7 @@ def next_point(runs: Runs, schedule: Schedule, after_ns: int) -> int:
 
 
 def count(runs: Runs, schedule: Schedule, after_ns: int, until_ns: int, most: int = MISSED_MAX) -> int:
-    """The number of points after that time and up to `until_ns` that have not run: `most` at most."""
+    """The number of points after `after_ns` and up to `until_ns` that have not run: `most` at most."""
     found = 0
     for first, last in runs:
         found += schedule.count(after_ns, min(first - 1, until_ns), most - found)
@@ -65,7 +65,7 @@ def count(runs: Runs, schedule: Schedule, after_ns: int, until_ns: int, most: in
 
 
 def with_run(runs: Runs, point: int, schedule: Schedule) -> Runs:
-    """The runs with one more point. If there are too many stretches, the two closest ones become one."""
+    """The runs with one more point. If there are too many stretches, the two closest stretches become one."""
     stretches = sorted([*runs, (point, point)])
     at = 0
     while at + 1 < len(stretches):

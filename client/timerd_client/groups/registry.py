@@ -35,7 +35,7 @@ CONCURRENCY_MAX: Final = 1_000
 DELIVERIES_MAX: Final = 255
 BACKOFF_S_MAX: Final = 86_400.0  # a pause doubles up to a day
 
-_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of decorated functions, so that callers may give them
+_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of decorated functions: a caller may give the function
 
 
 class Job(NamedTuple):
@@ -49,24 +49,24 @@ class Job(NamedTuple):
     on_failure: OnFailure | None = None
     deliveries: int = 5
     time_limit_s: float | None = None
-    grace_ns: int | None = None  # of a schedule: a point that is later is skipped; None = any lateness
+    grace_ns: int | None = None  # a schedule's points that are later than this are skipped; None = any lateness
 
     @property
     def is_async(self) -> bool:
-        """Whether only asyncio can run it."""
+        """Whether only an asyncio client can run this job."""
         return is_coroutine_function(self.handler) or (
             self.on_failure is not None and is_coroutine_function(self.on_failure)
         )
 
     def pause_s(self, failures: int) -> float | None:
-        """The pause between one more failure and the next attempt; None = there is no next attempt."""
+        """The pause after another failure, before the next attempt; None = there is no next attempt."""
         if failures >= self.retries:
             return None
         return min(self.backoff_s * 2.0 ** min(failures, 64), max(BACKOFF_S_MAX, self.backoff_s))
 
 
 class Calls:
-    """Handlers by name. Any number of clients, in any number of processes, may serve it, before and after a fork.
+    """Handlers by name. Any number of clients and processes may serve a registry, before and after a fork.
 
     `group` is the group of these calls. Without it, they belong to the group of the client that serves them.
     """
@@ -89,16 +89,16 @@ class Calls:
     ) -> Callable[[Handler], Handler]:
         """Decorate the handler of a name. The handler gets a `Call`; when it returns, the call is done.
 
-        A handler that raises has failed, and its error is logged. With `retries=3` the call then comes again after
-        `backoff` s, after twice as long, and after four times as long; `call.attempt` counts the attempts. After the
-        last attempt `on_failure(call, error)` runs, and the call is over: it is kept as a dead letter. `concurrency` is
-        how many calls of this name one process runs at once. The handler may be a coroutine function if an asyncio
-        client serves it.
+        A handler that raises has failed, and its error is logged. With `retries=3` the handler then runs again after
+        `backoff` s, after twice that time, and after four times that time; `call.attempt` counts the attempts. After
+        the last attempt `on_failure(call, error)` runs, and the call is over: it is kept as a dead letter.
+        `concurrency` is how many calls of this name one process runs at once. The handler may be a coroutine function
+        if an asyncio client serves it.
 
-        If the process ends in the handler, another member runs the call again, with `call.deliveries` above 1: that is
-        not a new attempt. After the second such end the call runs alone in its process, after a pause of 1, 2, 4 ... s,
-        a minute at most. When `deliveries` processes (1 to 255) have ended in it, the call has failed: `on_failure`
-        gets a CallGivenUpError. An `on_failure` in which processes end is given up after the same number.
+        If the process ends while the handler runs, another member runs the call again, with `call.deliveries` above 1:
+        this is not a new attempt. After the second such end the call runs alone in its process, after a pause of 1, 2,
+        4 ... s, a minute at most. When `deliveries` processes (1 to 255) have ended in the handler, the call has
+        failed: `on_failure` gets a CallGivenUpError. If as many processes end in `on_failure`, it is given up, too.
 
         A handler that runs for longer than `time_limit` s (None: any time) is late. With asyncio it is cancelled, and
         has failed with CallTimeLimitError. A thread cannot be cancelled: `timerctl calls` shows the call as late, and
@@ -123,22 +123,22 @@ class Calls:
     ) -> Callable[[Handler], Handler]:
         """Decorate a handler that is called by a schedule, each time in one process of the group.
 
-        `seconds`: at its multiples on the daemon's monotonic clock, which nobody can set; a reboot begins it anew.
-        `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`); with six fields the first one is the second.
+        `seconds`: a period, on the daemon's monotonic clock: nobody can set this clock, and a reboot begins it anew.
+        `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`); if there are six fields, the first has the seconds.
 
-        One call is for all missed points: those that passed while the last handler ran, or while no worker was there,
-        and those over which somebody set the wall clock forward. `call.due` is the first of these points, and
-        `call.missed` counts the others, up to 1,000. The call comes as soon as the last handler has returned, so calls
-        do not overlap, and a handler that is slower than its period runs back to back. No point runs twice after the
-        wall clock was set back.
+        One call is for all missed points: points that passed while the last handler ran or while there was no worker,
+        and points that were skipped because somebody set the wall clock forward. `call.due` is the first of these
+        points, and `call.missed` counts the others, up to 1,000. The call comes as soon as the last handler has
+        returned, so calls do not overlap, and a handler that is slower than its period runs without a pause. After the
+        wall clock was set back, no point runs a second time.
 
         `grace`: how late a point's call may begin, in seconds; later points are skipped (`calls_skipped` of `stats()`).
         None: any lateness. 0: missed points are skipped. A call that is late by less than a tenth of its period, 1 s at
         most, is in time.
 
         While a failed call is retried, points pass. The next attempt is for these points as well. After the last
-        attempt the schedule goes on. A changed schedule replaces the pending call of the old one. If no process serves
-        a schedule, its call waits for a week. Then the schedule ends. Raises the errors of `handler`, and
+        attempt the schedule goes on. A changed schedule replaces the pending call of the old schedule. If no process
+        serves a schedule, its call waits for a week. Then the schedule ends. Raises the errors of `handler`, and
         NotSupportedError.
         """
         _refuse_function(name, '@calls.every("cleanup", seconds=60)')
@@ -164,18 +164,18 @@ class Calls:
         backoff_s = _seconds("backoff", backoff, "give the seconds before the first retry, from 0")
         limit_s = None
         if time_limit is not None:
-            limit_s = _seconds("time_limit", time_limit, "give the seconds that it may run, or None", above=0)
+            limit_s = _seconds("time_limit", time_limit, "give the seconds that the handler may run, or None", above=0)
         if on_failure is not None:
             _takes("on_failure", checked, on_failure, 2, "the call and the error")
 
         def decorate(handler: Handler) -> Handler:
             _takes("the handler", checked, handler, 1, "the call")
             if checked in self._jobs:
-                raise InvalidValueError(f"{shown(checked)} has a handler in these calls; give the other another name")
+                raise InvalidValueError(f"{shown(checked)} has a handler in these calls; give the new one another name")
             self._jobs[checked] = Job(
                 handler, schedule, retries, backoff_s, concurrency, on_failure, deliveries, limit_s, grace_ns
             )
-            with suppress(TypeError):  # such a callable is called by its name alone
+            with suppress(TypeError):  # no weak reference to this callable: callers have to give the name
                 _names[handler] = checked
             return handler
 

@@ -1,10 +1,10 @@
 """Schedules: points on a clock, which every process computes alike. No clock is read here.
 
     Every(60 s)            the multiples of 60 s on the daemon's monotonic clock, which nobody can set
-    Cron("0 3 * * *", tz)  03:00 in that time zone, as Debian's cron has it in the nights when the clocks change
+    Cron("0 3 * * *", tz)  03:00 in that time zone, with the rule of Debian's cron for nights when the clocks change
 
 `after(t)` is the first point after t. points.py says which points a call stands for.
-Times are nanoseconds: of the daemon's CLOCK_MONOTONIC, or since the epoch (`time.time_ns()`) where `by_wall`.
+Times are nanoseconds: of the daemon's CLOCK_MONOTONIC, or (`by_wall`) since the epoch, as `time.time_ns()`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Schedule(Protocol):
 
     @property
     def by_wall(self) -> bool:
-        """Whether its points are on the wall clock; else they are on the daemon's monotonic clock."""
+        """Whether the points are on the wall clock; otherwise they are on the daemon's monotonic clock."""
 
     @property
     def text(self) -> str:
-        """A text that differs where schedules differ."""
+        """A text that is different for different schedules."""
 
     def after(self, now_ns: int) -> int:
         """The first point after `now_ns`."""
@@ -68,7 +68,7 @@ class Every:
         return (now_ns // self._period_ns + 1) * self._period_ns
 
     def count(self, after_ns: int, until_ns: int, most: int) -> int:
-        """By arithmetic."""
+        """Computes the number."""
         return max(0, min(until_ns // self._period_ns - after_ns // self._period_ns, most))
 
 
@@ -77,9 +77,9 @@ class Cron:
 
     Debian's rule holds where clocks change. If the second, the minute or the hour begins with `*`, the line follows
     real time: it is due whenever the local time matches. Any other line is due once for each local time that matches:
-    at the end of the gap if the clocks skip that time, and at the first of two if the clocks show it twice.
+    at the end of the gap if the clocks skip that time, and at the first moment if the clocks show it twice.
 
-    cronsim walks local times and knows no zone here: the zone's changes are found by its offset from UTC.
+    cronsim gets local times without a zone here. The zone's changes are found by its offset from UTC.
     """
 
     by_wall = True
@@ -101,7 +101,7 @@ class Cron:
             self.after(0)
         except cronsim.CronSimError as error:
             raise InvalidValueError(
-                f"cron={expression!r}: {error}; five fields: minute hour day month weekday; a sixth, the second, first"
+                f"cron={expression!r}: {error}; give minute hour day month weekday, or six fields with the second first"
             ) from None
         except StopIteration:
             raise InvalidValueError(f"cron={expression!r} is never due") from None
@@ -111,17 +111,17 @@ class Cron:
         return f"cron {' '.join(self._expression.split())} {self._zone.key}"
 
     def after(self, now_ns: int) -> int:
-        """The first point after that."""
+        """The first point after `now_ns`."""
         return next(self._after(now_ns))
 
     def count(self, after_ns: int, until_ns: int, most: int) -> int:
-        """One by one."""
+        """Counts the points one by one."""
         if until_ns <= after_ns:
             return 0
         return sum(1 for _ in islice(takewhile(lambda point: point <= until_ns, self._after(after_ns)), most))
 
     def _after(self, now_ns: int) -> Iterator[int]:
-        """All points after that, in order."""
+        """All points after `now_ns`, in order."""
         points = self._in_real_time if self._follows_real_time else self._once_each
         return (point * SECOND_NS for point in points(now_ns // SECOND_NS))
 
@@ -129,17 +129,17 @@ class Cron:
 
     def _once_each(self, now: int) -> Iterator[int]:
         local = datetime.fromtimestamp(now, self._zone)
-        if local.fold:  # each time until the end of the fold was due before
+        if local.fold:  # the clocks have shown each time until the end of the fold before
             first = round(local.replace(fold=0).timestamp())
             local = _local(self._next_change(first, now) or now, self._offset(first)) - _SECOND
         for match in self._matches(local.replace(tzinfo=None, fold=0)):
             point = self._first_moment(match)
-            if point > now:  # else it is in the same gap as the one before
+            if point > now:  # otherwise this point is in the same gap as the last point
                 now = point
                 yield point
 
     def _in_real_time(self, now: int) -> Iterator[int]:
-        steady, offset = now, self._offset(now)  # since when the clocks have had this offset
+        steady, offset = now, self._offset(now)  # the clocks have this offset from `steady` on
         local: datetime | None = _local(now, offset)
         while local is not None:
             matches, local = self._matches(local), None
@@ -150,20 +150,20 @@ class Cron:
                     yield point
                     steady = point
                     continue
-                # The offset is another one from here on. Or the match is far away: nothing is due until shortly before.
+                # The offset changes here. Or the match is far away, and nothing is due until shortly before it.
                 steady = point - _FAR if change is None else change
                 offset = self._offset(steady)
                 local = _local(steady, offset) - _SECOND
                 break
 
     def _first_moment(self, local: datetime) -> int:
-        """When the clocks show this local time first, or skip it."""
+        """The moment at which the clocks show this local time first, or skip it."""
         moment = round(local.replace(tzinfo=self._zone).timestamp())
         skipped = self._offset(moment) - (_seconds(local) - moment)
         return moment if skipped <= 0 else self._next_change(moment - skipped, moment) or moment
 
     def _next_change(self, after: int, until: int) -> int | None:
-        """The first moment after the one, and up to the other, with another offset from UTC."""
+        """The first moment after `after`, and up to `until`, with another offset from UTC; None if there is none."""
         offset = self._offset(after)
         while after < until:
             end = min(after + _STRETCH_MIN, until)
@@ -193,7 +193,7 @@ def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
     if cron is not None:
         if not isinstance(cron, str) or not isinstance(timezone, str):
             raise InvalidValueError(
-                f"cron={shown(cron)}, timezone={shown(timezone)}: give strings, as '0 3 * * *' and 'UTC'"
+                f"cron={shown(cron)}, timezone={shown(timezone)}: give strings, like '0 3 * * *' and 'UTC'"
             )
         from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -201,7 +201,7 @@ def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
             zone = ZoneInfo(timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise InvalidValueError(
-                f"timezone={shown(timezone)} is not known here: a name as 'Europe/Berlin'; the package tzdata has them"
+                f"timezone={shown(timezone)} is not known here: give a name like 'Europe/Berlin', or install tzdata"
             ) from None
         return Cron(cron, zone)
     if timezone != "UTC":

@@ -9,31 +9,31 @@ from timerd_client.types import Timeout
 
 
 class ScheduledCall:
-    """A call, by its id. Any thread may use it. Dropping it changes nothing; another process may name `id` instead."""
+    """The handle of a call. Any thread may use it. Dropping it changes nothing. Another process can use its `id`."""
 
     __slots__ = ("_client", "id", "name")
-    _client: Any  # of the same face
+    _client: Any  # a client of the same face
 
     def __init__(self, client: Any, name: str, id: str) -> None:
         self._client = client
         self.name = name
-        self.id = id  # as it was given, or an id of its own
+        self.id = id  # as it was given, or a new id
 
     def cancel(self) -> None:
-        """Cancel it while it is pending. Returns at once; see `cancel_wait`."""
+        """Cancel the call, if it is pending. Returns at once; see `cancel_wait`."""
         self._client.cancel_call(self.id)
 
     def reschedule(self, delay: Timeout) -> None:
-        """Have it come `delay` s from now, if it is pending. Returns at once; see `reschedule_wait`."""
+        """Make the call due `delay` s from now, if it is pending. Returns at once; see `reschedule_wait`."""
         self._client.reschedule_call(self.id, delay)
 
     def __repr__(self) -> str:
         return f"<ScheduledCall {self.name!r} id={shown(self.id)}>"
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """`cancel`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
+        """As `cancel`; returns whether the call was pending. Raises TimerdUnavailableError after `timeout` seconds."""
 
     def reschedule_wait(self, *given: Any, **named: Any) -> object:
-        """`reschedule`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
+        """As `reschedule`; returns whether the call was pending. Raises TimerdUnavailableError after `timeout` s."""

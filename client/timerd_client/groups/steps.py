@@ -1,4 +1,4 @@
-"""The steps of a runner for a call. carrier.py gives the steps, and each face does them in its own way."""
+"""The steps of a runner for a call. carrier.py yields the steps, and each face carries them out in its own way."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class Call:
         missed: int = 0,
     ) -> None:
         self.name = name
-        self.id = id  # as it was given or made; the name for a schedule's
+        self.id = id  # as it was given, or a new id; a schedule's call has the schedule's name
         self.payload = payload
-        # In UTC, by the wall clock when it was planned: of a schedule, the first point that the call is for. None after
-        # call_later().
+        # In UTC, by the wall clock when the call was planned. For a schedule, the first point that the call is for.
+        # None after call_later().
         self.due = due
-        self.missed = missed  # of a schedule: how many later points the call is for as well, up to 1,000
+        self.missed = missed  # for a schedule: how many later points the call is also for, up to 1,000
         self.attempt = attempt  # above 1: an earlier attempt has failed, or has asked for a retry
-        self.deliveries = deliveries  # above 1: it was delivered before, to a worker that may have run its handler
-        self.lateness_ns = lateness_ns  # after its deadline, when it settled
+        self.deliveries = deliveries  # above 1: delivered before, to a worker that may have run the handler
+        self.lateness_ns = lateness_ns  # how long after its deadline the call settled
         self._retry_ns: int | None = None
 
     def retry(self, delay: Timeout) -> None:
-        """Have this call come again, `delay` s after the handler has ended, with `attempt` + 1.
+        """Run this call again, `delay` s after the handler has ended, with `attempt` + 1.
 
             if not bank.is_open():
                 call.retry(60)
                 return
 
-        A handler may ask for any number of retries, whatever `retries=` says. Raises TimeoutOutOfRangeError.
+        `retries=` does not limit the number of these retries. Raises TimeoutOutOfRangeError.
         """
         self._retry_ns = delay_ns_of(delay)
 
@@ -61,9 +61,9 @@ class Call:
 
 
 class Ask(NamedTuple):
-    """A step: issue this command when the daemon is not lost. The steps go on with (value, error) of its answer.
+    """A step: issue this command when the daemon is not lost. The steps go on with (value, error) of the answer.
 
-    With `done`, the command acknowledges that call. The command is not issued if the call was delivered to an earlier
+    With `done`, the command acknowledges this call. The command is not issued if the call was delivered to an earlier
     incarnation of this client, or in another arena: then the steps go on with NOT_ACKNOWLEDGED. The same holds for
     `about`, a call that the command does not acknowledge.
     """
@@ -74,9 +74,9 @@ class Ask(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A step: run a function of the user. The steps go on with its error, or None.
+    """A step: run a function of the user. The steps go on with the function's error, or None.
 
-    An awaitable that it returns is cancelled after `limit_s` (None: never). Then the error is CallTimeLimitError.
+    If the function returns an awaitable, this is cancelled after `limit_s` (None: never), with CallTimeLimitError.
     """
 
     function: Callable[..., Any]
@@ -107,7 +107,7 @@ NOT_ACKNOWLEDGED: Final = (0, SessionGoneError("the daemon has lost sight of thi
 def delay_ns_of(delay: Timeout) -> int:
     """How long a call waits, in ns. Raises InvalidValueError, TimeoutOutOfRangeError."""
     if delay is None:
-        raise InvalidValueError("delay=None: a call has a time; give seconds or a timedelta")
+        raise InvalidValueError("delay=None: a call needs a time; give seconds or a timedelta")
     return timeout_ns(delay, "delay", "")
 
 

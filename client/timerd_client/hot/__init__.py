@@ -1,4 +1,4 @@
-"""The path of every request: encoding, numbering, pending operations, settling. A leaf: it knows no link.
+"""The path of every request: encoding, numbering, pending operations, settling. It imports no link.
 
 Five extension modules; their .pyi say what each name does.
 
@@ -6,16 +6,16 @@ Five extension modules; their .pyi say what each name does.
     promises       an operation, or the rows of a batch, until it settles
     calls          register and fire with the arguments of the fast path
     columns        register_many and fire_many, row by row
-    outcomes       the outcomes of a report settle what is pending
-    commands.py    commands as they travel, in Python: one `struct` each
+    outcomes       the outcomes of a report settle pending operations
+    commands.py    commands as they are sent, in Python: one `struct` each
     ids.py         which pending operation has an id
 
-The other .pxd files are plain C under these: pending_table and pending_batches find the waiter of a command number,
-kept has the record of a settled operation, command_buffer keeps the bytes of commands, fast_arguments checks arguments,
-and watch checks the keys and the condition.
+The other .pxd files are plain C that these modules use: pending_table and pending_batches find the waiter of a command
+number, kept has the record of a settled operation, command_buffer keeps the bytes of commands, fast_arguments checks
+arguments, and watch checks the keys and the condition.
 
-A model in Python gives the same frames and the same outcomes (tests/hot/hotmodel.py): random programs
-compare both.
+A model in Python makes the same frames and the same outcomes (tests/hot/hotmodel.py): random programs compare it with
+these modules.
 """
 
 from __future__ import annotations

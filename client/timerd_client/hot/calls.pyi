@@ -11,7 +11,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 class Line:
     """The parts of a link that a call uses: the clock, the lock, and whether another thread is about to send.
 
-    Link derives from it (client/DESIGN.md, "What a request costs its client").
+    Link derives from this class (client/DESIGN.md, "What a request costs its client").
     """
 
     now_ns: Callable[[], int]
@@ -23,18 +23,18 @@ class Line:
 
     def __init__(self, now_ns: Callable[[], int]) -> None: ...
     def wake(self) -> None:
-        """Have all unsent commands sent. Called with the lock held."""
+        """Wake the sender of all unsent commands. Called with the lock held."""
     def wake_if_due(self, issued: int) -> None:
-        """After each command or question, with the lock held: wake the sender, unless it sends in time by itself.
+        """Wake the sender, unless it will send in time anyway. Called after each command, with the lock held.
 
         `issued` is the number of the last command. While a sender is about to send (`idle` is false), a caller wakes
-        it only from the number `alarm` on: so many commands have piled up then that the sender would be too late.
+        the sender only from the command number `alarm` on: then too many commands wait for the sender's own time.
         """
 
 class Caller:
     """The parts of a purgatory that `register` and `fire` use. `indices` has the index of each purgatory, by name.
 
-    Surface derives from it: the look-up of a part would cost 11 % of `register` and 17 % of `fire`.
+    Surface derives from this class: looking the parts up would cost 11 % of `register` and 17 % of `fire`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Caller:
     def _operation(self) -> type[Any]: ...
 
 def takes_register(method: _Method) -> _Method:
-    """Decorates `register` of a Caller: the fast path takes its calls before the method."""
+    """Decorate `register` of a Caller: a call takes the fast path if it can, and otherwise calls the method."""
 
 def takes_fire(method: _Method) -> _Method:
-    """Decorates `fire` of a Caller, like takes_register."""
+    """Decorate `fire` of a Caller, as takes_register decorates `register`."""

@@ -1,7 +1,7 @@
 """The calls of a purgatory: `register` and `fire` with the arguments that the fast path takes.
 
-Under the GIL, code that calls nothing happens at once. A call therefore takes the link's lock only if some thread holds
-it: that thread may have lost the GIL in the middle of something. See `Line.enter`.
+Under the GIL, code that calls no Python is not interrupted. So a call takes the link's lock only if another thread
+holds the lock: that thread may have lost the GIL in the middle of a change. See `Line.enter`.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -58,7 +58,7 @@ cdef object _id_hash = id_hash
 cdef dict _IF_EXISTS = commands.IF_EXISTS
 cdef object _Condition = Condition
 cdef dict _DEFAULTS = {**REGISTRATION.defaults, "group": False}
-cdef tuple _FAST = ("timeout", "when", "payload", "id", "if_exists", "since")  # what register_fast takes, in its order
+cdef tuple _FAST = ("timeout", "when", "payload", "id", "if_exists", "since")  # arguments of register_fast, in order
 cdef tuple _NAMES = _FAST + tuple([name for name in _DEFAULTS if name not in _FAST])
 cdef tuple _NAMED_DEFAULTS = tuple([_DEFAULTS[name] for name in _NAMES])
 cdef object _ERROR = _DEFAULTS["if_exists"]
@@ -104,10 +104,10 @@ cdef class Line:
         return <uint64_t>at.tv_sec * 1_000_000_000 + <uint64_t>at.tv_nsec
 
     cdef inline bint enter(self) except -1:
-        """Take the lock if some thread holds it. Returns whether to `leave` afterwards.
+        """Wait for the lock and take it, if another thread holds it. Returns whether the lock was taken, for `leave`.
 
-        Call it before a change of the ledger. If no thread holds the lock, none is needed: the code until `leave` calls
-        nothing, so it keeps the GIL. A holder may have lost the GIL in the middle of a change.
+        Call this before a change of the ledger. If no thread holds the lock, it is not needed: the code up to `leave`
+        calls no Python, so it keeps the GIL. A holder of the lock may have lost the GIL in the middle of a change.
         """
         if self.is_locked():
             self.guard.acquire()
@@ -127,7 +127,7 @@ cdef class Line:
             self.wake()
 
     cdef inline int ring(self, int64_t issued) except -1:
-        """Call wake_if_due(), where the lock is not held."""
+        """Call wake_if_due() if needed. The caller does not hold the lock."""
         if self.idle or issued >= self.alarm:
             with self.guard:
                 self.wake_if_due(issued)
@@ -158,7 +158,7 @@ cdef class Caller:
 cdef inline bint is_own_mark(Ledger ledger, object since, RegisterCommand *head) except -1:
     """Whether this client made the mark in the present arena. If so, the mark is written into the head.
 
-    The types are compared exactly, so that no method of the caller's runs in the middle of a change of the ledger.
+    The types are compared exactly, so that no method of a caller's class runs in the middle of a change of the ledger.
     """
     if type(since) is not Mark:
         return False
@@ -247,7 +247,7 @@ cdef Handle register_fast(
         table_put(&ledger.pending.table, made.command, <PyObject *>made)
         if id is not None:
             made._id = id, caller._name, if_exists
-            if holder is None or if_exists == "replace":  # else the daemon will refuse it
+            if holder is None or if_exists == "replace":  # otherwise the daemon will refuse the registration
                 ledger.ids.add(ledger.pending, caller._name, hashed, made.command)
     finally:
         line.leave(entered)
@@ -290,11 +290,11 @@ cdef bint fire_fast(Caller caller, object key, object value, object amount) exce
 
 
 cdef object register_or_general(object called, PyObject **given, size_t count, PyObject *names):
-    """`register`. CPython passes the arguments in an array, and the names of the named ones in a tuple.
+    """`register`. CPython passes the arguments in an array, and the names of the named arguments in a tuple.
 
     The fast path reads its arguments there. Every other call goes to the general method unchanged. So a new argument
-    has no line here, unless the fast path takes it. A method of Cython's with `**named` would make a dictionary in each
-    call, and one that lists the arguments could not name the nearest right name of a wrong one.
+    needs no line here, unless the fast path takes it. A Cython method with `**named` would make a dictionary in each
+    call. A Cython method that lists the arguments could not suggest the nearest name for a wrong one.
     """
     cdef PyObject *taken[6]
     cdef PyObject *name

@@ -10,7 +10,7 @@ from .commands import Head
 from .ledger import Ledger
 
 def are_bodies(column: list[Any]) -> bool:
-    """Whether each is bytes of a length that a payload or value may have."""
+    """Whether each element is bytes that may be a payload or value: not too long."""
 
 def durations_of(timeouts: list[Any]) -> list[int]:
     """A column of timeouts in ns; raises TimeoutOutOfRangeError."""
@@ -27,7 +27,7 @@ class Watches:
     Raises the errors of a registration with wrong keys, and names the row.
     """
 
-    names: list[Any]  # as an operation has them: one key, or a tuple
+    names: list[Any]  # the keys of each row as its operation has them: one key, or a tuple
 
     def __init__(self, keys: list[Any], when: When) -> None: ...
 

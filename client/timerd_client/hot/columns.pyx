@@ -58,7 +58,7 @@ def plain_keys(list keys not None):
 
 
 cdef struct EncodedRow:
-    uint64_t end  # of its keys, among those of all rows
+    uint64_t end  # where the row's keys end, in `encoded`
     uint64_t total
     uint8_t condition
     uint8_t needed

@@ -1,4 +1,4 @@
-"""Unacknowledged commands, one after another in one piece of memory. A frame is a part of that memory.
+"""Unacknowledged commands, one after another in one piece of memory. A frame is copied from a part of this memory.
 
 The commands lie in the order of their numbers, until a command is replaced by a longer one (`scattered`).
 """
@@ -52,7 +52,7 @@ cdef inline int buffer_reserve(CommandBuffer *buffer, uint64_t size, int64_t row
 
 
 cdef inline int move_bytes(CommandBuffer *buffer, uint64_t size) except -1:
-    """Move the commands to the start of the memory if that makes enough room, else into a larger memory."""
+    """Move the commands to the start of the memory. If there is not enough room, move them to a larger memory."""
     cdef uint64_t first = 0, larger = buffer.size if buffer.size else BYTES_FIRST, to = 0
     cdef int64_t at
     cdef Entry *entry
@@ -99,7 +99,7 @@ cdef inline int move_entries(CommandBuffer *buffer, int64_t rows) except -1:
 
 
 cdef inline char *buffer_add(CommandBuffer *buffer, uint64_t size) noexcept nogil:
-    """Add a command of that size. The caller writes its bytes. There must be room."""
+    """Add a command of this size. The caller writes the command's bytes. There must be room."""
     cdef Entry *entry = buffer.entries + (buffer.head + buffer.count)
     cdef char *written = buffer.data + buffer.used
     entry.at, entry.size = buffer.origin + buffer.used, size
@@ -110,7 +110,7 @@ cdef inline char *buffer_add(CommandBuffer *buffer, uint64_t size) noexcept nogi
 
 
 cdef inline int buffer_replace(CommandBuffer *buffer, Entry *entry, const char *command, uint64_t size) except -1:
-    """Replace the command of an entry by another one, which may be longer."""
+    """Replace the command of an entry. The new command may be longer."""
     if size > entry.size:
         if buffer.used + size > buffer.size:
             move_bytes(buffer, size)
@@ -124,7 +124,7 @@ cdef inline int buffer_replace(CommandBuffer *buffer, Entry *entry, const char *
 
 
 cdef inline int64_t buffer_fit(Entry *first, int64_t count, uint64_t size) noexcept nogil:
-    """How many of these fit into a frame of `size` bytes: `count`, or else half of it, a quarter, and so on."""
+    """How many commands from `first` on fit into a frame of `size` bytes: `count`, half of it, a quarter, and so on."""
     cdef uint64_t total
     cdef int64_t at
     while True:

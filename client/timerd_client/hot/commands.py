@@ -1,7 +1,7 @@
 """Commands as they are sent: one preformatted `struct` each, then the variable part. See timerd_shm/declare/wire.py.
 
-Those of `register` and `fire` are a bound `Struct.pack`, whose arguments are the record's fields in their order. The
-others have named arguments: their callers wait for the daemon anyway.
+The commands of `register` and `fire` are made by a bound `Struct.pack`, whose arguments are the record's fields in
+order. The other functions have named arguments: their callers wait for the daemon anyway.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def operation_command(
     timeout_ns: int = 0,
     id_hash: bytes = b"",
 ) -> bytes:
-    """CANCEL, RESCHEDULE, the same two by id, or SET_ORPHANS."""
+    """A command about one operation: CANCEL, RESCHEDULE, the same two by id, GROUP_ACK, or SET_ORPHANS."""
     if id_hash:
         flags |= CommandFlag.HAS_ID
     length = OPERATION_SIZE + len(id_hash)
@@ -81,28 +81,28 @@ def operation_command(
 
 
 def look_command(kind: CommandKind, operation: int, sequence: int, *, flags: int = 0) -> bytes:
-    """LOOKED or COMPLETE."""
+    """The command LOOKED or COMPLETE."""
     packed: bytes = pack_look(kind, 0, flags, 0, LOOK_SIZE, operation, sequence)
     return packed
 
 
 def phase_command(operation: int, phase: int, *, limit_ns: int = 0, reason: bytes = b"") -> bytes:
-    """CALL_PHASE, which wants an answer."""
+    """The command CALL_PHASE, which wants an answer."""
     size = CALL_SIZE + len(reason)
     packed: bytes = pack_call(CommandKind.CALL_PHASE, 0, CommandFlag.WANTS_ANSWER, phase, size, operation, limit_ns)
     return packed + reason
 
 
 def in_purgatory(command: bytes, index: int) -> bytes:
-    """The command with this index of its purgatory, which may have changed: another arena has other indices."""
+    """The command with a new index of its purgatory: in another arena, the purgatory has another index."""
     at = PURGATORY_AT
     return command if command[at] == index else command[:at] + bytes((index,)) + command[at + 1 :]
 
 
 def with_first_mark(command: bytes) -> bytes:
-    """The command for an arena that its caller has not seen: a registration counts from the arena's first event.
+    """The command, changed for an arena that the caller has not seen: for a registration, all events of it count.
 
-    A mark of another client (MARK_BY_SEQUENCE) means nothing there, so its registration is refused.
+    A mark of another client (MARK_BY_SEQUENCE) has no meaning in this arena, so such a registration will be refused.
     """
     if command[0] != _REGISTER:
         return command
@@ -116,7 +116,7 @@ def with_first_mark(command: bytes) -> bytes:
 
 
 def deadline_after(registered_ns: int, timeout_ns: int) -> int:
-    """The deadline of a registration, as a client knows it; NO_DEADLINE if it has none."""
+    """The deadline of a registration, as a client knows it; NO_DEADLINE if there is no timeout."""
     return NO_DEADLINE if timeout_ns == NO_DEADLINE else registered_ns + timeout_ns
 
 
@@ -125,7 +125,7 @@ NOTHING: Final = operation_command(CommandKind.CANCEL, 0)
 
 
 def with_time_left(command: bytes, now_ns: int) -> bytes:
-    """The command for a daemon with another clock: it has the time that is left, and no time of registration."""
+    """The command, changed for a daemon with another clock: with the time that is left, without a registration time."""
     offset = _TIMED.get(command[0])  # type: ignore[call-overload]
     if offset is None:
         return command

@@ -1,6 +1,6 @@
 """The arguments that the fast path takes, as C values, and the commands that it writes. Nothing here keeps a reference.
 
-As an example, duration_of() takes 30, 2.5 and None. It answers "no" for a timedelta, so the general path takes that.
+For example, duration_of() takes 30, 2.5 and None. It returns False for a timedelta, which the general path takes then.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -21,7 +21,7 @@ cdef extern from *:
 
 
 cdef inline const char *key_of(object key, Py_ssize_t *size) except? NULL:
-    """The bytes of a key, which the key itself owns. NULL = a key for the general path."""
+    """A pointer to the bytes of a key; the key object owns them. NULL = only the general path takes this key."""
     cdef const char *found
     if type(key) is str:
         try:

@@ -1,7 +1,7 @@
-"""A settled operation in few bytes: its outcome's record, without the fields of the handle, and its value behind it.
+"""A settled operation in few bytes: its outcome's record, without the fields of the handle, and then its value.
 
-A block of 80 bytes holds a value of up to 8 bytes; an object for the value alone would take 48. Unusual outcomes are
-kept as a RawSettlement (waiter.py): a refusal, more than 16 keys, a value that was cut.
+A block of 80 bytes has room for a value of up to 8 bytes; an object for the value alone would take 48 bytes. Unusual
+outcomes are kept as a RawSettlement (waiter.py): a refusal, more than 16 keys, a value that was cut.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -17,10 +17,10 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    #define INLINE_MAX 40u      /* bytes of a value that stands in the block; an object takes 33 more than its bytes */
+    #define INLINE_MAX 40u      /* longest value that is in the block itself; an object needs 33 bytes more */
     #define FORM_SHARED 0xFEu   /* `object` is the value: bytes, shared by all operations that one event has settled */
     #define FORM_WHOLE 0xFFu    /* `object` is the settlement, and nothing else is set but KEPT_UNSEEN */
-    #define KEPT_UNSEEN 0x80u   /* among the flags: a grant has completed it, and no caller has looked at it */
+    #define KEPT_UNSEEN 0x80u   /* in `flags`: a grant completed the operation, and no caller has looked at it */
     _Static_assert(KEPT_UNSEEN > OUTCOME_FLAG_HAS_FAILURES, "an OutcomeFlag of its own");
     """
     const uint8_t INLINE_MAX, FORM_SHARED, FORM_WHOLE, KEPT_UNSEEN
@@ -46,14 +46,14 @@ cdef struct Kept:
 
 
 cdef inline tuple settlement_of(const OutcomeRecord *record, object value, uint64_t arena):
-    """The settlement that a record makes. The garbage collector does not track it: nothing in it can be in a cycle."""
+    """The settlement with this record. The garbage collector does not track the tuple: it cannot be in a cycle."""
     cdef tuple settlement = (PyBytes_FromStringAndSize(<const char *>record, sizeof(OutcomeRecord)), value, arena, None)
     PyObject_GC_UnTrack(<void *>settlement)
     return settlement
 
 
 cdef inline bint is_usual(const OutcomeRecord *record, uint64_t command, uint64_t size) noexcept nogil:
-    """Whether a block can hold all of this record of that command, with a value of that size."""
+    """Whether a block can hold this record of this command completely, with a value of this size."""
     return (
         record.command == command
         and record.value_length == size
@@ -67,7 +67,7 @@ cdef inline bint is_usual(const OutcomeRecord *record, uint64_t command, uint64_
 
 
 cdef inline Kept *kept_block(uint64_t size) except NULL:
-    """A block for an object, or for a value of that size."""
+    """A block for an object, or for a value of this size."""
     cdef Kept *made = <Kept *>PyMem_Malloc(sizeof(Kept) + max(size, sizeof(PyObject *)) - sizeof(PyObject *))
     if made == NULL:
         raise MemoryError("how an operation has settled")

@@ -28,7 +28,7 @@ cdef class Pending:
     cdef PyObject *find(self, uint64_t number) noexcept
 
     cdef inline PyObject *remove(self, uint64_t number, int64_t batch) noexcept:
-        """Remove a number; look in that batch first. The caller gets the reference. NULL = it has no waiter."""
+        """Remove a number; look in this batch first. Returns the waiter, with its reference; NULL = there is none."""
         cdef PyObject *waiter
         if batch_has(&self.batches, batch, number):
             return batch_remove(&self.batches, batch, number)
@@ -55,7 +55,7 @@ cdef class Ledger:
     cdef bint mapped  # `words` is a memoryview with an element at `newest_at`
 
     cdef inline char *add(self, uint64_t size) noexcept:
-        """Issue a command of that size. The caller writes its bytes. There must be room."""
+        """Issue a command of this size. The caller writes the command's bytes. There must be room."""
         self.issued += 1
         return buffer_add(&self.commands, size)
 

@@ -23,7 +23,7 @@ class Pending(Mapping[int, Waiter]):
     def get(self, number: int, default: _Default) -> Waiter | _Default: ...
     @overload
     def pop(self, number: int, default: None = None) -> Waiter | None:
-        """Remove and return the waiter of this number; `default`, and no error, if there is none."""
+        """Remove the waiter of this number, and return it. Returns `default` if there is none; raises no error."""
     @overload
     def pop(self, number: int, default: _Default) -> Waiter | _Default: ...
     def add_all(self, first: int, rows: int, waiter: Waiter) -> None:
@@ -50,21 +50,21 @@ class Ledger:
     def issue_all(self, commands: Sequence[bytes]) -> int:
         """Add several commands at once. Returns the number of the first."""
     def command(self, number: int) -> bytes:
-        """The command of that number, which is kept."""
+        """The kept command with this number."""
     def replace(self, number: int, command: bytes) -> None:
         """Replace a command that is kept."""
     def fit(self, first: int, count: int, size: int) -> int:
-        """How many commands from `first` on fit into `size` bytes: `count`, or else half, a quarter, and so on."""
+        """How many commands from `first` on fit into `size` bytes: `count`, half of it, a quarter, and so on."""
     def join(self, header: bytes, first: int, count: int) -> bytes:
         """A frame: the header, then `count` commands from `first` on."""
     def drop(self, applied: int) -> None:
-        """Commands up to this one are applied: forget them."""
+        """Forget the commands up to the number `applied`: the daemon has applied them."""
     def begin_after(self, number: int) -> None:
-        """Forget all commands; the next one has the number after this one."""
+        """Forget all commands. The next command gets the number after `number`."""
     def move_purgatories(self, moved: dict[int, int]) -> None:
-        """Change the purgatory in all commands that are kept: {old index: new index}. The arena is another one."""
+        """Change the purgatory in all kept commands, for a new arena: {old index: new index}."""
     def count_from_first(self) -> None:
-        """The arena is not the one that callers have seen: kept registrations count from its first event."""
+        """Let all events of the arena count for kept registrations: their callers have not seen this arena."""
     def newest(self) -> int:
         """Sequence of the newest event that this client can see."""
     def use_arena(self, words: Sequence[int], index: int) -> None:

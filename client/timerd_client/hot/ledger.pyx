@@ -1,7 +1,7 @@
 """The ledger of a client: `Pending`, its pending operations, and `Ledger`, its unacknowledged commands.
 
-A `Pending` holds a reference to each waiter, and the garbage collector does not see it. Each reference is released when
-the operation settles, and a link settles all operations when it is closed.
+A `Pending` holds a reference to each waiter, and the garbage collector does not see these references. Each of them is
+released when the operation settles, and a link settles all operations when it is closed.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -23,7 +23,7 @@ if _sizes != (*map(size_of, (wire.CommandHeader, wire.RegisterCommand, wire.KeyC
 
 
 cdef uint64_t number_of(object number):
-    """A command number as C has it; 0, which no command has, for any other object."""
+    """A command number as a C integer. For any other object 0, which is no command's number."""
     try:
         return number if isinstance(number, int) else 0
     except OverflowError:
@@ -102,7 +102,7 @@ cdef class Pending:
         cdef uint64_t one = number_of(number)
         if one == 0:
             raise KeyError(number)
-        before = self.pop(one)  # freed after the new one is in the table: its destructor may call this class
+        before = self.pop(one)  # freed when the new waiter is in the table: a destructor may call this class
         table_reserve(&self.table, 1)
         Py_INCREF(waiter)
         table_put(&self.table, one, <PyObject *>waiter)

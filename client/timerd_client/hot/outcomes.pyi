@@ -24,14 +24,14 @@ def settle_all(
     """Settle the operations of a report. Each keeps a copy of its record and value, but not the frame.
 
     `behind` is how many bytes of answers and looks lie between the outcomes and the heap.
-    Waiters to notify go into `ready`. A record that nobody waits for goes to `unclaimed`, with its command number, the
-    frame, and the offset of the frame's heap. An operation that a limited event has completed goes into `grants`, by
-    the number of the outcome. Raises ValueError for a frame that is too short. A value that would lie beyond the end of
-    the frame is cut.
+    Waiters to notify are added to `ready`. If nobody waits for a record, `unclaimed` is called with its command number,
+    the record, the frame, and the offset of the frame's heap. An operation that a limited event has completed is added
+    to `grants`, under the number of the outcome. Raises ValueError for a frame that is too short. A value that would
+    lie beyond the end of the frame is cut.
     """
 
 def is_held(pending: Pending, grant: _Grant) -> bool:
-    """Whether anything except this client's tables refers to the operation of a grant, or to its whole batch.
+    """Whether anything except this client's tables refers to the operation (or batch) of a grant.
 
-    Every caller that waits for it refers to it. So does `ready`, while a callback is about to be called.
+    Every caller that waits for the operation refers to it. So does `ready`, while a callback is about to be called.
     """

@@ -1,7 +1,7 @@
 """The outcomes of a report settle the operations that are pending.
 
-A record is copied for its operation or batch, so no object is made for it. A pending operation was written long ago and
-is in no cache. So outcomes are handled in groups of 16, and each group is prefetched before its turn.
+A record is copied into its operation or batch, so no object is made for a record. A pending operation was written long
+ago and is in no cache. So outcomes are handled in groups of 16, and the next group is prefetched meanwhile.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -23,7 +23,7 @@ cdef extern from "Python.h":
 cdef extern from *:
     """
     #define popcount(mask) __builtin_popcountll(mask)
-    #define PREFETCHED 16u /* outcomes that are prefetched at together, before the turn of those before them */
+    #define PREFETCHED 16u /* outcomes that are prefetched together */
     """
     const uint64_t PREFETCHED
     int popcount(uint64_t mask)
@@ -93,7 +93,7 @@ def settle_all(
         Py_DECREF(one)
         at = min(heap + record.heap_offset, size)
         end = min(at + record.value_length, size)
-        if record.flags & OUTCOME_FLAG_HAS_FAILURES:  # their codes stand behind the value
+        if record.flags & OUTCOME_FLAG_HAS_FAILURES:  # the codes of failed keys follow the value
             end = min(end + sizeof(uint32_t) * <uint64_t>popcount(record.failed), size)
         if at == end or (isinstance(one, Handle) and end - at <= INLINE_MAX):  # a Handle copies the bytes
             value = _EMPTY
@@ -115,14 +115,14 @@ def settle_all(
 
 
 cdef int list_grant(dict grants, const OutcomeRecord *record, object one) except -1:
-    """A limited event completes this operation: note that no caller has looked at it. Nothing here runs Python."""
+    """Note that a limited event completes this operation, and no caller has looked at it. Runs no Python code."""
     cdef Rows rows
     cdef int64_t row
     if isinstance(one, Rows):
         rows = <Rows>one
         row = rows.find(record.command)
         if rows.left and row >= 0 and rows.cells[row].number == 0 and row not in rows.others:
-            rows._unseen.add(row)  # else it has settled before, and a caller may have looked at it
+            rows._unseen.add(row)  # otherwise the row has settled before, and a caller may have looked at it
         rows.listed += 1
     elif not isinstance(one, Handle):
         return 0
@@ -131,7 +131,7 @@ cdef int list_grant(dict grants, const OutcomeRecord *record, object one) except
 
 
 cdef int64_t references_of(Pending pending, Rows rows) noexcept:
-    """How many references to this batch the table of pending operations has: one for each range, or for each number."""
+    """How many references to this batch `pending` has: one for each range, and one for each number in the table."""
     cdef PendingBatches *batches = &pending.batches
     cdef int64_t part, at, references = 0, left = rows.left - rows.rows
     cdef uint64_t first, end

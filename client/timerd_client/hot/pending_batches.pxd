@@ -1,8 +1,8 @@
-"""Pending batches: the range of the command numbers of each, in order, with one reference to its waiter.
+"""Pending batches: for each batch the range of its command numbers, in order, and one reference to its waiter.
 
-A batch of a thousand would need a thousand entries in pending_table.pxd. Here it needs one range, and a bit for each
-number. The ranges of all pending batches lie side by side, and so do the bits of a batch. So a search touches few lines
-of the cache.
+A batch of a thousand rows would need a thousand numbers in pending_table.pxd. Here it needs one range, and a bit for
+each number. The ranges of all pending batches lie side by side, and so do the bits of a batch. So a search touches few
+lines of the cache.
 """
 
 from cpython.object cimport PyObject
@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free, realloc
 
 cdef extern from *:
     """
-    #define BATCH_ROWS_MIN 16u  /* a smaller batch has an entry in the table for each number */
+    #define BATCH_ROWS_MIN 16u  /* the numbers of smaller batches are in the table of pending_table.pxd */
     #define BATCHES_FIRST 16    /* the room of the first list */
     """
     const uint64_t BATCH_ROWS_MIN
@@ -22,9 +22,9 @@ cdef extern from *:
 cdef struct PendingBatch:
     uint64_t first
     uint64_t rows
-    uint64_t pending  # of them are pending
-    uint64_t *removed  # a bit for each number that is not pending any more; NULL when none is pending
-    PyObject *waiter  # the same for all
+    uint64_t pending  # how many of its numbers are pending
+    uint64_t *removed  # a bit for each number; 1 = no longer pending; NULL when no number is pending
+    PyObject *waiter  # the waiter of all its numbers
 
 
 cdef struct PendingBatches:
@@ -36,7 +36,7 @@ cdef struct PendingBatches:
 
 
 cdef inline int64_t batch_before(PendingBatches *batches, uint64_t number) noexcept nogil:
-    """The last batch whose range begins with this number or before it; -1 = none."""
+    """The last batch whose range begins at this number or before it; -1 = none."""
     cdef int64_t low = 0, high = batches.used, middle
     while low < high:
         middle = (low + high) // 2
@@ -93,7 +93,7 @@ cdef inline bint follows_last(PendingBatches *batches, uint64_t first) noexcept 
 
 
 cdef inline int batch_add(PendingBatches *batches, uint64_t first, uint64_t rows, object waiter) except -1:
-    """Add a batch after the last one."""
+    """Add a batch after all others."""
     cdef int64_t at, kept = 0
     cdef PendingBatch *grown
     cdef uint64_t *removed

@@ -1,7 +1,8 @@
 """Pending operations by command number: an open hash table. It holds one reference to each waiter.
 
-An entry has three numbers that follow each other, because operations are usually registered one after another. So where
-all numbers are pending, each takes 14 to 28 bytes of the table; where only every third is, 43 to 85. Probing is linear.
+An entry has three numbers that follow each other, because operations are usually registered one after another. If all
+numbers are pending, each takes 14 to 28 bytes of the table; if only every third is pending, 43 to 85. Probing is
+linear.
 """
 
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
@@ -11,7 +12,7 @@ from libc.stdint cimport uint64_t
 cdef extern from *:
     """
     #define TABLE_FIRST 32u                /* entries of an empty table */
-    #define ENTRY_ROWS 3u                  /* numbers of an entry: two entries are a line of the cache */
+    #define ENTRY_ROWS 3u                  /* numbers in an entry; a line of the cache has two entries */
     #define GOLDEN 0x9E3779B97F4A7C15ull   /* 2^64 / golden ratio: spreads numbers that follow each other */
     #define prefetch(at) __builtin_prefetch((const void *)(at), 1)
     """
@@ -27,13 +28,13 @@ cdef struct PendingEntry:
 cdef struct PendingTable:
     PendingEntry *row
     uint64_t mask
-    uint64_t entries  # that are not free
-    uint64_t used  # numbers
+    uint64_t entries  # how many entries are not free
+    uint64_t used  # how many numbers the entries have
     int shift
 
 
 cdef inline int table_begin(PendingTable *table, uint64_t size) except -1:
-    """Make an empty table of that size, a power of two. The caller frees the earlier entries."""
+    """Make an empty table of this size, a power of two. The caller frees the earlier entries."""
     cdef PendingEntry *made = <PendingEntry *>PyMem_RawCalloc(size, sizeof(PendingEntry))
     if made == NULL:
         raise MemoryError(f"a table of {size} entries")
@@ -58,7 +59,7 @@ cdef inline uint64_t table_home(PendingTable *table, uint64_t group) noexcept no
 
 
 cdef inline PendingEntry *table_find(PendingTable *table, uint64_t group) noexcept nogil:
-    """The entry of that group, or else the free entry for it."""
+    """The entry of this group, or the free entry where it would go."""
     cdef uint64_t at = table_home(table, group)
     while table.row[at].group != group and table.row[at].group:
         at = (at + 1) & table.mask
@@ -97,7 +98,7 @@ cdef inline void table_put(PendingTable *table, uint64_t number, PyObject *waite
 
 
 cdef inline PyObject *table_remove(PendingTable *table, uint64_t number) noexcept nogil:
-    """Remove a number. The caller takes over the reference. NULL = it has no waiter."""
+    """Remove a number. The caller takes over the reference to the waiter. NULL = there is no waiter."""
     cdef PendingEntry *entry
     cdef PyObject *waiter
     if number == 0:
@@ -114,7 +115,7 @@ cdef inline PyObject *table_remove(PendingTable *table, uint64_t number) noexcep
 
 
 cdef inline void table_close(PendingTable *table, uint64_t hole) noexcept nogil:
-    """Free an entry that has no number any more. An entry that was probed past this hole moves into it."""
+    """Free an entry without numbers. Entries that were put behind it by probing move into the hole."""
     cdef uint64_t at = hole, home
     table.entries -= 1
     while True:
@@ -136,9 +137,9 @@ cdef inline void prefetch_entry(PendingTable *table, uint64_t number) noexcept n
 
 
 cdef inline void prefetch_waiter(PendingTable *table, uint64_t number) noexcept nogil:
-    """Call it when the entry itself is in the cache."""
+    """Prefetch the waiter of a number. Call this when the entry itself is in the cache."""
     cdef PendingEntry *entry = table.row + table_home(table, group_of(number))
-    if entry.group == group_of(number):  # else the entry lies further on, and is not prefetched
+    if entry.group == group_of(number):  # otherwise the entry lies further on, and its waiter is not prefetched
         prefetch_handle(entry.waiter[number % ENTRY_ROWS])
 
 

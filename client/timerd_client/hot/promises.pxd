@@ -13,22 +13,22 @@ cdef class Promised:
 
 
 cdef class Handle(Promised):
-    """80 bytes: four handles take five lines of the cache. It has no C methods: they need a pointer to a table."""
+    """A handle has 80 bytes: four take five lines of the cache. C methods would add a pointer, so there are none."""
 
     cdef object callbacks
-    cdef Kept *kept  # how it has settled; NULL = it is pending
+    cdef Kept *kept  # the settlement; NULL = the operation is pending
     cdef public uint64_t command
     cdef public uint64_t deadline_ns
     cdef public object _link
     cdef public object _names
     cdef public object payload
-    cdef public object _id  # None, or (id, purgatory, if_exists): few operations have one
+    cdef public object _id  # None, or (id, purgatory, if_exists): few operations have an id
 
 
 cdef inline bint settle_record(
     Handle handle, const OutcomeRecord *record, const char *value, uint64_t size, object shared, uint64_t arena
 ) except -1:
-    """Like settle(), with a record of a report. `shared` is the value if it has more than INLINE_MAX bytes."""
+    """Like settle(), with a record of a report. A value of more than INLINE_MAX bytes is given as `shared`, too."""
     if handle.kept != NULL:
         return False
     if not is_usual(record, handle.command, size):
@@ -49,7 +49,7 @@ cdef struct Part:
 
 
 cdef class Rows(Promised):
-    """The outcomes by row: a column of records, a column of values, and a dict of all that is not a plain record."""
+    """The outcomes by row: a column of records, a column of values, and a dict of the other settlements."""
 
     cdef public object _link
     cdef public object _callbacks
@@ -60,10 +60,10 @@ cdef class Rows(Promised):
     cdef int64_t part_count
     cdef OutcomeRecord *cells  # a row without a record has the number 0
     cdef PyObject **column
-    cdef uint64_t arena  # of the records
+    cdef uint64_t arena  # the arena of all records in `cells`
     cdef dict others  # {row: settlement}: local errors, and records of another arena
     cdef readonly set _unseen  # rows that a grant has completed, and at which no caller has looked
-    cdef public int64_t listed  # how many of its rows are in `grants` of settle_all
+    cdef public int64_t listed  # how many rows of this batch are in `grants` of settle_all
 
     cdef inline int64_t find(self, uint64_t command) noexcept:
         cdef int64_t at = self.part_count, row

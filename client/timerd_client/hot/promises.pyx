@@ -1,7 +1,8 @@
 """Promises: one operation (`Handle`), or the rows of a batch (`Rows`).
 
-A request makes one object, and its outcome a block of bytes (`kept`). The garbage collector knows no Handle. A callback
-may be part of a cycle, but only until the operation settles: then the callbacks are called and dropped.
+A request makes one object, and its outcome makes a block of bytes (`kept`). The garbage collector does not track a
+Handle. A callback may be part of a cycle, but only until the operation settles: then the callbacks are called and
+dropped.
 """
 
 cimport cython
@@ -110,9 +111,9 @@ cdef class Handle(Promised):
 
 
 def without_collector(type made not None):
-    """Python gives the objects of its classes a header for the collector. Without it an object has 16 bytes less.
+    """Objects of Python classes have a header for the garbage collector. Without the header they are 16 bytes smaller.
 
-    CPython supports such types ("a non GC dynamic type" in its subtype_dealloc). `made` has no fields besides Handle's.
+    CPython supports such types ("a non GC dynamic type" in subtype_dealloc). `made` may add no fields to Handle's.
     """
     cdef PyTypeObject *changed = <PyTypeObject *>made
     if not issubclass(made, Handle) or changed.tp_basicsize != sizeof(Handle):
@@ -183,7 +184,7 @@ cdef class Rows(Promised):
         if self.left == 0:
             return False
         if row >= 0:
-            if row in self.others or self.cells[row].number:  # a repetition after an interrupt
+            if row in self.others or self.cells[row].number:  # settled before: repeated after an interrupt
                 return False
             self.others[row] = settlement
         return self.settle_one()
@@ -217,7 +218,7 @@ cdef class Rows(Promised):
         for row in range(self.rows):
             if self.cells[row].number == 0:
                 return False
-        if self.rows:  # else there are no cells
+        if self.rows:  # otherwise there are no cells
             memcpy(to, self.cells, self.rows * sizeof(OutcomeRecord))
         return True
 
@@ -240,12 +241,12 @@ cdef class Rows(Promised):
 
 
 cdef inline object value_of(Rows rows, int64_t row):
-    """The value of a row, with the codes of failed keys behind it."""
+    """The value of a row, followed by the codes of failed keys."""
     return _EMPTY if rows.column[row] == NULL else <object>rows.column[row]
 
 
 cdef inline object own_value_of(Rows rows, int64_t row):
-    """The value of a row alone."""
+    """The value of a row, without the codes of failed keys."""
     value = value_of(rows, row)
     return value[:rows.cells[row].value_length] if rows.cells[row].flags & OUTCOME_FLAG_HAS_FAILURES else value
 
@@ -258,7 +259,7 @@ cdef char *room_in(bytearray into, Py_ssize_t at, Py_ssize_t records) except NUL
 
 
 cdef bint join_records(list settlements, bytearray into, Py_ssize_t at) except -1:
-    """Like copy_records, for any settlements, in a buffer that has room for them."""
+    """Like copy_records, for settlements of any form, into a buffer that has room for their records."""
     records = [one[0] for one in settlements if one is not None and one[0] is not None]
     if len(records) < len(settlements):
         return False

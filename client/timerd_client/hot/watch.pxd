@@ -1,7 +1,7 @@
-"""The keys and the condition of a registration, read into C values, and written as a command has them.
+"""The keys and the condition of a registration: read into C values, and written into a command.
 
-read_keys() takes one key, and a tuple, list or dict of keys. Its result is certain. It answers "no" for anything else
-(an iterator, 17 keys, a key twice), and the general path takes that or raises the error.
+read_keys() takes one key, or a tuple, list or dict of keys. It returns None for anything else (an iterator, 17 keys, a
+key twice): the general path takes such keys, or raises the error.
 """
 
 from cpython.dict cimport PyDict_Next
@@ -17,13 +17,13 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    #define FAST_KEYS_MAX 16 /* each key is compared with all before it: more keys need a set, on the general path */
+    #define FAST_KEYS_MAX 16 /* each key is compared with all earlier keys; with more keys, a set is quicker */
     """
     const int FAST_KEYS_MAX
 
 
 cdef struct WatchKey:
-    const char *name  # in the caller's key
+    const char *name  # points into the caller's key
     Py_ssize_t size
     uint64_t target
     uint8_t kind
@@ -35,13 +35,16 @@ cdef struct Watch:
     uint32_t needed
     uint32_t at_least  # the caller's number; 0 = all keys
     uint64_t total
-    uint64_t size  # in a command
+    uint64_t size  # bytes of the keys in a command
     uint8_t condition
     bint has_targets
 
 
 cdef inline bint read_condition(object when, object any_key, object condition, object kind, Watch *watch) except -1:
-    """Take the condition `when`, if the fast path does. `any_key` is ANY; the classes are When and Condition."""
+    """Read the condition `when`. Returns whether the fast path takes it.
+
+    `any_key` is ANY; `condition` and `kind` are the classes When and Condition.
+    """
     cdef tuple parts
     if when is any_key:
         watch.condition, watch.at_least, watch.total = CONDITION_AT_LEAST, 1, 0
@@ -80,7 +83,7 @@ cdef inline bint add_key(Watch *watch, object name) except -1:
 
 
 cdef inline bint add_target(Watch *watch, object target) except -1:
-    """The last key is a watermark's, if there is a target."""
+    """Make the last key a watermark key, if there is a target. Returns whether the fast path takes the target."""
     cdef WatchKey *key = watch.keys + (watch.count - 1)
     if target is None:
         return True
@@ -97,9 +100,9 @@ cdef inline bint add_target(Watch *watch, object target) except -1:
 
 
 cdef inline object read_keys(object keys, Watch *watch):
-    """The keys as an operation names them: one key, or a tuple; None = they are for the general path.
+    """The keys as an operation has them: one key, or a tuple. None = only the general path takes these keys.
 
-    The condition is there already. `watch` points into the keys, so it is good as long as the result lives.
+    The condition was read before. `watch` points into the keys, so it is valid as long as the result lives.
     """
     cdef PyObject *name
     cdef PyObject *target
@@ -131,7 +134,7 @@ cdef inline object read_keys(object keys, Watch *watch):
 
 
 cdef inline void write_watch(char *to, const Watch *watch) noexcept nogil:
-    """Write the keys as a command has them: size, kind, the target if there is one, name."""
+    """Write the keys as a command has them: for each key its size, its kind, the target if there is one, its name."""
     cdef const WatchKey *key
     cdef uint32_t at
     for at in range(watch.count):

@@ -16,9 +16,9 @@ logger = logging.getLogger("timerd_client")
 
 
 class LinkBase(Line):
-    """A link as its parts know it. It derives from Line because the hot path reads its lock, clock and flags.
+    """A link as its parts know it. It derives from Line because the hot path reads the lock, the clock and the flags.
 
-    No part keeps the lock: a fork and the end of the process replace it.
+    No part may keep a reference to the lock: a fork and the end of the process replace the lock.
     """
 
     def __init__(self, protocol: Protocol, now_ns: Callable[[], int]) -> None:
@@ -29,7 +29,7 @@ class LinkBase(Line):
         self.has_no_thread = False  # the caller makes the passes that a thread of the link would make
 
     def check_open(self) -> None:
-        """Raises ClosedError if no more commands are issued."""
+        """Raises ClosedError if the link issues no more commands."""
         if self.sealed:
             self.refuse_closed()
 
@@ -43,7 +43,7 @@ class LinkBase(Line):
         self.sealed = self.closed = True
 
     def drive(self, seconds: float) -> None:
-        """The process ends: let passes go on for `seconds`. Without a thread or loop, the caller makes them."""
+        """Let passes go on for `seconds` at the end of the process. Without a thread or loop, make passes here."""
         native.sleep(seconds)
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
@@ -52,19 +52,19 @@ class LinkBase(Line):
 
 
 class Use:
-    """A client and its purgatories share this, and nothing else refers to it. When it is gone, the link may end."""
+    """A client and its purgatories share this object; nothing else refers to it. When it is freed, the link may end."""
 
     __slots__ = ("__weakref__",)
 
 
 class Users:
-    """Knows whether the link still has users."""
+    """Whether the link still has users: clients and purgatories."""
 
     def __init__(self) -> None:
         self._use: weakref.ref[Use] | None = None
 
     def begin(self, on_end: Callable[[], None] | None = None) -> Use:
-        """The caller keeps the result for as long as it uses the link. `on_end` is called in any thread."""
+        """The caller keeps the result while it uses the link. `on_end` is called after that, in any thread."""
         made = Use()
         self._use = weakref.ref(made, None if on_end is None else lambda _: on_end())
         return made

@@ -1,7 +1,7 @@
 """Columns in, columns out: `register_many` and `fire_many` need no object and no lock for each operation.
 
-hot/ encodes commands and takes outcomes, row by row. A column that does not fit into the window is sent in parts of
-CHUNK rows. Each part waits for room as a single call does. Rows with ids or an orphans policy are encoded one by one.
+hot/ encodes commands and takes outcomes, row by row. Columns are sent in parts of up to CHUNK rows, as far as the
+window has room. Each part waits for room like a single call. Rows with ids or an orphans policy are encoded one by one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CANCELLED = int(State.CANCELLED.value)
 
 
 class Row:
-    """One operation of a batch: `batch[3]`. It has no callbacks and is not awaited; the batch as a whole is."""
+    """One operation of a batch: `batch[3]`. Callbacks and `await` are for the whole batch."""
 
     __slots__ = ("_batch", "index")
 
@@ -85,7 +85,7 @@ class Row:
         return None if ids is None else ids.ids[self.index]
 
     def done(self) -> bool:
-        """Whether it has settled."""
+        """Whether the operation has settled."""
         return self._taken() is not None
 
     def outcome(self) -> Outcome | None:
@@ -94,14 +94,14 @@ class Row:
         return None if settlement is None else Outcome(self.keys, self.payload, settlement)
 
     def _taken(self) -> RawSettlement | None:
-        """The settlement, for a caller: from now on it has been looked at."""
+        """The settlement, for a caller: this counts as a look at the outcome."""
         if self._batch.settlement(self.index) is None:
             return None
         self._batch._unseen.discard(self.index)
-        return self._batch.settlement(self.index)  # until it had been looked at, close() might revoke it
+        return self._batch.settlement(self.index)  # read again: before the look, close() may have revoked it
 
     def cancel(self) -> None:
-        """Cancel it. Returns at once, and does nothing if it has settled."""
+        """Cancel the operation, unless it has settled. Returns at once."""
         self._batch._cancel([self.index])
 
     def __repr__(self) -> str:
@@ -118,16 +118,17 @@ class Named(NamedTuple):
 
 
 class Batch(OneProcess, Rows, Promise):
-    """Many operations that were registered at once. All columns that it gives have the order of the registrations.
+    """Many operations that were registered at once. All results are columns in the order of the registrations.
 
-    It is a sequence of `Row`. It belongs to the process that has registered it, any thread may use it, and it cannot be
-    pickled. Dropping it leaves the operations pending. Limited events that complete them then go to others.
+    A batch is a sequence of `Row`. It belongs to the process that has registered it, any thread may use it, and it
+    cannot be pickled. Dropping it leaves the operations pending. A limited event that completes one of them after that
+    goes to another operation.
 
-    It derives from Rows: settled rows notify the batch, and two objects would refer to each other for that.
+    Batch derives from Rows, because settled rows notify the batch: two objects would refer to each other.
     """
 
     __slots__ = ("_durations_ns", "_ids", "_keys", "_payloads", "_registered_ns")
-    IN_PLACE = "give the outcomes, or register with ids= and give those"
+    IN_PLACE = "give the outcomes, or register with ids= and give the ids"
     _link: Link
 
     def __init__(
@@ -156,7 +157,7 @@ class Batch(OneProcess, Rows, Promise):
         return Subject(ids[row], purgatory, len(self._payload(row)), keeps=if_exists == "keep")
 
     def due_ns(self, command: int) -> int:
-        """The deadline of one of its operations, for the protocol."""
+        """The deadline of one operation of the batch, for the protocol."""
         durations_ns, row = self._durations_ns, self.row_of(command)
         assert row >= 0, f"command {command} is in none of the parts"
         return deadline_after(self._registered_ns, durations_ns if isinstance(durations_ns, int) else durations_ns[row])
@@ -188,11 +189,11 @@ class Batch(OneProcess, Rows, Promise):
         return f"<{public_name(self)} {self.settled()} of {len(self)} settled>"
 
     def last_command(self) -> int:
-        """The largest command number of its registrations; 0 = it has none."""
+        """The largest command number of the registrations; 0 = the batch is empty."""
         return max(self.commands(), default=0)
 
     def cancel(self) -> None:
-        """Cancel all that are pending. Returns at once. Raises ClosedError."""
+        """Cancel all pending operations of the batch. Returns at once. Raises ClosedError."""
         self._cancel(range(len(self)))
 
     def refused(self) -> list[Row]:
@@ -201,7 +202,7 @@ class Batch(OneProcess, Rows, Promise):
         return [row for row in self if not states[row.index] and _is_refused(row)]
 
     def _cancel(self, rows: Sequence[int]) -> None:
-        """Cancel those of the rows that are pending."""
+        """Cancel the pending operations among these rows."""
         numbers = list(self.commands())
         withdraw(self._link, [numbers[row] for row in rows if row < len(numbers) and self.settlement(row) is None])
 
@@ -250,14 +251,14 @@ class Batch(OneProcess, Rows, Promise):
 
     @property
     def registered_ns(self) -> int:
-        """When register_many() was called (CLOCK_MONOTONIC, ns). All deadlines count from then."""
+        """When register_many() was called (CLOCK_MONOTONIC, ns). All deadlines count from this time."""
         return self._registered_ns
 
     def settled(self) -> int:
-        """How many have settled so far."""
+        """How many operations have settled so far."""
         return len(self._keys) - self.left
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 
     def outcomes(self, *given: Any, **named: Any) -> object:
         """The outcomes, in input order; raises TimeoutError."""
@@ -266,15 +267,15 @@ class Batch(OneProcess, Rows, Promise):
         """The states alone, in input order; raises TimeoutError."""
 
     def values(self, *given: Any, **named: Any) -> object:
-        """The values of the events that settled them, in input order; raises TimeoutError."""
+        """The values of the events that settled the operations, in input order; raises TimeoutError."""
 
     def completed(self, *given: Any, **named: Any) -> object:
-        """How many completed; raises TimeoutError."""
+        """How many operations completed; raises TimeoutError."""
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """Cancel all that are pending, and wait for their outcomes; how many of the batch were cancelled.
+        """Cancel all pending operations, and wait for their outcomes. Returns how many of the batch were cancelled.
 
-        Raises TimerdUnavailableError after `timeout` s.
+        Raises TimerdUnavailableError after `timeout` seconds.
         """
 
 
@@ -340,7 +341,7 @@ def _payload_column(payloads: Sequence[Payload] | Payload, rows: int, what: str)
 def register_many(
     surface: Surface[Any, Any], batch: type[BatchT], keys: Sequence[Keys], call: str, given: BatchArguments
 ) -> BatchT:
-    """See `Purgatory.register_many`. `call` was given the arguments."""
+    """See `Purgatory.register_many`. `call` is the name of the call that got the arguments."""
     arguments = BATCH.of(call, given)
     link = surface._live()
     registered_ns = link.now_ns()
@@ -389,12 +390,12 @@ def _asked(
     timeouts: Sequence[Timeout],
     payloads: Sequence[bytes] | bytes,
 ) -> list[Registration]:
-    """The rows that are encoded one by one, all checked."""
+    """Check and encode all rows, one by one. Returns their registrations."""
     group = surface._protocol.session.identity.group
     ids, if_exists = arguments["ids"], arguments["if_exists"]
     shared: Any = {name: value for name, value in arguments.items() if name in REGISTRATION.defaults}
     given = REGISTRATION.of(call, shared)
-    given["since"] = None  # it has been checked, and goes into each command
+    given["since"] = None  # the mark was checked before, and goes into each command later
 
     def row(at: int) -> Registration:
         id = None if ids is None else ids[at]
@@ -423,7 +424,7 @@ def _issue_singly(
             ledger.pending[number] = made
             if one.id_hash:
                 holder = ledger.ids.find(ledger.pending, surface._name, one.id_hash)
-                if holder is None or arguments["if_exists"] == "replace":  # else the daemon will refuse it
+                if holder is None or arguments["if_exists"] == "replace":  # otherwise the daemon will refuse it
                     ledger.ids.add(ledger.pending, surface._name, one.id_hash, number)
             link.wake_if_due(ledger.issued)
 

@@ -21,7 +21,7 @@ from .base import LinkBase, logger
 
 
 class Passes(Interface):
-    """Makes the passes of a link, and looks at descriptors in between: a thread or a loop."""
+    """Makes the passes of a link, and watches descriptors: a thread or a loop."""
 
     def watch(self, descriptor: int) -> None:
         """Call `Link.readable` when this descriptor is readable."""
@@ -37,9 +37,9 @@ class Passes(Interface):
 
 
 class Connection:
-    """The connection to one daemon. It knows no operation. The code that makes the link's passes receives and ticks.
+    """The connection to one daemon. It knows no operations. Only the passes of the link call `receive_some` and `tick`.
 
-    A thread that holds the lock may send.
+    Any thread that holds the lock may send.
     """
 
     def __init__(self, link: LinkBase, paths: InstancePaths, sockets: Sockets) -> None:
@@ -47,16 +47,16 @@ class Connection:
         self._link = link
         self._protocol = link.protocol
         self.paths = paths
-        self.reader: ArenaReader | None = None  # of the mapped arena
-        self.mapped = 0  # the arena that was tried last, by its incarnation
+        self.reader: ArenaReader | None = None  # reads the mapped arena
+        self.mapped = 0  # incarnation of the arena that was mapped last, or could not be mapped
         self.unsent: bytes | None = None  # a frame that had no room
         self.losses = 0  # how often the daemon was lost
-        self._lost_ns = 0  # since when the daemon is lost, for the log; 0 = it is not lost
+        self._lost_ns = 0  # when the last frame came before the loss, for the log; 0 = the daemon is not lost
         self._resets = 0
         self._use_sockets(sockets)
 
     def begin(self, passes: Passes) -> None:
-        """From now on these passes receive, also from the sockets of a daemon that is found later."""
+        """Let these passes receive from now on, also from the sockets of a daemon that is found later."""
         self.passes = passes
         passes.watch_sockets()
 
@@ -66,23 +66,23 @@ class Connection:
         self.lifeline = sockets.lifeline
 
     def expect(self, purgatories: Sequence[str]) -> None:
-        """Calls are made before the connection: the first HELLO names these purgatories.
+        """Prepare for calls before the connection: the first HELLO will name these purgatories.
 
-        The present arena is mapped before the daemon names it, so that the marks of such calls are exact.
+        The present arena is mapped before the daemon has named it, so that the marks of such calls are exact.
         """
         for purgatory in purgatories:
             self._protocol.session.name_later(purgatory)
         try:
             self.reader = self.sockets.map_arena()
         except (TimerdError, OSError):
-            return  # there is none: such calls count from the first event of the daemon's arena
+            return  # there is no arena: for such calls all events of the daemon's arena count
         self.mapped = self._protocol.session.arena = self.reader.header().incarnation
         self._protocol.ledger.use_arena(self.reader.words, NEWEST_WORD)
 
     # its state, for callers -------------------------------------------------------------------------------------------
 
     def may_answer(self) -> bool:
-        """Whether the daemon may answer: not if it was not found, and not while it is lost."""
+        """Whether the daemon may answer: it was found, and is not lost."""
         return not self._is_hopeless() and self._protocol.state not in (LinkState.LOST, LinkState.CLOSED)
 
     def _is_hopeless(self) -> bool:
@@ -96,7 +96,7 @@ class Connection:
     def refuse_lost(self) -> None:
         """Raises TimerdUnavailableError if the daemon is lost, ClosedError if the link is closed. With the lock held.
 
-        So a question is asked only if it may be answered.
+        Called before a question, so that nobody waits for an answer that cannot come.
         """
         self._link.check_open()
         if self._is_hopeless():
@@ -122,7 +122,7 @@ class Connection:
     # frames -----------------------------------------------------------------------------------------------------------
 
     def send_some(self, now_ns: int) -> bool:
-        """Send the next frame. Returns whether there may be more to send: False also if the socket is full."""
+        """Send the next frame. Returns whether to call this again: False if nothing is left, or the socket is full."""
         with self._link.lock:
             while self._protocol.session.subscriptions:
                 self.sockets.subscribe(self._protocol.session.subscriptions.popleft())
@@ -143,8 +143,8 @@ class Connection:
     def receive_some(self, *, outcomes: bool = True, answers: bool = True) -> bool:
         """Take all frames of the sockets. Returns whether there were any.
 
-        Without `outcomes` the XSUB is left out: another thread receives from it. Without `answers` the DEALER is left
-        out: the caller has looked at it already.
+        Without `outcomes` the XSUB is left out, because another thread receives from it. Without `answers` the DEALER
+        is left out, because the caller has just received from it.
         """
         link, protocol = self._link, self._protocol
         received = False
@@ -164,7 +164,7 @@ class Connection:
         return received
 
     def tick(self, now_ns: int) -> None:
-        """Do what is due by now."""
+        """Do everything that is due now."""
         link, protocol, sockets = self._link, self._protocol, self.sockets
         with link.lock:
             if now_ns >= sockets.due_ns:
@@ -180,13 +180,13 @@ class Connection:
             kind = "does not answer yet" if protocol.session.secret == NO_SESSION else "is lost"
             link.complain(
                 f"the daemon of instance {self.paths.instance!r} {kind}: silent for "
-                f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is there"
+                f"{(now_ns - self._lost_ns) / 1e9:.1f} s; calls are kept, and sent when the daemon is there"
             )
         if protocol.incoming.ready or protocol.incoming.complaints:
             self.received()
 
     def _move(self, late: LateSockets, found: Sockets) -> None:
-        """The daemon was found: use the sockets that lead there."""
+        """Use the sockets of the daemon that was found."""
         with self._link.lock:
             self._use_sockets(found)
             self.paths, self.unsent = late.paths, None
@@ -247,7 +247,7 @@ class Connection:
                     self._protocol.daemon_ended(now_ns)
 
     def _map_arena(self) -> None:
-        """Map the daemon's arena, so that marks are exact. Otherwise marks have the sequence of the last frame."""
+        """Map the daemon's arena, so that marks are exact. Without a map, marks have the sequence of the last frame."""
         protocol = self._protocol
         self.mapped = protocol.session.arena
         old, self.reader = self.reader, None

@@ -1,11 +1,11 @@
-"""The conversations of both faces, each written once: a generator yields steps, and a face waits for each.
+"""The conversations of both faces, each written once: a generator yields steps, and the face waits for each step.
 
     def flush(self, timeout):       drive(flows.flush(self._link, timeout))         # threaded: blocks
     async def flush(self, timeout): await drive(flows.flush(self._link, timeout))   # asyncio: awaits
 
-A flow yields a step, and goes on with the result of the step. `drive` of each face knows how to do every step: see
-threaded/link.py and aio/link.py. An error in a step ends the flow: its `finally` clauses run, and the caller gets the
-error.
+A flow yields a step, and goes on with the result of the step. Each face has a `drive` that does the steps: see
+threaded/link.py and aio/link.py. An error in a step ends the flow: the flow's `finally` clauses run, and the caller
+gets the error.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ AGAIN = (
     ErrorCode.MARK_TOO_OLD,
     ErrorCode.SESSION_GONE,
     ErrorCode.KEY_FAILED,
-)  # after these a waiter evaluates its predicate again
+)  # after these errors a waiter evaluates its predicate again
 WATERMARKS_KNOWN_MAX = 16_384  # keys of one purgatory whose records a client remembers
-ISSUED_AT_ONCE = 4_096  # commands that are issued in one go with the lock held
+ISSUED_AT_ONCE = 4_096  # how many commands are issued before the lock is released
 
 
 class Until(NamedTuple):
@@ -73,22 +73,20 @@ class Until(NamedTuple):
     link: Link
     condition: Callable[[], bool]
     seconds: float | None
-    then: Callable[[], Any] | None = (
-        None  # called before another thread may change anything; its result is given instead
-    )
+    then: Callable[[], Any] | None = None  # called before another thread can change anything; the step gives its result
     scope: Scope | None = None  # the request that ends the wait, with RequestEnded
-    one_of: object | None = None  # of the threads with the same object, one is woken at a time
+    one_of: object | None = None  # threads that give the same object are woken one at a time
 
 
 class Settles(NamedTuple):
-    """A step: wait until the promise has settled, `timeout` seconds at most. Gives whether it has."""
+    """A step: wait until the promise has settled, `timeout` seconds at most. Gives whether it has settled."""
 
     promise: Promise
     seconds: float | None
 
 
 class Evaluate(NamedTuple):
-    """A step: call the caller's function, and give its result. With asyncio it may be a coroutine function."""
+    """A step: call the user's function, and give its result. With asyncio it may be a coroutine function."""
 
     function: Callable[[], Any]
 
@@ -100,13 +98,13 @@ class Do(NamedTuple):
 
 
 class Room(NamedTuple):
-    """A step: wait for room in the window, with asyncio. A thread needs no step: it waits when it issues."""
+    """A step: with asyncio, wait for room in the window. A thread does nothing here: it waits when it issues."""
 
     link: Link
 
 
 class Finish(NamedTuple):
-    """A step: start no more handlers of named calls, and wait for those that run, `timeout` seconds at most."""
+    """A step: start no more handlers of named calls, and wait for running handlers, `timeout` seconds at most."""
 
     link: Link
     seconds: float
@@ -152,7 +150,7 @@ def connect(lazy: Lazy[LinkT], timeout: Patience | None) -> Flow[LinkT]:
 
 
 def ready(link: Link, timeout: Patience) -> Flow[None]:
-    """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
+    """Wait until the daemon has accepted this client. Raises the daemon's refusal, or TimerdUnavailableError."""
     protocol = link.protocol
 
     def error() -> TimerdError | None:
@@ -160,7 +158,7 @@ def ready(link: Link, timeout: Patience) -> Flow[None]:
             return None
         return protocol.refused or link.connection.unavailable(timeout)
 
-    # Under one lock: otherwise a repeated hello may be welcomed in between, and the refusal is gone.
+    # `error` runs under the same lock: otherwise a repeated hello may be accepted meanwhile, and the refusal is gone.
     refused = yield Until(
         link,
         lambda: protocol.state is LinkState.LIVE or protocol.refused is not None or link.closed,
@@ -176,12 +174,12 @@ def flush(link: Link, timeout: Patience) -> Flow[None]:
     seconds = patience_s(timeout)
     with link.lock:
         begun = link.flushes.begin()
-    # Under one lock: later losses do not belong to this flush.
+    # `end` runs under the same lock, because later losses do not belong to this flush.
     yield Until(link, lambda: link.flushes.is_done(begun), seconds, lambda: link.flushes.end(begun, timeout))
 
 
 def received(link: Link, number: int, timeout: Patience) -> Flow[None]:
-    """Wait until the daemon has answered for all commands up to this one. Raises TimerdUnavailableError."""
+    """Wait until the daemon has answered all commands up to this number. Raises TimerdUnavailableError."""
     outgoing = link.protocol.outgoing
     with link.lock:
         link.connection.refuse_lost()
@@ -204,7 +202,7 @@ def close(lazy: Lazy[Any], timeout: Patience) -> Flow[None]:
 
 
 def end(link: Link, timeout: Patience, flush_s: float | None = None) -> Flow[None]:
-    """Like close(), for a link alone: its client may make another one. The flush takes `flush_s` seconds at most."""
+    """Like close(), but only the link ends: its client may make a new link. The flush takes `flush_s` s at most."""
     seconds = patience_s(timeout)
     deadline = link.waiters.deadline(seconds)
     try:
@@ -213,13 +211,13 @@ def end(link: Link, timeout: Patience, flush_s: float | None = None) -> Flow[Non
         left = link.waiters.seconds_left(deadline) or 0.0
         yield from flush(link, left if flush_s is None else min(left, flush_s))
     except ClosedError:
-        pass  # another thread has closed it meanwhile
+        pass  # another thread has closed the link meanwhile
     finally:
         link.stop(seconds)
 
 
 def set_orphans(link: Link, policy: OrphanPolicy) -> Flow[int]:
-    """Give all operations that are pending now this policy, in parts. Returns their number."""
+    """Give this policy to all operations that are pending now, in parts. Returns how many got it."""
     orphans = orphans_of(policy, link.protocol.session.identity.group)
     ledger = link.protocol.ledger
     with link.lock:
@@ -240,7 +238,7 @@ def set_orphans(link: Link, policy: OrphanPolicy) -> Flow[int]:
 
 
 def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
-    """Have all owners that watch the key look, and wait until they have: see `Purgatory.check_and_complete`."""
+    """Ask all owners that watch the key to look, and wait until they have: see `Purgatory.check_and_complete`."""
     refuse_in_callback()
     seconds = patience_s(timeout)
     link = surface._live()
@@ -267,7 +265,7 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
 
 
 def watermark(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int | None]:
-    """A key's watermark: from shared memory if its record there is known, else by asking the daemon."""
+    """A key's watermark: read from shared memory if the key's record is known, otherwise asked from the daemon."""
     encoded, seconds, link = key_bytes(key), patience_s(timeout), surface._live()
     known = surface._watermarks
     if (place := known.get(encoded)) is not None:
@@ -288,13 +286,13 @@ def watermark(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[i
 
 
 def _watermark_at(link: Link, arena: int, index: int, hash: int) -> int | None:
-    """The watermark in a record of that arena, read from shared memory; None: ask the daemon."""
+    """The watermark in a record of this arena, read from shared memory. None: the caller must ask the daemon."""
     reader = link.connection.reader
     if reader is None or arena != link.connection.mapped:
         return None
     try:
         return reader.watermark_at(index, hash)
-    except ValueError:  # another thread has closed it: the arena is another one
+    except ValueError:  # another thread has closed the reader, because there is a new arena
         return None
 
 
@@ -353,7 +351,7 @@ def value_or_lost(value: Value) -> Value:
 
 
 def is_known(outcome: Outcome | None) -> bool:
-    """Whether the daemon has settled the wait. Raises any error after which evaluating again does not help."""
+    """Whether the daemon has settled the operation. Raises errors after which evaluating again would not help."""
     if outcome is None or outcome.state is State.UNAVAILABLE:
         return False
     raise_unless_again(outcome)
@@ -361,7 +359,7 @@ def is_known(outcome: Outcome | None) -> bool:
 
 
 def raise_unless_again(outcome: Outcome) -> None:
-    """Raise an outcome's error, except after an event, an expiry or a lost mark: a waiter then evaluates again."""
+    """Raise an outcome's error, unless the waiter should evaluate again: after an event, an expiry or a lost mark."""
     if outcome.state is State.FAILED and isinstance(outcome.error, TimerdError) and outcome.error.code not in AGAIN:
         raise outcome.error
 
@@ -377,9 +375,9 @@ Together = tuple[Surface[Any, Any], Key, Payload]
 
 
 def fire_together(link: Link, events: Sequence[Together], timeout: Patience) -> Flow[list[int]]:
-    """Fire (purgatory, key, value) in one frame. Returns the positions of events whose value has no room.
+    """Fire (purgatory, key, value) in one frame. Returns the positions of events whose value had no room.
 
-    Raises TimerdUnavailableError after `timeout` s. Raises the error of a wrong event before it sends anything.
+    Raises TimerdUnavailableError after `timeout` s. If an event is wrong, raises its error and sends nothing.
     """
     given: list[Together] = each("events", column("event", events), lambda event: _event_of(link, event))
     commands = each("events", given, _command_of)
@@ -412,7 +410,7 @@ def _event_of(link: Link, event: object) -> Together:
             "client itself"
         )
     if event[0]._live() is not link:
-        raise InvalidValueError(f"{shown(event[0])} is another client's, and one frame is one client's: take its own")
+        raise InvalidValueError(f"{shown(event[0])} belongs to another client; a frame has events of one client")
     return event
 
 

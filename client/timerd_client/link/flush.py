@@ -1,4 +1,4 @@
-"""Flushes of a link: each waits until all earlier commands are applied, and raises if some were refused or lost."""
+"""Flushes of a link. A flush waits until all earlier commands are applied, and raises an error if some were not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .sender import Sender
 class Flush(NamedTuple):
     """A flush that has begun."""
 
-    command: int  # until this command is applied, and all answers up to it were received
-    maker: bytes  # incarnation of the client: with another one the flush is over
-    reported: int  # how many of `commands_unknown` earlier flushes have raised
+    command: int  # the flush waits until this command is applied, and all answers up to it were received
+    maker: bytes  # incarnation of the client; when the client gets a new one, the flush is over
+    reported: int  # how many of `commands_unknown` earlier flushes have reported
 
 
 class Flushes:
@@ -31,7 +31,7 @@ class Flushes:
         self._reported_unknown = self._reported_refused = 0
 
     def begin(self) -> Flush:
-        """Begin a flush of all that was issued so far. Raises ClosedError."""
+        """Begin a flush of all commands that were issued so far. Raises ClosedError."""
         if self._link.closed:
             self._link.refuse_closed()
         self._sender.do_chores()
@@ -45,7 +45,7 @@ class Flushes:
         return protocol.outgoing.answered >= flush.command or is_over
 
     def end(self, flush: Flush, timeout: Patience) -> None:
-        """Raises SessionGoneError if nobody knows which commands were applied.
+        """End a flush. Raises SessionGoneError if it is not known which commands were applied.
 
         Raises TimerdUnavailableError if the flush is not done, or the first refusal of a command without an operation.
         """
@@ -56,7 +56,7 @@ class Flushes:
             raise SessionGoneError(
                 "commands that were unacknowledged when the daemon of instance "
                 f"{self._connection.paths.instance!r} lost sight of this client: {unknown}. Whether they were applied "
-                "is unknown; repeat those that may be applied twice"
+                "is unknown; repeat only commands that may be applied twice"
             )
         if not self.is_done(flush):
             missing = unacknowledged(flush.command - outgoing.answered)

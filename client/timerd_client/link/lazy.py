@@ -1,10 +1,10 @@
 """The link of a client: made at the first use, and made anew in a forked child and after the end of its loop.
 
     client = td.Client()        # gunicorn's master, or a module: no file, no thread
-    client.fire("inbox/7")      # a worker: now there is a link, of this process's own
+    client.fire("inbox/7")      # a worker: now the worker has a link of its own
 
-A client and its purgatories share one Lazy. They ask it for the link when the one that they have is sealed: so a call
-of the fast path costs no look-up. Nothing here waits for a daemon.
+A client and its purgatories share one Lazy. They ask the Lazy for a link only when their present link is sealed, so a
+call of the fast path takes no look-up. Nothing here waits for a daemon.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from .withdrawals import withdraw
 
 LinkT = TypeVar("LinkT", bound=Link)
 
-# The newest opener makes every link of this process, from (make, target, purgatories) of `Lazy`. See timerd.testing.
+# If there are openers, the newest makes all links of this process, from a Lazy's (make, target, purgatories). See
+# timerd.testing.
 openers: list[Callable[[Callable[..., Any], Target, list[str]], Any]] = []
 _all: weakref.WeakSet[Lazy[Any]] = weakref.WeakSet()
 _inherited: list[object] = []  # the parent's links: kept, never closed
@@ -63,7 +64,7 @@ class Lazy(Generic[LinkT]):
         """`make` makes a link of (paths, protocol, sockets, purgatories=names)."""
         self.target = target
         self.closed = False
-        self.purgatories: list[str] = []  # those that were named, without the default one
+        self.purgatories: list[str] = []  # names of purgatories that were used, without "default"
         self._make = make
         self._lock = lock()
         self._link = made
@@ -81,7 +82,7 @@ class Lazy(Generic[LinkT]):
         return instance_name(self.target.instance)
 
     def link(self) -> LinkT:
-        """The link, which is made now if there is none. Raises ClosedError, ResourceLimitError."""
+        """The link. It is made now if there is none. Raises ClosedError, ResourceLimitError."""
         link = self._link
         if link is not None and not link.is_outlived():
             return link
@@ -97,7 +98,7 @@ class Lazy(Generic[LinkT]):
             return self._open(late.paths, lambda: late.found or late)
 
     def open(self, paths: InstancePaths) -> LinkT:
-        """Make the link to the daemon that was found there. Raises ClosedError, ResourceLimitError."""
+        """Make the link to the daemon at these paths. Raises ClosedError, ResourceLimitError."""
         with self._lock:
             return self._open(paths, lambda: make_sockets(self.target.transport, paths))
 
@@ -124,13 +125,13 @@ class Lazy(Generic[LinkT]):
             raise ClosedError("this client is closed: close() was called; make another one, or use td.client()")
 
     def close(self) -> LinkT | None:
-        """From now on, make no link. Returns the present link, if there is one."""
+        """Make no links from now on. Returns the present link, if there is one."""
         with self._lock:
             self.closed = True
             return self._link
 
     def forked(self) -> None:
-        """In a forked child: the link is the parent's."""
+        """In a forked child: forget the link, which belongs to the parent."""
         self._lock = lock()
         if self._link is not None:
             _inherited.append((self._link, self._use))
@@ -138,7 +139,7 @@ class Lazy(Generic[LinkT]):
 
 
 class CommonClient(Generic[LinkT]):
-    """The common base of the clients of both faces, beside their purgatory and their group."""
+    """The common base of both faces' clients, without the calls of a purgatory and of a group."""
 
     _lazy: Lazy[LinkT]
 
@@ -151,23 +152,23 @@ class CommonClient(Generic[LinkT]):
 
     @CLIENT.shown
     def __init__(self, instance: str | None = None, **arguments: Unpack[ClientArguments]) -> None:
-        """A client of that instance (default: $TIMERD_INSTANCE, else "default").
+        """A client of an instance (default: $TIMERD_INSTANCE, else "default").
 
         `group` is a named set of clients. Named calls, and operations that the group has adopted, are delivered to one
-        live member. `orphans` says what becomes of this client's operations when its process
-        dies: "cancel", "keep" (they run on, and their outcomes go to nobody) or "group" (its group adopts them).
-        `autostart` starts the instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for
+        live member. `orphans` says what becomes of this client's operations when its process dies: "cancel", "keep"
+        (they stay pending, and nobody gets their outcomes) or "group" (the client's group adopts them). `autostart`
+        starts the instance's daemon if none runs; such a daemon ends 10 s after its last client. `name` is a label for
         `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
         $TIMERD_RUNTIME_DIR, else the standard places).
 
-        A live process may be silent, as in a handler that keeps the GIL. Its unfinished calls and outcomes stay this
-        client's for `takeover` seconds of silence. Then other members of its group get them (default: 300; from 2 to
-        3600; a time below the daemon's lease counts as the lease). The calls of a process that has ended or is stopped
-        do not wait for that.
+        A live process may be silent, for example in a handler that keeps the GIL. The client keeps its unfinished calls
+        and outcomes for `takeover` seconds of silence. Then other members of the group get them (default: 300; from 2
+        to 3600; a time below the daemon's lease counts as the lease). If the process has ended or is stopped, other
+        members get them earlier.
 
-        `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread. Outcomes
-        arrive sooner, and cost less at up to some 10,000 operations a second (default: $TIMERD_TRANSPORT, else
-        "zeromq").
+        `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread. With "unix",
+        outcomes arrive sooner, and need less CPU at up to some 10,000 operations a second (default: $TIMERD_TRANSPORT,
+        else "zeromq").
 
         Raises InvalidNameError, InvalidValueError, NotAMemberError (orphans="group" without a group),
         TimeoutOutOfRangeError (`takeover`).
@@ -176,7 +177,7 @@ class CommonClient(Generic[LinkT]):
 
     @classmethod
     def _over(cls, link: LinkT | None, target: Target | None = None) -> Self:
-        """A client of that target, with that link if there is one already."""
+        """A client of this target, with this link if it is given."""
         client = cls.__new__(cls)
         client._take(cls._lazy_to(target or target_of("Client", None, {}), link))
         return client
@@ -188,12 +189,12 @@ class CommonClient(Generic[LinkT]):
 
     @property
     def instance(self) -> str:
-        """The name of its instance."""
+        """The name of the client's instance."""
         return self._lazy.instance
 
     @property
     def group(self) -> str | None:
-        """The group of which it is a member, or None."""
+        """The group of which the client is a member, or None."""
         return self._lazy.target.group
 
     @property
@@ -221,7 +222,7 @@ class CommonClient(Generic[LinkT]):
 
     @property
     def incarnation(self) -> bytes:
-        """The 16 bytes that name this client at the daemon; others after the daemon has forgotten it."""
+        """The 16 bytes that name this client at the daemon. They change when the daemon has forgotten the client."""
         return self._live().protocol.session.incarnation
 
     def stats(self) -> Statistics:
@@ -231,7 +232,7 @@ class CommonClient(Generic[LinkT]):
             return link.protocol.statistics()
 
     def cancel_all(self) -> None:
-        """Cancel all operations that this client has pending, in every purgatory. Returns at once."""
+        """Cancel all pending operations of this client, in every purgatory. Returns at once."""
         link = self._live()
         with link.lock:
             pending = list(link.protocol.ledger.pending)
@@ -247,30 +248,34 @@ class CommonClient(Generic[LinkT]):
     def __repr__(self) -> str:
         return f"<Client of {self.instance!r} {self.state.value}>"
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 
     def ready(self, *given: Any, **named: Any) -> object:
-        """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
+        """Wait until the daemon has accepted this client. Raises the daemon's refusal, or TimerdUnavailableError."""
 
     def purgatory(self, *given: Any, **named: Any) -> object:
-        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
+        """The purgatory with this name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
 
         Before the connection it returns at once. Later it asks the daemon: TimerdUnavailableError after `timeout` s.
         """
 
     def ping(self, *given: Any, **named: Any) -> object:
-        """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError, at once if it is lost."""
+        """Ask the daemon for an answer. Returns how many seconds that took.
+
+        Raises TimerdUnavailableError after `timeout` seconds, or at once if the daemon is lost.
+        """
 
     def fire_together_wait(self, *given: Any, **named: Any) -> object:
-        """Fire (purgatory, key, value) of several purgatories in one frame: they all arrive, or none does.
+        """Fire (purgatory, key, value) of several purgatories in one frame: all events arrive, or none does.
 
-        Returns the positions of those for whose values the arena had no room; the others are applied, in their order,
-        before any other command. Raises TimerdUnavailableError after `timeout` s: then that is unknown. The events and
-        their values have to fit into one frame (4 MiB, and 128 KiB with transport="unix").
+        Returns the positions of the events for whose values the arena had no room. The other events are applied, in
+        their order, before any other command. Raises TimerdUnavailableError after `timeout` s: then it is not known
+        which were applied. The events and their values have to fit into one frame (4 MiB, and 128 KiB with
+        transport="unix").
         """
 
     def set_orphans(self, *given: Any, **named: Any) -> object:
-        """Set what becomes of the pending operations when this client ends: "cancel", "keep" or "group".
+        """Set the policy of all pending operations, for the end of this client: "cancel", "keep" or "group".
 
         Later registrations have the policy of the client. Raises NotAMemberError, ClosedError, BackpressureError.
         """
@@ -278,20 +283,21 @@ class CommonClient(Generic[LinkT]):
     def flush(self, *given: Any, **named: Any) -> object:
         """Wait until everything issued so far has been applied. Raises TimerdUnavailableError after `timeout` s.
 
-        Raises SessionGoneError if the daemon has forgotten this client since the last flush: it is then unknown what
-        was applied. Raises a refusal (ArenaFullError, QuotaExceededError) of a command that has no operation to settle:
-        `fire`, `advance`, `fail` and the like, or a deadline or policy that was changed without waiting. Each error
-        names the number of its commands. If there are several refusals, the first one is raised, and the log has all.
+        Raises SessionGoneError if the daemon has forgotten this client since the last flush: then it is not known which
+        commands were applied. Raises the refusal (ArenaFullError, QuotaExceededError) of a command without an operation
+        to settle: `fire`, `advance`, `fail` and the like, or a deadline or policy that was changed without waiting.
+        Each error says how many commands it is about. If there are several refusals, the first one is raised, and the
+        log has all.
         """
 
     def close(self, *given: Any, **named: Any) -> object:
         """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
 
-        Once the handlers have returned, calls in other threads raise ClosedError; earlier calls are waited for. Pending
-        operations follow the orphans policy at the daemon, and fail here with ClosedError. Raises
-        TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown, and refusals
-        as flush() does. The client is closed all the same. At the end of a `with` block that raises an error, these
-        errors are logged instead.
+        When the handlers have returned, new calls raise ClosedError; this waits for earlier calls. Pending operations
+        follow the orphans policy at the daemon, and fail here with ClosedError. Raises TimerdUnavailableError if
+        commands are still unacknowledged, SessionGoneError if it is not known which commands were applied, and refusals
+        as flush() does. Even after an error, the client is closed. At the end of a `with` block that raises an error,
+        these errors are logged instead.
         """
 
 

@@ -42,7 +42,7 @@ class Wall:
         return time.time_ns()
 
     def watch(self) -> None:
-        """From the next pass on, look at the clock as soon as somebody sets it. With the lock held."""
+        """From the next pass on, notice as soon as somebody sets the clock. With the lock held."""
         self._link.sender.in_next_pass(self._arm)
 
     def _arm(self) -> None:
@@ -56,7 +56,7 @@ class Wall:
         return self._alarm is not None and self._alarm.fileno() == descriptor
 
     def was_set(self) -> None:
-        """The clock was set: wake the callers that wait, so that they look at it."""
+        """The clock was set: wake the callers that wait, so that they look at the clock."""
         if self._alarm is not None:
             self._alarm.read()
         with self._link.lock:
@@ -117,7 +117,7 @@ class Link(LinkBase):
         return self._pid != os.getpid()
 
     def use(self) -> Use:
-        """The caller keeps the result for as long as it uses this link."""
+        """The caller keeps the result while it uses this link."""
         return self._users.begin()
 
     def is_abandoned(self) -> bool:
@@ -127,7 +127,7 @@ class Link(LinkBase):
         )
 
     def seal(self) -> None:
-        """Issue nothing more: further calls raise ClosedError. A flush can still wait for what was issued before."""
+        """Issue no more commands: further calls raise ClosedError. A flush can still wait for earlier commands."""
         with self.lock:
             self.sealed = True
             self.waiters.notify_locked()  # for callers that wait for room

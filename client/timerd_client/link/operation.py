@@ -1,4 +1,4 @@
-"""One operation, as its owner holds it."""
+"""The handle of one operation, which its owner holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBER_AT: Final = offset_of(OutcomeRecord, "number")
 
 
 def grant_of(settlement: RawSettlement | None) -> int:
-    """The number of an outcome that a limited event has completed; 0 = it is another one, or none."""
+    """The number of the outcome, if a limited event has completed the operation; otherwise 0."""
     record = None if settlement is None else settlement[0]
     if record is None or not record[_FLAGS_AT] & OutcomeFlag.GRANTED:
         return 0
@@ -38,15 +38,16 @@ def grant_of(settlement: RawSettlement | None) -> int:
 class Operation(OneProcess, Handle, Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `cancel()`, `await`. `register()` makes it.
 
-    It belongs to the process that has registered it: a forked child gets ClosedError. Any thread may use it. It cannot
-    be pickled; give `id=` where another process is to name it. Dropping the handle leaves the operation pending. If a
-    limited event completes it then, or nobody has looked at that before, the event goes to another (docs/api.md).
+    A handle belongs to the process that has registered the operation: a forked child gets ClosedError. Any thread may
+    use it. It cannot be pickled: register with `id=`, and another process can name the operation by this id. Dropping
+    the handle leaves the operation pending. If a limited event completes an operation without a handle, or nobody
+    looked at the outcome before the handle was dropped, the event goes to another operation (docs/api.md).
 
-    It derives from Handle, because a second object would cost a third of the instructions of `register`.
+    Operation derives from Handle, because a second object would add a third to the instructions of `register`.
     """
 
     __slots__ = ()
-    IN_PLACE = "register with id=, and give that"
+    IN_PLACE = "register with id=, and give the id"
     _link: Link
     _id: tuple[Key, str, str] | None  # its id, purgatory, and if_exists
 
@@ -69,7 +70,7 @@ class Operation(OneProcess, Handle, Promise):
         return self._outcome() if self._has_settled() else None
 
     def _outcome(self) -> Outcome:
-        """The outcome, at which the caller looks with this. It is settled."""
+        """The outcome of a settled operation, for a caller: this counts as a look at it."""
         outcome = Outcome(self.keys, self.payload, NOT_TAKEN)
         outcome._settlement = self._taken  # last: see `_taken`
         return outcome
@@ -79,19 +80,19 @@ class Operation(OneProcess, Handle, Promise):
         state = "PENDING" if settlement is None else state_of(settlement).name
         return f"<{public_name(self)} {shown(self._names)} {state}>"
 
-    # commands about it, shared by both faces
+    # commands about the operation, shared by both faces
 
     def cancel(self) -> None:
-        """Cancel it. Returns at once, and does nothing if it has settled. See `cancel_wait`. Raises ClosedError."""
+        """Cancel the operation, unless it has settled. Returns at once: see `cancel_wait`. Raises ClosedError."""
         if not self._has_settled():
             withdraw(self._link, [self.command])
 
     def reschedule(self, delay: Timeout) -> None:
-        """Give it a new deadline, `delay` seconds from now; None = none. Returns at once: see `reschedule_wait`."""
+        """Set a new deadline, `delay` seconds from now; None = no deadline. Returns at once: see `reschedule_wait`."""
         self._send_reschedule(delay, None)
 
     def set_orphans(self, policy: OrphanPolicy) -> None:
-        """Set what becomes of it when this process dies: "cancel", "keep" or "group". Applies while it is pending."""
+        """Set the policy of a pending operation for the death of this process: "cancel", "keep" or "group"."""
         orphans = orphans_of(policy, self._link.protocol.session.identity.group)
         if not self._has_settled():
             self._link.sender.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
@@ -101,12 +102,12 @@ class Operation(OneProcess, Handle, Promise):
         return self.deadline_ns
 
     def move(self, deadline_ns: int) -> None:
-        """This client has asked for another deadline. With the lock held."""
+        """Note the new deadline for which this client has asked. With the lock held."""
         self.deadline_ns = deadline_ns
         self._link.protocol.moved(self.command, deadline_ns)
 
     def _withdrawn(self) -> bool:
-        """Whether cancel() has cancelled it. Raises TimerdUnavailableError if that is unknown."""
+        """Whether cancel() has cancelled the operation. Raises TimerdUnavailableError if this is not known."""
         outcome = Outcome(self.keys, self.payload, self._settlement)
         if outcome.state is State.UNAVAILABLE:
             outcome.unwrap()
@@ -118,11 +119,11 @@ class Operation(OneProcess, Handle, Promise):
         return end_wait(self._link, [self.command])
 
     def _give_back(self) -> None:
-        """Withdraw it, because its caller has stopped waiting: a limited event on its way goes to another."""
+        """Withdraw the operation, because its caller no longer waits: a limited event goes to another operation."""
         give_back(self._link, self.command, lambda: grant_of(self._settlement))
 
     def _send_reschedule(self, delay: Timeout, reply: Reply | None) -> bool:
-        """Send a new deadline; False if it has settled already, as far as this client knows."""
+        """Send a new deadline. Returns False if this client knows that the operation has settled."""
         duration_ns = timeout_ns(delay, "delay")
         link = self._link
         with link.lock:
@@ -145,42 +146,45 @@ class Operation(OneProcess, Handle, Promise):
             self.move(deadline_after(registered_ns, duration_ns))
         return True
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 
     def result(self, *given: Any, **named: Any) -> object:
-        """Wait for the outcome; raises TimeoutError if it has not settled after `timeout` seconds.
+        """Wait for the outcome. Raises TimeoutError if the operation has not settled after `timeout` seconds.
 
-        While the daemon is lost, an operation settles as UNAVAILABLE a second after its deadline. Without a deadline it
-        waits until the daemon is back.
+        While the daemon is lost, an operation settles as UNAVAILABLE a second after its deadline. An operation without
+        a deadline stays pending until the daemon is back.
         """
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """Cancel it and wait for its outcome. True if it was cancelled, False if it had settled otherwise before.
+        """Cancel the operation and wait. True if it was cancelled, False if it had settled otherwise before.
 
-        After False, `outcome()` is its outcome. Raises TimerdUnavailableError after `timeout` s, or if it has settled
-        as UNAVAILABLE.
+        After False, `outcome()` is the outcome. Raises TimerdUnavailableError after `timeout` seconds, or if the
+        operation has settled as UNAVAILABLE.
         """
 
     def reschedule_wait(self, *given: Any, **named: Any) -> object:
-        """`reschedule`, and whether it was pending still. Raises TimerdUnavailableError after `timeout` s."""
+        """As `reschedule`; returns whether the operation was still pending.
+
+        Raises TimerdUnavailableError after `timeout` seconds.
+        """
 
 
 class _Named(Protocol):
     """A purgatory, which cancels and reschedules by an id."""
 
     def cancel(self, id: Key) -> None:
-        """Cancel."""
+        """Cancel the operation with this id."""
 
     def reschedule(self, id: Key, delay: Timeout) -> None:
-        """Give it a new deadline."""
+        """Give the operation with this id a new deadline."""
 
 
 class GroupOperation:
     """An operation of the group. Its outcome goes to one live member, through `client.outcomes()`, and not here.
 
-    So the handle has no `result()`. It names the operation by its id, as any process of the group may:
-    `client.cancel(id)`, `client.reschedule(id, delay)`, and `cancel_wait` and `reschedule_wait`. Any thread may use it.
-    Dropping it leaves the operation pending, and so does the end of this process.
+    So the handle has no `result()`. It names the operation by its id. Any process of the group can do the same:
+    `client.cancel(id)`, `client.reschedule(id, delay)`, and `cancel_wait` and `reschedule_wait`. Any thread may use the
+    handle. Dropping it leaves the operation pending, and so does the end of this process.
     """
 
     __slots__ = ("_surface", "id", "keys", "payload")
@@ -188,15 +192,15 @@ class GroupOperation:
     def __init__(self, surface: _Named, keys: tuple[Key, ...], id: Key, payload: bytes) -> None:
         self._surface = surface
         self.keys = keys
-        self.id = id  # the one that was given, or one of its own
+        self.id = id  # as it was given, or a new id
         self.payload = payload
 
     def cancel(self) -> None:
-        """Cancel it. Returns at once, and does nothing if it has settled: see `client.cancel_wait(id)`."""
+        """Cancel the operation, unless it has settled. Returns at once: see `client.cancel_wait(id)`."""
         self._surface.cancel(self.id)
 
     def reschedule(self, delay: Timeout) -> None:
-        """Give it a new deadline, `delay` s from now; None = none. Returns at once."""
+        """Set a new deadline, `delay` s from now; None = no deadline. Returns at once."""
         self._surface.reschedule(self.id, delay)
 
     def __repr__(self) -> str:

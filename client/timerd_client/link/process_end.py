@@ -1,14 +1,14 @@
-"""The end of a process: unsent commands are flushed, and from then on each call waits until it is applied.
+"""The end of a process: unsent commands are flushed, and after that each call waits until its command is applied.
 
     atexit.register(lambda: td.client().fire("bye"))    # arrives, whether this runs before the flush or after it
 
 Handlers of atexit, finalizers of multiprocessing and flushes of loggers run in an order that nobody can know. So the
-end closes no client. This module has handlers, too, and the first of them to run flushes all clients. After that, each
-call that has left the lock of its link waits until its commands are applied. Each frame says that the process is
-leaving. So the daemon takes the end of the connection for a goodbye.
+end of the process closes no client. This module has such handlers, too, and the first of them to run flushes all
+clients. After that, each call that releases the lock of its link waits until its commands are applied. Each frame says
+that the process is leaving. So the daemon takes the end of the connection for a goodbye.
 
-Before 3.13, CPython runs no handlers of atexit in a forked child of multiprocessing. Since 3.13 it clears them there.
-So a process registers with both, atexit and multiprocessing, when it makes its first link.
+Before 3.13, CPython runs no handlers of atexit in a forked child of multiprocessing. Since 3.13 it clears the handlers
+in such a child. So a process registers with both, atexit and multiprocessing, when it makes its first link.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ from .base import logger
 from .link import Link, links
 from .questions import query
 
-PATIENCE_S: Final = 2.0  # with daemons that do not answer: in sum, over all clients and calls of a process that ends
-GOODBYE_S: Final = 0.2  # for the answer to "this process is leaving", where nothing else is waited for
-LOCK_S: Final = 1.0  # for the lock of a link: a thread that the end of the process has stopped may hold it
+PATIENCE_S: Final = 2.0  # how long an ending process waits for silent daemons, over all clients and calls
+GOODBYE_S: Final = 0.2  # how long it waits for the answer to "this process is leaving", after everything else
+LOCK_S: Final = 1.0  # how long it waits for a link's lock: a thread that the end has stopped may hold the lock
 PAUSE_FIRST_S: Final = 0.00005
 PAUSE_LAST_S: Final = 0.001
 PRIORITY: Final = -100  # among the finalizers of multiprocessing: late, after its children have been joined
 
 
 class LastLock:
-    """The lock of a link whose process ends. A thread that has left it waits until all issued commands are applied."""
+    """The lock of a link whose process ends. A thread that releases it waits until all issued commands are applied."""
 
     def __init__(self, lock: threading.Lock, settle: Callable[[], None]) -> None:
         self._lock = lock
         self._settle = settle
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As of any lock. Raises TimerdUnavailableError if a wait without a limit takes too long."""
+        """Like any lock, but raises TimerdUnavailableError if a wait without a limit takes too long."""
         if not blocking or timeout >= 0:
             return self._lock.acquire(blocking, timeout)
         if not self._lock.acquire(timeout=LOCK_S):
-            raise TimerdUnavailableError("the process ends, and has stopped a thread in the middle of a call")
+            raise TimerdUnavailableError("the process ends, and a thread was stopped in the middle of a call")
         return True
 
     def release(self) -> None:
-        """As of any lock."""
+        """Like any lock."""
         self._lock.release()
 
     def locked(self) -> bool:
-        """As of any lock."""
+        """Like any lock."""
         return self._lock.locked()
 
     def __enter__(self) -> bool:
@@ -84,42 +84,42 @@ class ProcessEnd:
     def __init__(self) -> None:
         self._is_armed = False
         self._has_begun = False
-        self._patience_s = PATIENCE_S  # what is left of it
+        self._patience_s = PATIENCE_S  # the part of this time that is left
         self._losses: dict[Link, int] = {}  # how often commands of a link were lost
-        self._flushing: set[int] = set()  # threads that wait already: their passes take locks, too
+        self._flushing: set[int] = set()  # threads that are in flush(): their passes take locks, too
 
     def watch(self, link: Link) -> None:
-        """A link was made. If the end has begun, its calls wait."""
+        """A link was made. If the end of the process has begun, calls of this link wait."""
         self._arm()
         if self._has_begun or link.has_no_thread or main_has_ended() or _is_exiting():
             self._take(link)
 
     def forked(self) -> None:
-        """In a forked child: forget the parent's end. The child has one of its own."""
+        """In a forked child: forget the state of the parent's end. The child ends by itself."""
         self._is_armed = False
         self._patience_s = PATIENCE_S
         self._losses.clear()
         self._flushing.clear()
 
     def _arm(self) -> None:
-        """Have this process call `_begin` when it ends."""
+        """Register `_begin`, so that this process calls it when it ends."""
         if self._is_armed:
             return
         self._is_armed = True
-        atexit.unregister(self._begin)  # a child has the registration of its parent, or its clearing
+        atexit.unregister(self._begin)  # a child may have inherited the registration of its parent
         atexit.register(self._begin)
-        util: Any = sys.modules.get("multiprocessing.util")  # if it was not loaded, this is no child of multiprocessing
+        util: Any = sys.modules.get("multiprocessing.util")  # a child of multiprocessing has always loaded this
         if hasattr(util, "Finalize"):
             util.Finalize(None, self._begin, exitpriority=PRIORITY)
             util.register_after_fork(self, ProcessEnd._arm_again)
 
     def _arm_again(self) -> None:
-        """In a forked child of multiprocessing: it has just cleared what the hooks of the fork have registered."""
+        """Register again in a forked child of multiprocessing, which has just cleared all registrations."""
         self._is_armed = False
         self._arm()
 
     def _begin(self) -> None:
-        """Wait for handlers that run, and flush all clients. From now on each call waits."""
+        """Wait for running handlers, and flush all clients. From now on each call waits until it is applied."""
         self._has_begun = True
         new = [link for link in list(links) if not (link.closed or link.ends_with_process)]
         for link in new:
@@ -133,7 +133,7 @@ class ProcessEnd:
             end_transports()
 
     def _take(self, link: Link) -> None:
-        """From now on its calls wait until they are applied, and its frames say that the process is leaving."""
+        """From now on, calls of this link wait until they are applied, and frames say that the process is leaving."""
         if link.ends_with_process:
             return
         link.ends_with_process = True
@@ -147,7 +147,7 @@ class ProcessEnd:
             self.flush([link])
 
     def flush(self, ending: Collection[Link]) -> None:
-        """Wait until all commands of these links are applied, as long as the patience lasts. Say what is lost."""
+        """Wait until all commands of these links are applied, as long as the patience lasts. Report lost commands."""
         began, me = monotonic(), ident()
         self._flushing.add(me)
         try:
@@ -166,9 +166,9 @@ class ProcessEnd:
 
     @staticmethod
     def _wait(ending: Collection[Link], is_done: Callable[[Link], bool], silence_s: float) -> bool:
-        """Wait until `is_done` for these links; False: no frame has come for `silence_s`, or time is over.
+        """Wait until `is_done` for these links. Returns False if no frame came for `silence_s`, or the time is over.
 
-        A daemon that is known to be lost is not waited for at all, and one that answers for CLOSE_TIMEOUT_S.
+        It does not wait for a daemon that is known to be lost, and CLOSE_TIMEOUT_S at most for a daemon that answers.
         """
         waiting = list(ending)
         began = heard = monotonic()
@@ -190,7 +190,7 @@ class ProcessEnd:
         return True
 
     def _say_lost(self, link: Link) -> None:
-        """One line for what was lost so far, and one for all that follows."""
+        """Report a loss: with a full message the first time, with a short message the second time, then never."""
         before = self._losses.get(link, 0)
         self._losses[link] = before + 1
         if before < 2:
@@ -209,7 +209,7 @@ def _is_applied(link: Link) -> bool:
 
 
 def _hasten(link: Link) -> None:
-    """Have all issued commands sent now, and confirmed at once."""
+    """Send all issued commands now, and ask the daemon to confirm them at once."""
     if not _is_applied(link) and link.lock.acquire(timeout=LOCK_S):
         try:
             link.sender.confirm_locked()
@@ -218,7 +218,7 @@ def _hasten(link: Link) -> None:
 
 
 def _goodbye(link: Link) -> Any:
-    """Ask the daemon something, in a frame that says that the process is leaving; the reply, or None."""
+    """Ask the daemon for an answer, in a frame that says that the process is leaving. Returns the reply, or None."""
     with suppress(TimerdError):
         return query(link, {"query": "ping"})
     return None
@@ -239,7 +239,7 @@ def _loss(link: Link) -> str:
 
 
 def say(link: Link, what: str) -> None:
-    """Log it, and write it to stderr if the log does not go there."""
+    """Log a message, and write it to stderr if the log does not go there."""
     is_shown = _reaches_stderr(logger)
     link.complain(what)
     if not is_shown and sys.stderr is not None:
@@ -247,7 +247,7 @@ def say(link: Link, what: str) -> None:
 
 
 def _reaches_stderr(of: logging.Logger) -> bool:
-    """Whether its warnings reach stderr."""
+    """Whether warnings of this logger reach stderr."""
     level: logging.Logger | None = of
     if not of.isEnabledFor(logging.WARNING):
         return False

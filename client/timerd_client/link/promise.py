@@ -1,4 +1,4 @@
-"""Something that the daemon settles later: an operation, a batch of them, an answer.
+"""Something that the daemon settles later: an operation, a batch of operations, an answer.
 
 A promise has one slot for its settlement and one for its callbacks. Both change with the link's lock held (threaded
 face) or in its loop (asyncio face). Callbacks run without the lock, in the link's thread or loop. They must not block.
@@ -42,7 +42,7 @@ def _level_of_caller() -> int:
 
 
 def _wakes(callback: Any) -> bool | None:
-    """Whether a callback wakes a waiting caller; None = it is a user's own callback."""
+    """Whether a callback wakes a waiting caller; None = it is a user's callback."""
     owner = getattr(callback, "__self__", callback)
     if isinstance(owner, GreenCallback):
         owner = owner.callback
@@ -56,13 +56,13 @@ class Promise(Promised):
     _link: Link
 
     def subject(self, command: int) -> Subject:
-        """The subject of that command, for the message of a refusal."""
+        """The subject of this command, for the message of a refusal."""
         return NO_SUBJECT
 
     def notify(self) -> None:
-        """Run the callbacks. An error in one is logged, and the others still run.
+        """Run the callbacks. An error in a callback is logged, and the other callbacks still run.
 
-        A user's callback counts as a look at the outcome, unless a caller waits for it as well: then the caller looks.
+        A user's callback counts as a look at the outcome, unless a caller is waiting, too: then the caller will look.
         """
         callbacks, self._callbacks = self._callbacks, None
         if callbacks and self._unseen:
@@ -79,9 +79,9 @@ class Promise(Promised):
             self._link.complain(f"callback {callback!r} failed", error)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback(self)` when this has settled; at once if it has already. The callback must not block.
+        """Call `callback(self)` when this has settled; at once if it has settled already. The callback must not block.
 
-        It runs in the client's thread or loop; with gevent in a greenlet of its own. An error in it is logged.
+        It runs in the client's thread or loop, with gevent in a new greenlet. An error in the callback is logged.
         """
         callback_of(callback)
         if not self._add(self._link.waiters.callback(callback)):
@@ -96,8 +96,8 @@ class Promise(Promised):
     def _add(self, callback: Callable[[Any], object]) -> bool:
         with self._link.lock:
             if self._link.closed and not self._has_settled():
-                # It is still pending, so close() has not settled it: it was made before a fork.
-                self._abandon(ClosedError("its client was made before a fork; it can only settle in the parent"))
+                # close() settles all promises of its process. So this pending promise was made before a fork.
+                self._abandon(ClosedError("the client was made before a fork: this can only settle in the parent"))
             if self._has_settled():
                 return False
             if self._callbacks is None:
@@ -106,7 +106,7 @@ class Promise(Promised):
             return True
 
     def _abandon(self, error: TimerdError) -> None:
-        """Settle it with an error, because the daemon will not. With the lock held."""
+        """Settle this with an error, because the daemon will not settle it. With the lock held."""
         self._settlement = local(error)
 
     def _remove(self, callback: Callable[[Any], object]) -> None:
@@ -133,12 +133,12 @@ class Promise(Promised):
         finally:
             if scope is not None:
                 scope.remove(gate.open)
-            if not self._has_settled():  # else its callbacks are dropped
+            if not self._has_settled():  # a settled promise has dropped its callbacks
                 self._remove(gate.open)
         return self._is_done_in(scope)
 
     def _is_done_in(self, scope: Scope | None) -> bool:
-        """After a wait: whether it has settled. If its request has ended, withdraws it, and raises RequestEnded."""
+        """After a wait: whether this has settled. If the request has ended, withdraw and raise RequestEnded."""
         if scope is not None:
             if scope.reason and self._end_wait():
                 raise scope.error()
@@ -148,17 +148,17 @@ class Promise(Promised):
         return self._has_settled()
 
     def _scope(self) -> Scope | None:
-        """The request whose end also ends a wait for this. None for an answer of the daemon."""
+        """The request whose end ends a wait for this, too. None for an answer of the daemon."""
         return None
 
     def _end_wait(self) -> bool:
-        """The request of its caller has ended: withdraw it. False: it has settled, and the caller gets the outcome."""
+        """Withdraw, because the caller's request has ended. False if this has settled: the caller gets the outcome."""
         return False
 
     def _wait_in_loop(self, timeout: Patience | None = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
         """Wait until it has settled, by `yield from` in a coroutine, `timeout` seconds at most. Returns whether it has.
 
-        If the coroutine is cancelled, the operation is withdrawn, because nobody else waits for it.
+        If the coroutine is cancelled, the operation is withdrawn, because nobody else waits for its outcome.
         """
         seconds = patience_s(timeout)
         if self._has_settled():
@@ -198,13 +198,13 @@ class Promise(Promised):
         return self._is_done_in(scope)
 
     def _give_back(self) -> None:
-        """The coroutine that waited for it was cancelled, so nobody waits for it."""
+        """Withdraw, because the coroutine that waited was cancelled, and nobody else waits."""
 
 
 def promises_of(operations: Iterable[PromiseT], kinds: tuple[type[Promise], ...], other: str) -> list[PromiseT]:
-    """Operations of these kinds, for which a caller waits together. Raises InvalidValueError.
+    """A list of the given operations. Raises InvalidValueError if one is not of these kinds.
 
-    `other` is the message for promises of the other face.
+    `other` is the end of the message for promises of the other face.
     """
     given = list(operations)
     for one in given:
@@ -217,7 +217,7 @@ def promises_of(operations: Iterable[PromiseT], kinds: tuple[type[Promise], ...]
 
 @contextmanager
 def withdrawing(promises: Iterable[Promise]) -> Iterator[None]:
-    """Withdraw all of these if the request of their caller ends in the block."""
+    """Withdraw all these promises if the caller's request ends in the block."""
     try:
         yield
     except RequestEnded:
@@ -251,11 +251,11 @@ class Reply(Promise):
         self.answer(None, error)
 
     def result(self) -> tuple[Any, TimerdError | None]:
-        """The answer and the refusal."""
+        """The answer, and the refusal or None."""
         return self._value, self._error
 
     def get(self) -> Any:
-        """The answer; raises the refusal."""
+        """The answer. Raises the refusal."""
         if self._error is not None:
             raise noted(self._error)
         return self._value

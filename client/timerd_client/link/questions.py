@@ -1,4 +1,4 @@
-"""Questions to the daemon. Each raises ClosedError, and TimerdUnavailableError if the daemon is lost."""
+"""Questions to the daemon. Each function raises ClosedError, and TimerdUnavailableError if the daemon is lost."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def ask(link: Link, question: dict[str, Any], asker: Answerable) -> None:
 
 
 def query(link: Link, question: dict[str, Any]) -> Reply:
-    """Send a question; its reply."""
+    """Send a question. Returns the reply."""
     reply = Reply(link)
     ask(link, question, reply)
     return reply
 
 
 def name_purgatory(link: Link, name: str) -> Reply | None:
-    """Have the daemon name a purgatory: by the first HELLO, or by a question if there is a session already.
+    """Get the index of a purgatory from the daemon: with the first HELLO, or by a question if there is a session.
 
-    Returns the reply to the question. None: there is nothing to wait for.
+    Returns the reply to the question, or None if there is nothing to wait for.
     """
     session = link.protocol.session
     with link.lock:
@@ -41,7 +41,7 @@ def name_purgatory(link: Link, name: str) -> Reply | None:
 
 
 def ask_purgatory(link: Link, name: str) -> Reply:
-    """Ask for the index of a purgatory, which is known when the reply has come."""
+    """Ask the daemon for the index of a purgatory. Returns the reply."""
     reply = Reply(link)
     ask(link, {"query": "purgatory", "name": name}, Naming(link.protocol.session, name, reply))
     return reply

@@ -1,4 +1,4 @@
-"""The arguments of a registration, checked and encoded once: for `register`, and for each row of `register_many`."""
+"""The arguments of a registration, checked and encoded: for `register`, and for single rows of `register_many`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ORPHANS_GIVEN = int(RegisterFlag.ORPHANS_GIVEN)
 
 
 class Registration(NamedTuple):
-    """All of a REGISTER but its purgatory, its mark and its time."""
+    """A REGISTER command without its purgatory, its mark and its time."""
 
     names: Key | tuple[Key, ...]  # as the caller gave them
     tail: bytes  # hash of the id, keys, payload
@@ -40,10 +40,10 @@ class Registration(NamedTuple):
     payload: bytes
     flags: int
     orphans: int
-    id_hash: bytes  # empty = it has no id
+    id_hash: bytes  # empty = no id
 
     def command(self, purgatory: int, flags: int, registered_ns: int, sequence: int, command: int) -> bytes:
-        """The command; `flags` are added to its own."""
+        """The complete command; `flags` are added to the registration's flags."""
         packed: bytes = pack_register(
             _REGISTER,
             purgatory,
@@ -64,7 +64,7 @@ class Registration(NamedTuple):
 
 
 def registration(keys: Keys, given: RegistrationArguments, group: str | None) -> Registration:
-    """Check and encode all arguments. `group` is the client's. Raises the named error of the wrong argument."""
+    """Check and encode all arguments. `group` is the client's group. A wrong argument raises its named error."""
     when, id, if_exists = given["when"], given["id"], given["if_exists"]
     orphans, since = given["orphans"], given["since"]
     names: Key | tuple[Key, ...]

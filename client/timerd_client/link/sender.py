@@ -18,21 +18,24 @@ class Sender:
         self._link = link
         self._protocol = link.protocol
         self._connection = connection
-        self.chores: deque[Callable[[], None]] = deque()  # for the next pass: the lock was taken
+        self.chores: deque[Callable[[], None]] = deque()  # for the next pass, because the lock was taken
 
     def make_room(self) -> None:
-        """With the lock held, in a full window: return when the window has room, or raise BackpressureError."""
+        """Return when the full window has room, or raise BackpressureError. With the lock held."""
         raise NotImplementedError
 
     def check_room(self, commands: int) -> None:
-        """Before a column is issued: raise BackpressureError if a call cannot wait for room for the whole column."""
+        """Before a column of commands: raise BackpressureError if there is no room for all and the call cannot wait."""
 
     def ring(self) -> None:
         """Start a pass soon. Needs no lock."""
         raise NotImplementedError
 
     def issue(self, command: bytes, purgatory: str | None = None) -> int:
-        """Issue a command for the purgatory of that name. Returns its number. Raises ClosedError, BackpressureError."""
+        """Issue a command, for the purgatory with this name. Returns the command's number.
+
+        Raises ClosedError, BackpressureError.
+        """
         with self._link.lock:
             return self.issue_locked(command, purgatory)
 
@@ -52,7 +55,7 @@ class Sender:
             self.make_room()
 
     def confirm_locked(self) -> None:
-        """A caller waits until all issued commands are applied. With the lock held."""
+        """Ask for a confirmation, because a caller waits until all issued commands are applied. With the lock held."""
         self._protocol.confirm()
         if self._protocol.wants_to_send():
             self._link.wake()
@@ -60,7 +63,7 @@ class Sender:
     def soon(self, chore: Callable[[], None]) -> None:
         """Do a chore with the lock held: now, or in the next pass if the lock is taken.
 
-        As an example, a garbage collection may end a generator in a thread that holds the lock already.
+        For example, a garbage collection may end a generator in a thread that holds the lock already.
         """
         if self._link.lock.acquire(blocking=False):
             try:
@@ -76,7 +79,7 @@ class Sender:
         self.ring()
 
     def do_chores(self) -> None:
-        """Do all that was left for this pass. With the lock held."""
+        """Do the chores that were left for this pass. With the lock held."""
         while self.chores:
             self.chores.popleft()()
 

@@ -1,8 +1,8 @@
 """The calls of a purgatory that do not wait: the threaded and the asyncio face share them.
 
-`register` and `fire` are the hot path. Where hot/ is compiled, it takes the calls of the fast path. Here all others are
-checked and encoded. Nothing is sent before everything has been checked. A call that finds its link sealed asks for the
-present one (lazy.py): before the first use, in a forked child, and when the loop of the last link has ended.
+`register` and `fire` are the hot path. hot/ takes calls with usual arguments. Here all other calls are checked and
+encoded. Nothing is sent before everything has been checked. A call whose link is sealed asks for the present link
+(lazy.py): before the first use, in a forked child, and when the loop of the last link has ended.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _FOR_GROUP = int(RegisterFlag.FOR_GROUP) | _WANTS_ANSWER
 class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     """A purgatory as a client sees it.
 
-    It derives from Caller, because looking up a Caller would cost 11 % of `register` and 17 % of `fire`.
+    Surface derives from Caller, because looking up a Caller would cost 11 % of `register` and 17 % of `fire`.
     """
 
     IN_PLACE = "make a client in each process, td.Client() or td.client()"
     IN_LOOP: ClassVar[bool]
-    """Whether it is of an asyncio client."""
+    """Whether this class belongs to the asyncio face."""
     _link: LinkT
 
     def __init__(self, lazy: Lazy[LinkT], name: str, operation: type[OperationT]) -> None:
         self._lazy = lazy
-        self._watermarks: dict[bytes, tuple[int, int, int]] = {}  # of keys: arena, index and hash of their records
+        self._watermarks: dict[bytes, tuple[int, int, int]] = {}  # by key: arena, index and hash of the key's record
         super().__init__(DORMANT, NO_LEDGER, {}, name, operation)
         if (made := lazy.made) is not None:
             self._bind(made)
@@ -61,7 +61,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         return link
 
     def _live(self) -> LinkT:
-        """The link of this process, which is made now if there is none. Raises ClosedError, ResourceLimitError."""
+        """The link of this process. It is made now if there is none. Raises ClosedError, ResourceLimitError."""
         link = self._link
         if not link.sealed:
             return link
@@ -89,26 +89,30 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         """Register an operation: it completes when its condition holds over `keys`, or expires after `timeout` s.
 
         `keys` are a key, several, or {key: watermark}. A timeout of None means no deadline. The deadline counts from
-        this call; it may be late, never early. `payload` stays with the operation. `since` is the mark from which
-        events count (default: now). `orphans` is what becomes of it when this process dies (default: that of the
-        client): "cancel", "keep" (it runs on) or "group" (it becomes the group's, and a member gets its outcome).
+        this call; an operation may expire late, never early. `payload` stays with the operation. `since` is the mark
+        from which events count (default: now). `orphans` says what becomes of the operation when this process dies
+        (default: the client's policy): "cancel", "keep" (it stays pending) or "group" (the client's group adopts it,
+        and a member gets its outcome).
 
-        `id` (1..255 bytes) makes it idempotent in its purgatory. If an operation of that id is pending, or has settled
-        lately, `if_exists` decides: "error" (this one fails with OperationExistsError), "keep" (the other one stays as
-        it is: its handle is returned if it is this client's own, else this one settles as KEPT), "replace", or
-        "replace_cancelled" (only a cancelled one is replaced).
+        `id` (1..255 bytes) makes the registration idempotent in its purgatory. If another operation with this id is
+        pending, or has settled lately, `if_exists` decides. "error": this operation fails with OperationExistsError.
+        "keep": the other operation stays; if it is this client's own, its handle is returned, otherwise this operation
+        settles as KEPT. "replace": this operation replaces the other. "replace_cancelled": it replaces only a cancelled
+        operation.
 
-        With `group=True` it belongs to this client's group from the start, and outlives this process. Its outcome goes
-        to one member of the group that is alive then, through `outcomes()`. The handle has no result, and a refusal is
-        raised by the next `flush()`. With orphans="group" the outcome comes here while this process lives.
+        With `group=True` the operation belongs to this client's group from the start, and outlives this process. Its
+        outcome goes through `outcomes()` to one member of the group that is alive then. The handle has no result, and
+        the next `flush()` raises a refusal. With orphans="group", in contrast, the outcome comes here while this
+        process lives.
 
-        Returns at once; `register_wait` waits until the daemon has accepted it. Raises the named error for a wrong
-        argument, BackpressureError, ClosedError. A refusal of the daemon (arena full, quota, id exists) settles the
-        operation as failed with that error.
+        Returns at once; `register_wait` waits until the daemon has accepted the operation. Raises the named error for a
+        wrong argument, BackpressureError, ClosedError. A refusal of the daemon (arena full, quota, id exists) settles
+        the operation as failed with this error.
 
-        Without a daemon registrations are kept, and sent when it is there. A second after its deadline an operation
-        then settles as UNAVAILABLE: its outcome is unknown. That is final here, and the client withdraws the operation
-        when the daemon is back. The deadline is that of this call, or of the last `reschedule` by this client.
+        While the daemon is not there, registrations are kept, and sent when it is back. Meanwhile an operation settles
+        as UNAVAILABLE a second after its deadline: its outcome is not known. This is final for this client, which
+        withdraws the operation when the daemon is back. The deadline is the one of this call, or of this client's last
+        `reschedule`.
         """
         if group is not False:
             if group is not True:
@@ -145,7 +149,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         return GroupOperation(self, names, named, asked.payload)
 
     def _marked_locked(self, since: Mark | None, maker: bytes, sequence: int, command: int) -> tuple[int, int, int]:
-        """The flags and the mark of a registration whose caller had that mark, before `ready_locked`."""
+        """The flags and the mark of a registration. `maker`, `sequence`, `command` were read before `ready_locked`."""
         if since is not None:
             return since.on_wire(self._ledger.arena, self._ledger.incarnation)
         if maker != self._ledger.incarnation:
@@ -162,10 +166,10 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         may_exceed: bool = False,
         looker: Looker | None = None,
     ) -> OperationT:
-        """Register what `call` was given. `reply` gets the answer.
+        """Register an operation with the arguments of `call`. `reply` gets the answer.
 
-        `may_exceed` the window: for a caller that cannot wait, once an operation. `looker` looks when an event has
-        come, under OWNED.
+        With `may_exceed`, the command may exceed the window, because the caller cannot wait. For an OWNED condition,
+        `looker` looks when an event has come.
         """
         link = self._live()
         arguments = REGISTRATION.of(call, given)
@@ -198,36 +202,37 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
                 link.protocol.incoming.lookers[number] = looker
             if asked.id_hash:
                 operation._id = (arguments["id"], self._name, arguments["if_exists"])  # type: ignore[assignment]
-                if holder is None or arguments["if_exists"] == "replace":  # else the daemon will refuse it
+                if holder is None or arguments["if_exists"] == "replace":  # otherwise the daemon will refuse it
                     ledger.ids.add(ledger.pending, self._name, asked.id_hash, number)
             link.wake_if_due(ledger.issued)
         return operation
 
     @takes_fire
     def fire(self, key: Key, *, value: Payload = b"", amount: int = 1, limit: int | None = None) -> None:
-        """Fire an event on a key. Returns at once; `fire_wait` gives the number of operations that it completed.
+        """Fire an event on a key. Returns at once; `fire_wait` returns the number of completed operations.
 
-        `value` goes to the operations that it completes. `amount` adds to the total of operations that wait for one.
-        With `limit` the event completes at most that number, in order of registration; later ones may have the rest.
-        Raises the named error for a wrong argument, BackpressureError, ClosedError. If the daemon refuses it (no room
-        in the arena for its value), that is logged, counted in `stats()`, and raised by the next flush() or close().
+        The operations that the event completes get its `value`. `amount` is added up for operations with a `total(n)`
+        condition. With `limit` the event completes at most `limit` operations, in the order of registration; later
+        registrations may get the rest. Raises the named error for a wrong argument, BackpressureError, ClosedError. If
+        the daemon refuses the event (no room in the arena for its value), the refusal is logged, counted in `stats()`,
+        and raised by the next flush() or close().
         """
         self._issue(self._fire_command(key, value, amount, limit, 0))
 
     def advance(self, key: Key, watermark: int) -> None:
-        """Raise the watermark of a key. Operations that wait for it, or for less, complete. `forget` removes it.
+        """Raise the watermark of a key. Operations that wait for this watermark, or for a lower one, complete.
 
-        A watermark that is lower than the present one changes nothing. Watermarks count against this client's quota:
-        the next flush() or close() raises a refusal (QuotaExceededError, ArenaFullError).
+        A watermark below the present one changes nothing. `forget` removes a watermark. Watermarks count against this
+        client's quota: the next flush() or close() raises a refusal (QuotaExceededError, ArenaFullError).
         """
         self._issue(self._key_command(CommandKind.ADVANCE, key, unsigned("watermark", watermark, U64_MAX)))
 
     def fail(self, key: Key, *, code: int = 0, value: Payload = b"") -> None:
-        """Settle a key as failed; operations whose condition can no longer hold fail with `code` and `value`."""
+        """Settle a key as failed. Operations whose condition can no longer hold fail with `code` and `value`."""
         self._issue(self._key_command(CommandKind.FAIL, key, unsigned("code", code, U32_MAX), value))
 
     def cancel(self, id: Key) -> None:
-        """Cancel the operation of that id, whichever process has registered it. Returns at once: see `cancel_wait`."""
+        """Cancel the operation with this id; any process may have registered it. Returns at once: see `cancel_wait`."""
         self._issue(self._cancel_id_command(id, 0))
 
     def cancel_for_key(self, key: Key) -> None:
@@ -235,22 +240,22 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         self._issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
 
     def reschedule(self, id: Key, delay: Timeout) -> None:
-        """Give the operation of that id a new deadline, `delay` s from now; None = none. See `reschedule_wait`."""
+        """Give the operation with this id a new deadline, `delay` s from now; None = none. See `reschedule_wait`."""
         self._reschedule_id(id, delay, None)
 
     def forget(self, key: Key) -> None:
-        """Remove the watermark of a key; settles nothing."""
+        """Remove the watermark of a key. No operation settles."""
         self._issue(self._key_command(CommandKind.FORGET, key))
 
     def mark(self) -> Mark:
-        """This moment in the history of events, for `register(since=)`. Mark first, then check, then register."""
+        """A mark of this moment in the history of events, for `register(since=)`. Mark, then check, then register."""
         link = self._live()
         with link.lock:
             if link.closed:
                 link.refuse_closed()
             return link.protocol.session.mark()
 
-    # encoded, for both faces
+    # encoding, for both faces
 
     def _issue(self, command: bytes) -> None:
         self._live().sender.issue(command, self._name)
@@ -266,7 +271,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     def _key_command(
         kind: CommandKind, key: Key, amount: int = 0, value: Payload = b"", limit: int = 0, flags: int = 0
     ) -> bytes:
-        """A command about a key. Its purgatory is set when it is issued."""
+        """A command about a key. The command's purgatory is set when it is issued."""
         encoded, body = key_bytes(key), payload_bytes(value, "value")
         length = KEY_COMMAND_SIZE + len(encoded) + len(body)
         fixed: bytes = pack_key(kind, 0, flags, len(encoded), length, amount, len(body), limit)
@@ -284,7 +289,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         return self._ask_numbered(command, id)[1]
 
     def _ask_numbered(self, command: bytes, id: Key | None = None) -> tuple[int, Reply]:
-        """Do the same, and give the command's number as well."""
+        """As `_ask`; returns the command's number, too."""
         link = self._live()
         reply = Reply(link, Subject(id, self._name))
         with link.lock:
@@ -311,7 +316,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         return reply
 
     def _reschedule_id(self, id: Key, delay: Timeout, reply: Reply | None) -> None:
-        """RESCHEDULE_ID. Raises TimerdUnavailableError if the daemon is lost and `reply` is to get an answer."""
+        """Send RESCHEDULE_ID. With a `reply`, raises TimerdUnavailableError if the daemon is lost."""
         link = self._live()
         registered_ns, duration_ns, hashed = link.now_ns(), timeout_ns(delay, "delay"), id_hash(id)
         command = operation_command(
@@ -335,52 +340,58 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     def __repr__(self) -> str:
         return f"<Purgatory {self._name!r} of {self._lazy.instance!r}>"
 
-    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 
     def register_wait(self, *given: Any, **named: Any) -> object:
-        """`register`, and wait until the daemon has accepted it. Raises the daemon's refusal.
+        """As `register`; returns when the daemon has accepted the operation. Raises the daemon's refusal.
 
         Raises TimerdUnavailableError after 5 s, or at once if the daemon is lost; then nothing stays registered.
         """
 
     def fire_wait(self, *given: Any, **named: Any) -> object:
-        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `timeout` s.
+        """As `fire`; returns the number of operations that the event completed.
 
-        After the error it may still be applied, like every call while the daemon is lost. So do not fire it again.
-        0 does not mean that it completes none: it also completes registrations that were called before and reach the
-        daemon after it, and these are not counted.
+        Raises TimerdUnavailableError after `timeout` s. After this error the event may still be applied, like every
+        call while the daemon is lost. So do not fire it again. A result of 0 does not mean that the event completes no
+        operation: registrations that were called before, and reach the daemon after the event, are not counted.
         """
 
     def cancel_for_key_wait(self, *given: Any, **named: Any) -> object:
-        """`cancel_for_key`, and the number of operations that it cancelled."""
+        """As `cancel_for_key`; returns the number of operations that were cancelled."""
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """`cancel`, and whether it has cancelled it. Raises UnknownOperationError if none of that id is pending."""
+        """As `cancel`; returns whether the operation was cancelled.
+
+        Raises UnknownOperationError if no operation with this id is pending.
+        """
 
     def reschedule_wait(self, *given: Any, **named: Any) -> object:
-        """`reschedule`, and whether it was done. Raises UnknownOperationError if none of that id is pending."""
+        """As `reschedule`; returns whether the operation has the new deadline.
+
+        Raises UnknownOperationError if no operation with this id is pending.
+        """
 
     def watermark(self, *given: Any, **named: Any) -> object:
-        """The watermark of a key, the highest offset that it was advanced to; None if it has none.
+        """The watermark of a key, the highest offset to which it was advanced; None if the key has no watermark.
 
-        The daemon is asked once where the key's record is; after that the value is read from shared memory, in about a
-        microsecond. The daemon is asked again while the key has no watermark, when it was forgotten, in another arena,
-        and where the arena cannot be mapped. Raises TimerdUnavailableError after `timeout` s.
+        The client asks the daemon once for the key's record; after that it reads the value from shared memory, in about
+        a microsecond. It asks again while the key has no watermark, when the watermark was forgotten, in another arena,
+        and if the arena cannot be mapped. Raises TimerdUnavailableError after `timeout` s.
         """
 
     def register_many(self, *given: Any, **named: Any) -> object:
-        """Register an operation for each of `keys`. Timeouts, payloads and ids are one for each, or one for all.
+        """Register an operation for each of `keys`. Give one timeout and one payload for all, or one for each.
 
-        The batch gives outcomes, states and values in the order of `keys`. `since` is the mark from which events count
-        for all of them (default: now). `ids`, `if_exists` and `orphans` are as in `register`; with "keep" a row whose
-        id is in use settles as KEPT.
+        The batch has outcomes, states and values in the order of `keys`. `since` is the mark from which events count
+        for all operations (default: now). `ids`, `if_exists` and `orphans` are as in `register`; with "keep" a row
+        whose id is in use settles as KEPT.
 
         In asyncio it raises BackpressureError, and sends nothing, if the window has no room for all:
         `await client.room(n)` before.
         """
 
     def register_many_wait(self, *given: Any, **named: Any) -> object:
-        """`register_many`, and wait until the daemon has answered for all. `batch.refused()` are those it refused.
+        """As `register_many`; returns when the daemon has answered all rows. `batch.refused()` has the refused rows.
 
         Raises TimerdUnavailableError after `receipt_timeout` s, or at once if the daemon is lost.
         """
@@ -390,53 +401,54 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
 
         In asyncio: `async for`.
 
-        A subscription sees each fire, advance and fail, and takes nothing: a limited event goes to those that wait for
-        it. Events come in their order, over all of its keys. `since` is the mark from which they count (default: now).
-        `buffer` is how many may wait until they are taken. The loop ends when none has come for `timeout` s.
+        A subscription sees each fire, advance and fail, and takes no event away: a limited event goes to operations.
+        Events come in their order, over all keys. `since` is the mark from which events count (default: now). `buffer`
+        is how many events may wait for the subscriber. The loop ends when no event has come for `timeout` s.
 
-        Where events may have been missed there is a Gap, and it goes on: the mark is too old, the daemon has another
-        arena, or the buffer was full. While the daemon is lost, it waits. Raises the named error for a wrong argument,
-        ClosedError. A refusal of the daemon (arena full, quota) is raised by the iteration.
+        A Gap stands where events may have been missed, and the subscription goes on after it: the mark is too old, the
+        daemon has another arena, or the buffer was full. While the daemon is lost, the subscription waits. Raises the
+        named error for a wrong argument, ClosedError. The iteration raises a refusal of the daemon (arena full, quota).
         """
 
     def fire_many(self, *given: Any, **named: Any) -> object:
-        """Fire each of `keys`, in order. Values and amounts are one for each, or one for all. Returns at once.
+        """Fire each of `keys`, in order. Give one value and amount for all, or one for each. Returns at once.
 
         In asyncio it raises BackpressureError, and sends nothing, if the window has no room for all:
         `await client.room(n)` before.
         """
 
     def wait_for(self, *given: Any, **named: Any) -> object:
-        """A condition variable across processes: until `predicate()` is true, or `timeout` s are over; its last value.
+        """A condition variable across processes: wait until `predicate()` is true, or `timeout` s are over.
 
-        The predicate (in asyncio also a coroutine function) is evaluated here, first at once and then after each event
-        on `keys`; no event is missed in between. After `timeout` it is evaluated once more. Raises
-        TimerdUnavailableError if it is false then, and no frame of the daemon comes for a second more: events are
-        unknown.
+        Returns the predicate's last value. The predicate (in asyncio also a coroutine function) is evaluated here, at
+        once and then after each event on `keys`; no event is missed in between. After `timeout` it is evaluated once
+        more. If it is false then, and no frame of the daemon comes for another second, this raises
+        TimerdUnavailableError, because events may be unknown.
 
         With `unavailable="poll"` a lost daemon is no error. While it is lost, the predicate is evaluated at intervals
-        that grow from `poll_interval` s to 1 s. When it is back, events are waited for again.
+        that grow from `poll_interval` s to 1 s. When the daemon is back, this waits for events again.
         """
 
     def try_complete_else_watch(self, *given: Any, **named: Any) -> object:
-        """Kafka's tryCompleteElseWatch: its owner evaluates the condition; the operation itself is returned.
+        """Kafka's tryCompleteElseWatch, for an operation whose owner evaluates the condition. Returns the operation.
 
-        `operation` is a DelayedOperation, or a function `try_complete`, in asyncio also a coroutine function. It is
-        called now, here. If it is false, the operation watches `keys` (10,000 at most) from the moment before that call
-        on: each fire, advance, fail and check on one of them calls it again, in the client's thread or loop. A limited
-        event passes the operation by. Several events may be one call. Until it is true, the operation keeps its timer,
-        its keys, its id and its orphans policy.
+        `operation` is a DelayedOperation, or a function `try_complete`, in asyncio also a coroutine function. This call
+        evaluates `try_complete` at once. If the result is false, the operation watches `keys` (10,000 at most), from
+        the moment before the evaluation on. Each fire, advance, fail and check on a key evaluates it again, in the
+        client's thread or loop; several events may share an evaluation. A limited event does not affect the operation.
+        Until `try_complete` is true, the operation keeps its timer, its keys, its id and its orphans policy.
 
-        With orphans="keep" or "group" the operation outlives this process. Nobody looks then, and it runs to its
-        deadline. While the daemon is lost nobody looks either. A second after its deadline the operation is
-        UNAVAILABLE, and no callback runs. Raises what `try_complete` raises in this call, and what `register` raises.
+        With orphans="keep" or "group" the operation outlives this process. After that nobody evaluates the condition,
+        and the operation expires at its deadline. While the daemon is lost, nobody evaluates either. A second after its
+        deadline the operation is UNAVAILABLE, and only `on_error` runs. Raises the errors of `try_complete` in this
+        call, and the errors of `register`.
         """
 
     def check_and_complete(self, *given: Any, **named: Any) -> object:
         """Kafka's checkAndComplete: in all processes, the owners that watch `key` look. Returns how many complete.
 
         Returns when every owner has looked. Raises CheckIncompleteError after `timeout` s: its `completed` is the
-        number so far, and the other owners still look. An operation whose registration reaches the daemon after the
-        check is looked at, and is neither waited for nor counted. In a callback of a delayed operation it raises
+        number so far, and the other owners still look. If a registration reaches the daemon after the check, its owner
+        looks, too, but this call neither waits for it nor counts it. In a callback of a delayed operation this raises
         RuntimeError.
         """

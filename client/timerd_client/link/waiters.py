@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Waiters:
-    """The waits of callers: gates, queues, callbacks, conditions. It knows no frame."""
+    """The waits of callers: gates, queues, callbacks, conditions. Nothing here knows frames."""
 
     def __init__(self, link: LinkBase) -> None:
         self._link = link
@@ -32,7 +32,7 @@ class Waiters:
         return SlicedQueue()
 
     def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
-        """A callback, wrapped so that it runs where the caller of the face expects it."""
+        """A callback, wrapped so that it runs where callers of this face expect it."""
         return callback
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
@@ -40,18 +40,18 @@ class Waiters:
         raise NotImplementedError
 
     def may_block(self) -> None:
-        """Raises RuntimeError if the calling thread would have to end the wait itself."""
+        """Raises RuntimeError if only the calling thread itself could end the wait."""
 
     def must_not_wait(self) -> bool:
         """Whether the caller receives for this link, so that it would wait for itself."""
         return False
 
     def notify_locked(self) -> None:
-        """With the lock held: wake all waiting callers, so that they look at their conditions."""
+        """Wake all waiting callers, so that they look at their conditions. With the lock held."""
         raise NotImplementedError
 
     def progressed_locked(self) -> None:
-        """With the lock held: there is something to take. With threads, wake one of the callers that wait for it."""
+        """There is something to take: with threads, wake one of the callers that wait for it. With the lock held."""
 
     def some_wait(self) -> bool:
         """Whether callers wait for the progress of the link."""
@@ -63,5 +63,5 @@ class Waiters:
         return None if seconds is None else self._link.now_ns() / 1e9 + seconds
 
     def seconds_left(self, deadline: float | None) -> float | None:
-        """The seconds that are left until then, at least 0."""
+        """The seconds that are left until the deadline, at least 0."""
         return None if deadline is None else max(0.0, deadline - self._link.now_ns() / 1e9)

@@ -15,7 +15,7 @@ from .link import Link
 def withdraw(link: Link, operations: Sequence[int]) -> None:
     """Cancel operations of this client, by command number. Raises ClosedError.
 
-    The commands may exceed the window, because the caller may be unable to wait. There are at most as many as there are
+    The commands may exceed the window, because the caller may be unable to wait. There are at most as many commands as
     registrations.
     """
     with link.lock:
@@ -26,7 +26,7 @@ def withdraw(link: Link, operations: Sequence[int]) -> None:
 
 
 def give_back(link: Link, registration: int, grant: Callable[[], int]) -> None:
-    """Withdraw a registration that nobody waits for any more. If it has settled, requeue its grant: `grant()`."""
+    """Withdraw a registration that nobody waits for any more. If it has settled, requeue the grant `grant()`."""
 
     def chore(incoming: Incoming) -> None:
         error = OperationCancelled("withdrawn: its `await` was cancelled")
@@ -53,7 +53,7 @@ def _soon(link: Link, withdrawal: Callable[[Incoming], object]) -> None:
 
 
 def end_wait(link: Link, registrations: Iterable[int]) -> bool:
-    """Withdraw the operations of a caller whose request has ended. False: all of them have settled meanwhile."""
+    """Withdraw the operations of a caller whose request has ended. Returns False if all of them have settled."""
     with link.lock:
         error = OperationCancelled("withdrawn: its request has ended")
         if ended := link.protocol.incoming.abandon(registrations, error):

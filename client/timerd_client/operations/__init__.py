@@ -3,9 +3,9 @@
     wait = DelayedFetch(asked, look, answer, min_bytes=64_000)
     wait.watch(client, timeout=0.5)
 
-An operation watches the keys of keys.py. After a change of the state that it waits for, make an event on these keys:
-`client.fire(key)`, `client.advance(key, offset)`, or `client.check_and_complete(key)`. Nothing of timerd imports this
-room.
+An operation watches the keys of keys.py. When the state for which it waits has changed, make an event on these keys:
+`client.fire(key)`, `client.advance(key, offset)`, or `client.check_and_complete(key)`. No other room of timerd_client
+imports this room. The Kafka broker (timerd_kafka) is built on it.
 """
 
 from timerd_client.operations.codes import Errors

@@ -1,4 +1,4 @@
-"""The error codes that the operations answer with: Kafka's own numbers (org.apache.kafka.common.protocol.Errors)."""
+"""The error codes in the answers of operations: Kafka's own numbers (org.apache.kafka.common.protocol.Errors)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Errors(IntEnum):
-    """Codes of a partition, a topic or a member in an answer. An application may use others beside them."""
+    """Codes of a partition, a topic or a member in an answer. An application may use other codes, too."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1

@@ -12,11 +12,11 @@ from timerd_client.operations.parts import Part, PartsOperation, Respond
 class DelayedDeleteRecords(PartsOperation):
     """Complete when each partition has an error, or its low watermark has reached the requested offset.
 
-    As Kafka's DelayedDeleteRecords: a partition that is unknown, whose leader is another one, or whose storage failed
-    settles with its error and the offset -1, and holds up no other. At the deadline the pending partitions get
-    REQUEST_TIMED_OUT.
+    As Kafka's DelayedDeleteRecords: a partition settles with an error and the offset -1 if it is unknown, if this
+    broker is not its leader, or if its storage failed. It does not delay the other partitions. At the deadline the
+    pending partitions get REQUEST_TIMED_OUT.
 
-    Keys: the partitions'.
+    Keys: partition_key() of each partition.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class DelayedDeleteRecords(PartsOperation):
         errors: Mapping[str, int] | None = None,
         lock: Lock | None = None,
     ) -> None:
-        """`requested`: offset by partition key. `low_watermark(partition)`: (watermark of all replicas, error code).
+        """`requested` has an offset by partition key. `low_watermark(partition)` returns (watermark, error code).
 
-        `errors`: codes of partitions where the deletion failed at once.
+        The watermark is the lowest of all replicas. `errors` has the codes of partitions whose deletion failed at once.
         """
         failed = errors or {}
         super().__init__({name: Part(failed[name]) if name in failed else None for name in requested}, respond, lock)

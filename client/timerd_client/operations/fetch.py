@@ -11,7 +11,7 @@ from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Asked(NamedTuple):
-    """The request for one partition: the first offset, the most bytes, and the leader's epoch (None: any)."""
+    """The request for one partition: the first offset, the largest number of bytes, the leader's epoch (None: any)."""
 
     offset: int
     max_bytes: int = 1 << 20
@@ -19,7 +19,7 @@ class Asked(NamedTuple):
 
 
 class Available(NamedTuple):
-    """The readable part of a partition: its end, the bytes from the asked offset to there, epoch, error."""
+    """The readable part of a partition: its end, the bytes from the asked offset to the end, epoch, error."""
 
     end_offset: int
     size: int
@@ -30,13 +30,13 @@ class Available(NamedTuple):
 class DelayedFetch(NamedOperation):
     """Complete when the partitions together have at least `min_bytes`, or something is wrong with one of them.
 
-    As Kafka's DelayedFetch. It is complete at once if for ANY partition there is an error (not the leader, unknown, its
-    storage failed), the leader is of another epoch, or the asked offset lies beyond the end (the log was truncated).
-    The answer then has the error. Bytes of a partition count up to its `max_bytes`. If nothing is asked, if there is no
-    time to wait, or if no bytes are needed, it answers at once, without a registration. At the deadline it answers with
-    the bytes that are there.
+    As Kafka's DelayedFetch. It completes at once if ANY partition has an error (not the leader, unknown, its storage
+    failed), if the leader's epoch is another one, or if the asked offset lies beyond the end (the log was truncated).
+    Then the answer has the error. Bytes of a partition count up to its `max_bytes`. If no partition is asked for, if
+    there is no time to wait, or if no bytes are needed, the operation answers at once, without a registration. At the
+    deadline it answers with the bytes that are there.
 
-    Keys: the partitions'.
+    Keys: partition_key() of each partition.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DelayedFetch(NamedOperation):
         min_bytes: int = 1,
         lock: Lock | None = None,
     ) -> None:
-        """`asked`: by partition key. `look(partition, offset)`: its Available. `respond()` reads and answers, once."""
+        """`asked` is by partition key. `look(partition, offset)` gives an Available. `respond()` reads and answers."""
         super().__init__(lock)
         self._asked, self._look, self._respond, self._min_bytes = dict(asked), look, respond, min_bytes
 

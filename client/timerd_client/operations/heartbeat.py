@@ -14,16 +14,17 @@ from timerd_client.operations.named import Lock, threaded
 
 
 class DelayedHeartbeat:
-    """A member is alive while a heartbeat comes within each session timeout. Else `expired()` is called, once.
+    """A member is alive while a heartbeat comes within each session timeout. Otherwise `expired()` is called, once.
 
     As Kafka's DelayedHeartbeat (GroupCoordinator.completeAndScheduleNextHeartbeatExpiration): a heartbeat completes the
-    operation that waits for it, and another one begins. `rebalancing(timeout)` gives the member the rebalance timeout
-    instead: it may be at work, and joins late. `leave()` ends the session without a call of `expired`. A member that
-    comes back after its session is answered UNKNOWN_MEMBER_ID, and joins as a new one: make another DelayedHeartbeat.
+    operation that waits for it, and the next operation begins. `rebalancing(timeout)` gives the member the rebalance
+    timeout instead, because the member may be at work and join late. `leave()` ends the session without a call of
+    `expired`. A member that comes back after its session gets UNKNOWN_MEMBER_ID, and joins as a new member: make a new
+    DelayedHeartbeat.
 
     While the daemon is lost, no member expires. A second after a session would have ended, it begins again, as with a
-    new coordinator of Kafka's. If the daemon refuses a session for want of room, the member expires at once: `error`
-    says why. If a heartbeat raises, the session goes on as before.
+    new coordinator in Kafka. If the daemon refuses a session because it has no room, the member expires at once:
+    `error` says why. If a heartbeat raises an error, the session goes on as before.
 
     Any process may send a heartbeat: `client.fire(member_key(group, member))`, or heartbeat() here.
 
@@ -40,9 +41,9 @@ class DelayedHeartbeat:
         *,
         lock: Lock | None = None,
     ) -> None:
-        """`session_timeout` in seconds. The session begins now. `expired` is called with `lock` held.
+        """The session begins now. `session_timeout` is in seconds. `expired` is called with `lock` held.
 
-        Raises as register() does.
+        Raises the errors of register().
         """
         self._purgatory, self._key = threaded(purgatory), member_key(group, member)
         self._session_timeout, self._expired = session_timeout, expired
@@ -59,15 +60,18 @@ class DelayedHeartbeat:
         return not self._over
 
     def heartbeat(self) -> Errors:
-        """The member lives. UNKNOWN_MEMBER_ID: its session is over. Raises as register() does."""
+        """Note a sign of life of the member. Returns UNKNOWN_MEMBER_ID if its session is over.
+
+        Raises the errors of register().
+        """
         return self._arm(self._session_timeout)
 
     def rebalancing(self, timeout: float) -> Errors:
-        """A rebalance begins: the member has `timeout` seconds to join."""
+        """Begin a rebalance: the member has `timeout` seconds to join."""
         return self._arm(timeout)
 
     def leave(self) -> None:
-        """The member leaves: the session ends, and does not expire."""
+        """End the session, because the member leaves. It does not expire."""
         with self._lock:
             self._over = True
             waits, self._waits = self._waits, None
@@ -78,17 +82,17 @@ class DelayedHeartbeat:
         if self._over:
             return Errors.UNKNOWN_MEMBER_ID
         waits = _Beat(self, self._owners_lock)
-        self._purgatory.try_complete_else_watch(waits, self._key, timeout=timeout)  # if it raises, nothing has changed
+        self._purgatory.try_complete_else_watch(waits, self._key, timeout=timeout)  # an error changes nothing
         with self._lock:
             is_over, before = self._over, self._waits
             if not is_over:
                 self._waits = waits
-        if is_over:  # it has left, or expired, meanwhile
+        if is_over:  # the member has left, or expired, meanwhile
             waits.cancel()
             return Errors.UNKNOWN_MEMBER_ID
         if before is not None:
             before.cancel()
-        if waits.done():  # it ended before the session had it, so its end was not noticed
+        if waits.done():  # the operation ended before it was in `_waits`, so its end was not noticed
             with self._owners_lock or nullcontext():
                 self._ended(waits)
         return Errors.NONE
@@ -112,7 +116,7 @@ class DelayedHeartbeat:
 
 
 class _Beat(DelayedOperation):
-    """Waits for the next heartbeat."""
+    """The operation that waits for the next heartbeat."""
 
     def __init__(self, session: DelayedHeartbeat, lock: Lock | None) -> None:
         super().__init__(lock=lock)
@@ -120,7 +124,7 @@ class _Beat(DelayedOperation):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the session begins again: a heartbeat has come from another process, or nobody knows."""
+        """Whether the session begins again: a heartbeat has come from another process, or this is not known."""
         return self.state is State.COMPLETED or isinstance(self.error, (TimerdUnavailableError, MarkTooOldError))
 
     def try_complete(self) -> bool:

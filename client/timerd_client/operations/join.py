@@ -19,7 +19,7 @@ class Joined(NamedTuple):
 
     @property
     def leader(self) -> str | None:
-        """The first member, which assigns the work; None: the group is empty."""
+        """The first member, which assigns the work; None if the group is empty."""
         return self.members[0] if self.members else None
 
 
@@ -28,12 +28,12 @@ class DelayedJoin(NamedOperation):
 
     As Kafka's DelayedJoin (GroupCoordinator.tryCompleteJoin, onCompleteJoin): members that have not joined when the
     rebalance timeout is over are removed, and the next generation begins with the others. If none has joined, the group
-    is empty. The members that have joined wait for this: answer them in `respond`. A member that comes later begins
-    another rebalance.
+    is empty. The members that have joined wait for their answers: give them in `respond`. A member that comes later
+    begins another rebalance.
 
     With `initial_delay` the first rebalance of an empty group waits for that time, even if all members have joined. It
-    waits that long again after each new member, up to the timeout (group.initial.rebalance.delay.ms,
-    InitialDelayedJoin). Otherwise each of many workers that start together would cause a rebalance of its own.
+    waits again for the same time after each new member, up to the timeout (group.initial.rebalance.delay.ms,
+    InitialDelayedJoin). Otherwise many workers that start together would each cause a rebalance.
 
     Key: join_key(group).
     """
@@ -48,14 +48,14 @@ class DelayedJoin(NamedOperation):
         initial_delay: float = 0.0,
         lock: Lock | None = None,
     ) -> None:
-        """`known()`: the group's members. `joined()`: those that have joined this generation, in order."""
+        """`known()` returns the group's members, `joined()` the members that have joined this generation, in order."""
         super().__init__(lock)
         self._group, self._known, self._joined, self._respond = group, known, joined, respond
         self._delay = initial_delay
-        self._pause: DelayedOperation | None = None  # of the initial delay
+        self._pause: DelayedOperation | None = None  # waits for the initial delay
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
-        """Wait, `timeout` seconds (the rebalance timeout) at most. Returns at once."""
+        """Begin to wait, for `timeout` seconds (the rebalance timeout) at most. Returns at once."""
         self.once(purgatory)
         self.begin(purgatory, join_key(self._group), timeout)
         if self._delay > 0:
@@ -63,7 +63,7 @@ class DelayedJoin(NamedOperation):
         return self
 
     def _wait_for_more(self, purgatory: Purgatory, left: float) -> None:
-        """Wait for the initial delay, and again while members join; for `left` seconds at most."""
+        """Wait for the initial delay, and again while new members join, for `left` seconds at most."""
         wait, before = min(self._delay, left), len(self._joined())
 
         def over() -> None:
@@ -78,12 +78,12 @@ class DelayedJoin(NamedOperation):
             if not isinstance(pause.error, ClosedError):
                 over()
 
-        # Not with the group's lock: nothing may wait for that in the client's thread.
+        # Without the group's lock, because the client's thread must not wait for it.
         pause = self._pause = DelayedOperation(lambda: False, on_expiration=over, on_error=lost)
         purgatory.try_complete_else_watch(pause, join_key(self._group), timeout=wait)
 
     def cancel(self) -> None:
-        """Withdraw it, also in the initial delay. `respond` is not called."""
+        """Cancel the operation, also in the initial delay. `respond` is not called."""
         if self._pause is not None:
             self._pause.cancel()
         super().cancel()

@@ -1,4 +1,4 @@
-"""The watch keys of the operations: one spelling for waiters and for events."""
+"""The watch keys of the operations, spelled in one place for waiters and for events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of the named operations: the lock of their owner, and an end even if timerd does not know their outcome."""
+"""The base of the named operations: they use their owner's lock, and end even if their outcome is not known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Lock = AbstractContextManager[Any]
 
 
 def threaded(purgatory: Purgatory) -> Purgatory:
-    """The purgatory of a threaded client. Raises InvalidValueError for another."""
+    """The purgatory, if it belongs to a threaded client. Raises InvalidValueError otherwise."""
     if not isinstance(purgatory, Purgatory):
         raise InvalidValueError(
             f"purgatory={purgatory!r}: give a threaded client, such as td.client(), or a purgatory of it; for asyncio "
@@ -26,7 +26,7 @@ class NamedOperation(DelayedOperation):
     """A delayed operation that always ends, unless it is cancelled or its client is closed.
 
     The daemon may be lost until a second after the deadline, or refuse the operation (`error` says why). In both cases
-    it ends like an expired operation, so its request gets an answer.
+    the operation ends like an expired operation, so its request gets an answer.
     """
 
     def __init__(self, lock: Lock | None) -> None:
@@ -34,11 +34,11 @@ class NamedOperation(DelayedOperation):
         self._watched = False
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
-        """Begin it: answer at once, or wait, `timeout` seconds at most. Returns at once. It may be watched once."""
+        """Answer at once, or begin to wait, for `timeout` seconds at most. Returns at once. Call it only once."""
         raise NotImplementedError
 
     def once(self, purgatory: Purgatory) -> None:
-        """Note that it is watched. Raises InvalidValueError the second time, and for an asyncio client."""
+        """Note that watch() was called. Raises InvalidValueError the second time, and for an asyncio client."""
         threaded(purgatory)
         if self._watched:
             raise InvalidValueError(f"{self!r} was watched before: make a new one")
@@ -49,7 +49,7 @@ class NamedOperation(DelayedOperation):
         try:
             purgatory.try_complete_else_watch(self, keys, timeout=timeout)
         except BaseException:
-            self._watched = self.done()  # it may be tried again
+            self._watched = self.done()  # watch() may be called again
             raise
 
     def on_error(self) -> None:

@@ -1,6 +1,6 @@
-"""The base of produce, delete-records and topics: an answer of parts, each pending until it is done or in error.
+"""The base of produce, delete-records and topics: an answer in parts. A part is pending until it is done or has failed.
 
-A part that is still pending at the deadline is answered with REQUEST_TIMED_OUT; the others keep what they have.
+A part that is still pending at the deadline is answered with REQUEST_TIMED_OUT; the other parts keep their answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Part(NamedTuple):
-    """The answer for one partition or topic: a code, and an offset (-1: there is none)."""
+    """The answer for one partition or topic: a code, and an offset (-1: no offset)."""
 
     error: int
     offset: int = -1
@@ -25,7 +25,7 @@ PENDING = Part(Errors.REQUEST_TIMED_OUT)
 
 
 class PartsOperation(NamedOperation):
-    """A delayed operation over parts. `respond` is called once with all of them, in the order of `parts`."""
+    """A delayed operation over parts. `respond` is called once with all parts, in the order of `parts`."""
 
     def __init__(self, parts: Mapping[str, Part | None], respond: Respond, lock: Lock | None) -> None:
         """A part that is None is pending."""
@@ -43,7 +43,7 @@ class PartsOperation(NamedOperation):
         return [name for name, part in self._parts.items() if part is None]
 
     def watch_keys(self) -> Iterable[str]:
-        """The keys whose events make this look."""
+        """The keys whose events make this operation look."""
         return self.pending
 
     def is_required(self) -> bool:
@@ -51,7 +51,7 @@ class PartsOperation(NamedOperation):
         return bool(self.pending)
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
-        """Answer at once if nothing is to be waited for, else wait, `timeout` seconds at most. Returns at once."""
+        """Answer at once if nothing is pending, else begin to wait, `timeout` seconds at most. Returns at once."""
         self.once(purgatory)
         if self.is_required():
             self.begin(purgatory, self.watch_keys(), timeout)

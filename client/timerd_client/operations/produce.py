@@ -30,16 +30,16 @@ class Replicas:
     """
 
     def __init__(self, purgatory: Purgatory, names: Sequence[str], needed: int | None = None) -> None:
-        """`needed` of these replicas, the leader included, must have an offset; None = all."""
+        """`needed` is how many of these replicas, with the leader, must have an offset; None = all."""
         self._purgatory, self.names = threaded(purgatory), names
         self.needed = len(names) if needed is None else needed
         if len(set(names)) < len(names):
-            raise InvalidValueError(f"names={list(names)!r}: one is there twice; a replica counts once")
+            raise InvalidValueError(f"names={list(names)!r}: one name is there twice; a replica counts once")
         if not 1 <= self.needed <= len(names):
             raise InvalidValueError(f"needed={self.needed!r}: from 1 to {len(names)}, the number of replicas")
 
     def acknowledge(self, partition: str, replica: str, offset: int) -> None:
-        """The replica has the partition up to this offset (exclusive). In the replica's process."""
+        """Report, in the replica's process, that the replica has the partition up to this offset (exclusive)."""
         if replica not in self.names:
             raise InvalidValueError(f"replica={replica!r} is none of {list(self.names)!r}")
         self._purgatory.advance(replica_key(partition, replica), offset)
@@ -50,7 +50,7 @@ class Replicas:
             key = replica_key(partition, name)
             if self._purgatory.watermark(key) is None:
                 self._purgatory.advance(key, 0)
-                self._purgatory.fire_wait(key)  # it is there when this is answered
+                self._purgatory.fire_wait(key)  # after this answer the watermark is there
                 self._purgatory.watermark(key)
 
     def __call__(self, partition: str, offset: int) -> tuple[bool, int]:
@@ -62,13 +62,13 @@ class Replicas:
 class DelayedProduce(PartsOperation):
     """Complete when each partition has enough replicas at its required offset, or an error.
 
-    As Kafka's DelayedProduce (kafka.server.DelayedProduce, ReplicaManager.delayedProduceRequestRequired): it waits
-    only with acks=all, if something was appended, and if not all partitions are in error. Else it answers at once, and
-    registers nothing. It does so, too, if there is only one replica, which has the records already. A partition that
-    the leader lost, or that has another error, settles with that error; it holds up no other. At the deadline the
-    pending partitions get REQUEST_TIMED_OUT: the records may still be replicated.
+    As Kafka's DelayedProduce (kafka.server.DelayedProduce, ReplicaManager.delayedProduceRequestRequired): it waits only
+    with acks=all, if something was appended, and if not all partitions have errors. Otherwise it answers at once, and
+    registers nothing. It also answers at once if there is only one replica, which has the records already. A partition
+    that the leader lost, or that has another error, settles with this error; it does not delay the other partitions. At
+    the deadline the pending partitions get REQUEST_TIMED_OUT: the records may still be replicated.
 
-    Keys: the partitions', and those of their replicas where `replicated` is a Replicas.
+    Keys: partition_key() of each partition. If `replicated` is a Replicas, also replica_key() of each replica.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DelayedProduce(PartsOperation):
         acks: int = ALL_REPLICAS,
         lock: Lock | None = None,
     ) -> None:
-        """`appended`: by partition key. `replicated(partition, offset)`: whether enough have it, and an error code."""
+        """`appended` is by partition key. `replicated(partition, offset)` returns (enough have it, error code)."""
         waits = acks == ALL_REPLICAS
         parts = {
             name: None if waits and not one.error else Part(one.error, one.base_offset if not one.error else -1)

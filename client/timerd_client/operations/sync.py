@@ -14,8 +14,9 @@ class DelayedSync(NamedOperation):
     """Complete when every member of a generation has synced, or when the group is in another generation.
 
     As Kafka's DelayedSync (GroupCoordinator.tryCompletePendingSync, onExpirePendingSync): members that have not synced
-    within the rebalance timeout are removed, and a rebalance begins: `expired(missing)`. If the generation is over, it
-    ends without effect. Check its key when a member syncs or leaves, and when the generation changes.
+    within the rebalance timeout should be removed, and a rebalance should begin: `expired(missing)` is called for this.
+    If the generation is over, the operation ends without effect. Call `check_and_complete` for the key when a member
+    syncs or leaves, and when the generation changes.
 
     Key: sync_key(group).
     """
@@ -31,13 +32,13 @@ class DelayedSync(NamedOperation):
         *,
         lock: Lock | None = None,
     ) -> None:
-        """`synced()`: members that have their assignment. `current()`: the group's generation now."""
+        """`synced()` returns the members that have their assignment, `current()` the group's present generation."""
         super().__init__(lock)
         self._group, self._generation, self._members = group, generation, list(members)
         self._synced, self._current, self._expired = synced, current, expired
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
-        """Wait, `timeout` seconds (the rebalance timeout) at most. Returns at once."""
+        """Begin to wait, for `timeout` seconds (the rebalance timeout) at most. Returns at once."""
         self.once(purgatory)
         self.begin(purgatory, sync_key(self._group), timeout)
         return self

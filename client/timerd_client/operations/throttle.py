@@ -13,13 +13,13 @@ class Quota:
     """The throttle time of a client that uses more than `rate` a second: a token bucket of `rate` x `window`.
 
     As Kafka's TokenBucket (KIP-599): each use takes tokens, and `rate` tokens come back each second, up to the burst. A
-    client that has taken too many waits until none are missing. So in T seconds it uses at most rate x (T + window),
-    plus the excess of its last request. Kafka measures byte rates over sliding windows instead: these let a client that
-    sends in bursts use half as much again.
+    client that has taken too many tokens waits until none are missing. So in T seconds it uses at most
+    rate x (T + window), plus the excess of its last request. Kafka measures byte rates over sliding windows instead:
+    with these, a client that sends in bursts can use up to half as much again.
     """
 
     def __init__(self, rate: float, window: float = 10.0) -> None:
-        """`window` in seconds: after a pause a client may use `rate * window` at once."""
+        """`window` is in seconds: after a pause a client may use `rate * window` at once."""
         self.rate, self.burst = rate, rate * window
         self._tokens, self._since = self.burst, float("-inf")
 
@@ -35,11 +35,11 @@ class Quota:
 class ThrottledChannel(NamedOperation):
     """A channel is muted from watch() on, and `unmute()` is called when its throttle time is over, never earlier.
 
-    As Kafka's ThrottledChannel (a Delayed element that an expiry thread takes from a DelayQueue). Only time ends it. If
-    the daemon refuses the operation, the channel is unmuted at once. `close()` forgets a channel whose connection has
-    ended: then `unmute` is not called.
+    As Kafka's ThrottledChannel (a Delayed element that an expiry thread takes from a DelayQueue). Only time ends the
+    operation. If the daemon refuses it, the channel is unmuted at once. `close()` forgets a channel whose connection
+    has ended: then `unmute` is not called.
 
-    Key: throttled:NAME, on which no event counts.
+    Key: throttled:NAME. Events on this key have no effect.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ThrottledChannel(NamedOperation):
         self._name, self._mute, self._unmute = name, mute, unmute
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
-        """Mute the channel for `timeout` seconds. 0: it is not throttled, and nothing is called. Returns at once."""
+        """Mute the channel for `timeout` seconds. With 0, neither `mute` nor `unmute` is called. Returns at once."""
         self.once(purgatory)
         if timeout > 0:
             self._mute()
@@ -63,7 +63,7 @@ class ThrottledChannel(NamedOperation):
         return self
 
     def close(self) -> None:
-        """The channel's connection has ended."""
+        """Forget the channel, because its connection has ended."""
         self.cancel()
 
     def try_complete(self) -> bool:

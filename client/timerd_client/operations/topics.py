@@ -1,4 +1,4 @@
-"""A request that creates, enlarges or deletes topics, and waits until the metadata shows it."""
+"""A request that creates, enlarges or deletes topics, and waits until the metadata shows the change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from timerd_client.operations.parts import Part, PartsOperation, Respond
 
 
 class DelayedTopics(PartsOperation):
-    """Complete when each topic without an error is as it was asked for: it has its leaders, or it is gone.
+    """Complete when each topic without an error has changed as requested: it has its leaders, or it is gone.
 
     As Kafka's DelayedCreatePartitions and DelayedDeleteTopics: a topic that was refused at once keeps its error, and
-    is not waited for. At the deadline the pending topics get REQUEST_TIMED_OUT. Their changes may still be done.
+    the operation does not wait for it. At the deadline the pending topics get REQUEST_TIMED_OUT. Their changes may
+    still happen.
 
     Keys: topic_key() of each topic.
     """
@@ -27,7 +28,7 @@ class DelayedTopics(PartsOperation):
         *,
         lock: Lock | None = None,
     ) -> None:
-        """`topics`: the error code with which each was taken (NONE: it is under way). `is_done(topic)`: is it there?"""
+        """`topics` has each topic's first error code (NONE: under way). `is_done(topic)`: whether it has changed."""
         super().__init__({name: Part(error) if error else None for name, error in topics.items()}, respond, lock)
         self._is_done = is_done
 

@@ -1,4 +1,4 @@
-"""Waits that double, from a first one up to a last one: for frames that are sent again until they are answered."""
+"""Waits that double, from a first wait up to a longest wait: for frames that are sent again until they are answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Backoff:
         self.wait_ns = self._first_ns
 
     def next_at(self, now_ns: int) -> int:
-        """The end of a wait that begins now; the next one is twice as long."""
+        """The end of a wait that begins now. The next wait is twice as long."""
         at_ns = now_ns + self.wait_ns
         self.wait_ns = min(2 * self.wait_ns, self._last_ns)
         return at_ns

@@ -1,7 +1,7 @@
 """When a client abandons an operation: at its deadline + grace, and only while the daemon is lost.
 
-While the daemon lives, its outcome comes, however late, and nothing here costs anything. When the daemon is lost, the
-deadlines of all pending operations are collected once, and then the deadline of each later registration.
+While the daemon lives, the operation's outcome will come, even if late, and nothing here takes time. When the daemon is
+lost, the deadlines of all pending operations are collected once, and then the deadline of each later registration.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF  # a time in ns that does not come
 
 
 class Deadlined(Interface):
-    """The waiter of pending operations, by their command numbers."""
+    """The waiter of pending operations, which it knows by their command numbers."""
 
     def due_ns(self, command: int) -> int:
-        """The deadline of that operation; NO_DEADLINE or more = none."""
+        """The deadline of this operation; NO_DEADLINE or more = no deadline."""
 
 
 class Deadlines:
-    """The deadlines of pending operations, from the moment when the daemon was lost."""
+    """The deadlines of pending operations, while the daemon is lost."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []  # (deadline, command); a deadline that has moved is in it twice
+        self._heap: list[tuple[int, int]] = []  # (deadline, command), twice for a deadline that has moved
         self._seen = 0  # commands up to this one have been collected
 
     def clear(self) -> None:
-        """The daemon is back."""
+        """Forget all deadlines: the daemon is back."""
         self._heap.clear()
         self._seen = 0
 
@@ -51,16 +51,16 @@ class Deadlines:
         return self._seen < issued
 
     def move(self, command: int, due_ns: int) -> None:
-        """Note the deadline of an operation, new or moved."""
+        """Note the new or moved deadline of an operation."""
         heappush(self._heap, (due_ns, command))
 
     @property
     def first_ns(self) -> int:
-        """The earliest deadline, which may have moved meanwhile; NO_DEADLINE or more = there is none."""
+        """The earliest deadline; it may have moved meanwhile. NO_DEADLINE or more = no operation has a deadline."""
         return self._heap[0][0] if self._heap else NO_DEADLINE
 
     def take_due(self, until_ns: int, waiting: Mapping[int, Deadlined]) -> list[int]:
-        """Commands that are pending and whose deadline is not after `until_ns`, in the order of their deadlines."""
+        """The pending commands with a deadline up to `until_ns`, in the order of their deadlines."""
         due: list[int] = []
         while self._heap and self._heap[0][0] <= until_ns:
             _, command = heappop(self._heap)

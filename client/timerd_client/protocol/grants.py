@@ -1,4 +1,4 @@
-"""Grants that no caller has looked at yet. The daemon keeps each until it is acknowledged, so that none is lost.
+"""Grants at which no caller has looked yet. The daemon keeps a grant until it is acknowledged, so that none is lost.
 
     a report --> unseen --a caller looks at the outcome--------> acknowledged
                    |
@@ -6,11 +6,12 @@
 
 A client gets no notice when its caller drops an operation. So before the client acknowledges, it counts the references
 to the operation: every caller that waits for the operation, or may still look at it, refers to it. The daemon reminds a
-client of unacknowledged outcomes, after 50 ms and then at pauses that grow up to a second. At each reminder the client
-counts again.
+client of unacknowledged outcomes, after 50 ms and then after pauses that grow up to a second. At each reminder the
+client counts again.
 
-If an operation is kept and nobody looks at it, it holds back the acknowledgement of all outcomes behind it, because
-outcomes are acknowledged up to a number. That has a bound (`BEHIND_OUTCOMES_MAX`, `BEHIND_BYTES_MAX`).
+If a caller keeps an operation and does not look at it, it holds back the acknowledgement of all outcomes behind it,
+because outcomes are acknowledged up to a number. How much it holds back is bounded (`BEHIND_OUTCOMES_MAX`,
+`BEHIND_BYTES_MAX`).
 """
 
 from __future__ import annotations
@@ -25,47 +26,47 @@ from timerd_shm.declare.errors import ClosedError, TimerdError
 
 from .outgoing import Outgoing
 
-# A grant is acknowledged unseen when it came UNSEEN_NS_MIN ago or earlier, and BEHIND_OUTCOMES_MAX outcomes, or reports
-# of BEHIND_BYTES_MAX bytes, have come behind it.
+# A grant that came at least UNSEEN_NS_MIN ago is acknowledged unseen when BEHIND_OUTCOMES_MAX outcomes, or reports with
+# BEHIND_BYTES_MAX bytes, have come after it.
 BEHIND_OUTCOMES_MAX: Final = 1_024
 BEHIND_BYTES_MAX: Final = 1 << 20
 UNSEEN_NS_MIN: Final = 1_000_000_000
-LOOK_NS: Final = 50_000_000  # between two looks at all grants; meanwhile the first ones and new ones are looked at
+LOOK_NS: Final = 50_000_000  # between two looks at all grants; meanwhile only the first grants and new ones are checked
 UNSEEN_AT_CLOSE: Final = (
-    "a limited event had completed this, and the client was closed before anybody looked: the event goes to another"
+    "a limited event had completed this operation, but the client was closed before anybody looked: it is requeued"
 )
-NONE: Final = 1 << 64  # no outcome has this number, and no command
+NONE: Final = 1 << 64  # not a number of an outcome or command
 
 
 def _is_unseen(grant: Any) -> bool:
-    """Whether no caller has looked at it."""
+    """Whether no caller has looked at the outcome of this grant."""
     command, waiter = grant
     return waiter.row_of(command) in waiter._unseen if isinstance(waiter, Rows) else bool(waiter._unseen)
 
 
 class _Came(NamedTuple):
-    """Grants up to this outcome had come by this time."""
+    """Grants up to this outcome had come at this time."""
 
     outcome: int
     now_ns: int
-    bytes: int  # of reports with outcomes that had come by this time
+    bytes: int  # in all reports with outcomes that had come at this time
 
 
 class Grants:
-    """The unseen grants of a client, and requeued ones whose command is not applied yet. The caller holds the lock."""
+    """The unseen grants of a client, and grants whose requeueing is not applied yet. The caller holds the lock."""
 
     def __init__(self, ledger: Ledger, outgoing: Outgoing) -> None:
         self._ledger = ledger
         self._outgoing = outgoing
-        # By the number of the outcome, in order: (command number, operation or batch). The type is not declared: mypyc
-        # would make another pair, with a reference of its own.
+        # By the number of the outcome, in order: (command number, operation or batch). The type is not declared,
+        # because mypyc would then make a second pair, which holds another reference.
         self.unseen: dict[int, Any] = {}
         self._came: deque[_Came] = deque()
-        self._last = 0  # the last grant that is in `_came`
-        self.bytes = 0  # of the reports with outcomes
+        self._last = 0  # the last grant in `_came`
+        self.bytes = 0  # in all reports with outcomes
         self._looked_ns = 0
-        self._held_back: dict[int, int] = {}  # outcome -> the command whose application lets it be acknowledged
-        self._requeueing = 0  # the last command that requeues
+        self._held_back: dict[int, int] = {}  # outcome -> the command that must be applied before its acknowledgement
+        self._requeueing = 0  # number of the last command that requeues
         self.requeued = 0
         self.acknowledged_unseen = 0
 
@@ -100,29 +101,29 @@ class Grants:
         return self.first_kept > first
 
     def close(self) -> None:
-        """The client says goodbye. The daemon requeues unacknowledged grants: a caller that looks now gets an error."""
+        """The client says goodbye, and the daemon requeues unacknowledged grants: looks at them get an error now."""
         for outcome in list(self.unseen):
             if self._revoke(outcome, ClosedError(UNSEEN_AT_CLOSE)):
                 self._held_back[outcome] = NONE
             self._forget(outcome)
 
     def requeue(self, outcome: int, error: TimerdError) -> None:
-        """Requeue a grant whose caller does not want it any more; a caller that looks at it now gets the error."""
+        """Requeue a grant that its caller no longer wants. A caller that looks at it from now on gets the error."""
         if outcome in self.unseen and self._revoke(outcome, error):
             self._requeue(outcome)
 
     def gone(self, last: int, error: TimerdError) -> None:
-        """The daemon has requeued grants of registrations up to this command: a caller that looks gets the error."""
+        """The daemon has requeued the grants of registrations up to this command: callers that look get the error."""
         for outcome in [number for number, grant in self.unseen.items() if grant[0] <= last]:
             self._revoke(outcome, error)
             self._forget(outcome)
 
     def hold_back(self, outcome: int, command: int) -> None:
-        """Acknowledge this outcome only when that command is applied."""
+        """Acknowledge this outcome only when this command is applied."""
         self._held_back[outcome] = command
 
     def release(self, applied: int) -> bool:
-        """Commands up to this one are applied. Returns whether outcomes that were held back may be acknowledged now."""
+        """Note that commands up to `applied` are applied. Returns whether more outcomes may be acknowledged now."""
         if not self._held_back:
             return False
         released = [outcome for outcome, command in self._held_back.items() if command <= applied]
@@ -131,7 +132,7 @@ class Grants:
         return bool(released)
 
     def begin_anew(self) -> None:
-        """The numbers begin anew."""
+        """Forget all grants: the numbers of outcomes and commands begin anew."""
         for outcome in list(self.unseen):
             self._forget(outcome)
         self._came.clear()
@@ -150,7 +151,7 @@ class Grants:
         return new
 
     def _until_kept(self) -> list[int]:
-        """The first grants, before the first one that is unseen and held."""
+        """The first grants, up to the first grant that is unseen and held."""
         over: list[int] = []
         for number, grant in self.unseen.items():
             if _is_unseen(grant) and is_held(self._ledger.pending, grant):
@@ -159,7 +160,7 @@ class Grants:
         return over
 
     def _requeue_dropped(self, outcomes: Iterable[int]) -> None:
-        """Requeue those of these grants that nobody holds, and forget those at which a caller has looked."""
+        """Of these grants, requeue those that nobody holds, and forget those at which a caller has looked."""
         for outcome in outcomes:
             grant = self.unseen[outcome]
             if not _is_unseen(grant):
@@ -174,7 +175,7 @@ class Grants:
         self._forget(outcome)
 
     def _revoke(self, outcome: int, error: TimerdError) -> bool:
-        """A caller that looks at this grant from now on gets the error. False if a caller has looked at it before."""
+        """Callers that look at this grant from now on get the error. Returns False if a caller has looked before."""
         grant = self.unseen[outcome]
         if not _is_unseen(grant):
             return False
@@ -185,11 +186,11 @@ class Grants:
         """Take a grant off the list. Its operation is freed if nobody else refers to it."""
         waiter = self.unseen[outcome][1]
         if isinstance(waiter, Rows):
-            waiter.listed -= 1  # first: after an interrupt the batch may count as held, but not as dropped
+            waiter.listed -= 1  # done first: after an interrupt the batch may count as held, but never as dropped
         del self.unseen[outcome]
 
     def _give_up(self, received: int, now_ns: int) -> None:
-        """Acknowledge unseen grants behind which too much has come."""
+        """Acknowledge unseen grants after which too much has come."""
         while self.unseen:
             first = next(iter(self.unseen))
             while self._came and self._came[0].outcome < first:

@@ -1,22 +1,22 @@
-"""The outcomes that are delivered to this client for its group: of operations that it did not register. Sans I/O.
+"""Outcomes that are delivered to this client for its group: it need not have registered the operations. Sans I/O.
 
     delivered by a report --> kept here --> given to the caller --ack()--> done: the daemon frees it
                                 |
-                                '-- perhaps requeued meanwhile: the daemon is asked ("held"), and it may be dropped
+                                '-- perhaps requeued meanwhile: the client asks the daemon ("held"), and may drop it
 
 Ground rules (timerd/DESIGN.md, section "Groups, and owners that end"):
 
 * A member that is silent for a lease loses the outcomes that were delivered to it and are not done: the daemon requeues
   them. Only a member whose process runs keeps them, until its takeover. A member that was stopped or blocked does not
-  know which of the two happened. So *just before it gives an outcome to its caller*, it looks at the age of the newest
-  answered question. Up to two thirds of a lease, the outcome is surely this client's (the last third is for the way).
-  Later, it asks the daemon, and drops an outcome that the daemon does not confirm as held. While no daemon answers, the
-  caller waits.
-* A longer pause shows as the time between two answered questions. Outcomes that the daemon delivered before its second
-  answer may have been requeued, even if the client reads them after that answer. The daemon's own clock decides; every
-  frame has its time.
+  know whether it lost them. So *just before it gives an outcome to its caller*, it looks at the age of the newest
+  answered question. Up to two thirds of a lease, the outcome certainly belongs to this client (the last third is for
+  the time on the way). Later, the client asks the daemon, and drops an outcome that the daemon does not confirm as
+  held. While no daemon answers, the caller waits.
+* A longer pause is seen as a long time between two answered questions. Outcomes that the daemon delivered before its
+  second answer may have been requeued, even if the client reads them after this answer. The daemon's clock, whose time
+  is in every frame, decides what "before" means.
 * Outcomes are delivered to a client that listens (a loop over `outcomes()`), calls to a client that handles their name.
-  The client asks one question about this at a time. With two, a repeated old question would undo a newer one.
+  The client asks one question about this at a time. With two questions, a repeated old one could undo the newer one.
 
 One window remains: the process may be stopped after the check and before the caller's code runs. Fence with
 `deliveries`.
@@ -44,11 +44,11 @@ Ask: TypeAlias = Callable[[dict[str, Any], Answerable, int], None]
 """Asks the daemon. The arguments are the question, the waiter for the answer, and the time in ns."""
 
 _UNPACK: Final = struct_of(OutcomeRecord).unpack
-_CODE_SIZE: Final = 4  # of the code of a failed key
+_CODE_SIZE: Final = 4  # bytes of a failed key's code
 
 
 class DeliveredOutcome:
-    """One outcome of the group, as it was delivered."""
+    """One outcome of the group that was delivered to this client."""
 
     __slots__ = ("arena", "client", "keys", "payload", "purgatory", "record", "row", "value", "vouched_ns")
 
@@ -63,18 +63,18 @@ class DeliveredOutcome:
         end = names_at + record.keys_length
         if end > len(frame):
             raise ValueError(f"outcome {record.number} has its payload outside of the frame")
-        self.value = frame[value_at:payload_at]  # and the codes of the failed keys
+        self.value = frame[value_at:payload_at]  # followed by the codes of the failed keys
         self.payload = frame[payload_at:names_at]
         names = _names(frame[names_at:end])
         self.purgatory = names[0].decode() if names else ""
         self.keys = tuple(_text(name) for name in names[1:])
         self.arena = arena  # it was delivered to `client` in this arena, and only that client may acknowledge it
         self.client = client
-        self.vouched_ns = delivered_ns  # on the daemon's clock: when it last confirmed that this client holds this
+        self.vouched_ns = delivered_ns  # when the daemon last confirmed that this client holds it, by its clock
 
     @property
     def name(self) -> str:
-        """The name of a call: its first key. Empty if it has none that is text."""
+        """The name of a call: its first key. Empty without a key, or if the key is not text."""
         return self.keys[0] if self.keys and isinstance(self.keys[0], str) else ""
 
 
@@ -89,7 +89,7 @@ def _names(packed: bytes) -> list[bytes]:
 
 
 def _text(name: bytes) -> str | bytes:
-    """A key as its owner probably gave it: str where the bytes are UTF-8, else bytes."""
+    """A key as its owner probably gave it: str if the bytes are UTF-8, else bytes."""
     try:
         return name.decode()
     except UnicodeDecodeError:
@@ -97,7 +97,7 @@ def _text(name: bytes) -> str | bytes:
 
 
 class _Question(NamedTuple):
-    """A query whose answer is for the inbox, and for no caller."""
+    """A query whose answer only the inbox needs, and no caller."""
 
     on_answer: Callable[[Any, TimerdError | None], None]
 
@@ -110,22 +110,22 @@ class _Question(NamedTuple):
 
 
 class _Standing:
-    """One fact that the daemon has to know of this client: that it listens, or which calls it handles."""
+    """One fact that the daemon must know about this client: that it listens, or which calls it handles."""
 
     def __init__(self, inbox: Inbox, nothing: object) -> None:
         self._inbox = inbox
-        self._nothing = nothing  # what a daemon knows of a client that has asked nothing
+        self._nothing = nothing  # what a daemon knows about a new client
         self.wanted = nothing
         self.forget()
 
     def forget(self) -> None:
-        """The arena is another one, or this client has a new incarnation."""
-        self.known: object = self._nothing  # what the daemon has answered last; None = unknown
+        """Begin anew: there is a new arena, or this client has a new incarnation."""
+        self.known: object = self._nothing  # by the daemon's last answer; None = not known
         self.asking = False
-        self.asked: object = self._nothing  # what the newest question says
+        self.asked: object = self._nothing  # in the newest question
 
     def ask(self, question: dict[str, Any], answer: Callable[[dict[str, Any]], object], now_ns: int) -> None:
-        """Send what is wanted to the daemon. `answer` reads from the result what the daemon then knows."""
+        """Send `wanted` to the daemon. `answer` reads from the result what the daemon knows after it."""
         inbox, wanted = self._inbox, self.wanted
         self.asking, self.asked = True, wanted
 
@@ -136,7 +136,7 @@ class _Standing:
                 inbox.daemon_knows(self, wanted, now_ns)
             elif error.code is ErrorCode.UNAVAILABLE:
                 self.known = None
-                inbox.ping_at = 0  # again as soon as the daemon is back
+                inbox.ping_at = 0  # ask again as soon as the daemon is back
                 inbox.daemon_may_know(wanted)
             elif error.code not in (ErrorCode.SESSION_GONE, ErrorCode.CLOSED):
                 inbox.complain(f"nothing is delivered to this client for its group: {error}")
@@ -153,7 +153,7 @@ class Inbox:
         self._ask_daemon = ask
         self.outcomes: deque[DeliveredOutcome] = deque()
         self.calls: deque[DeliveredOutcome] = deque()
-        self.listeners = 0  # loops that want outcomes
+        self.listeners = 0  # loops that receive outcomes
         self._left: deque[None] = deque()  # one for each loop that was left and still counts in `listeners`
         self._calls_at_once = 0
         self._listening = _Standing(self, False)
@@ -166,7 +166,7 @@ class Inbox:
         self.forget()
 
     def forget(self) -> None:
-        """Begin with nothing: the arena is another one, or this client has a new incarnation."""
+        """Begin anew: there is a new arena, or this client has a new incarnation."""
         self.outcomes.clear()
         self.calls.clear()
         self._listening.forget()
@@ -174,12 +174,12 @@ class Inbox:
         self._pinging = False
         self._asking = False  # a question "held" waits for its answer
         self._renewed_ns = -1  # when the newest answered question was sent; -1 = there is none
-        self._doubt_before_ns = 0  # on the daemon's clock: ask the daemon about outcomes that were delivered before
+        self._doubt_before_ns = 0  # by the daemon's clock: ask about outcomes that were delivered before this time
         self._done: dict[int, int] = {}  # operation -> the command that ends it, in the order of the commands
         self.ping_at = NEVER
 
     def is_ours(self, outcome: DeliveredOutcome) -> bool:
-        """Whether it was delivered to this incarnation in this arena. Only then its operation id has a meaning."""
+        """Whether this outcome was delivered to this incarnation, in this arena. Only then its op id has a meaning."""
         return (self._session.arena, self._session.incarnation) == (outcome.arena, outcome.client)
 
     def query(self, question: dict[str, Any], reply: _Question, now_ns: int) -> None:
@@ -191,7 +191,7 @@ class Inbox:
     # listening and handling ---------------------------------------------------------------------------------------
 
     def listen(self, now_ns: int) -> None:
-        """Count one more loop that wants outcomes. Raises NotAMemberError."""
+        """Count one more loop that receives outcomes. Raises NotAMemberError."""
         self.check_member()
         self._let_go(now_ns)
         self.listeners += 1
@@ -199,7 +199,7 @@ class Inbox:
         self._switch(now_ns)
 
     def handle(self, names: Sequence[str], at_once: int, now_ns: int) -> None:
-        """Take the calls of these names, `at_once` at a time. Raises NotAMemberError."""
+        """Take calls with these names, `at_once` at a time. Raises NotAMemberError."""
         self.check_member()
         self._handling.wanted = tuple(names)
         if at_once != self._calls_at_once:
@@ -211,12 +211,12 @@ class Inbox:
     def check_member(self) -> None:
         """Raises NotAMemberError."""
         if self._session.identity.group is None:
-            raise NotAMemberError("outcomes() are a group's, and this client is in none: Client(group=NAME)")
+            raise NotAMemberError("outcomes() belong to a group, and this client is in no group: Client(group=NAME)")
 
     def leave(self) -> None:
-        """Count one loop less, from the next tick on. After the last one, outcomes that are not done are requeued.
+        """Count one loop less, from the next tick on. After the last loop, outcomes that are not done are requeued.
 
-        Needs no lock: a garbage collection may end a loop that was left, in any thread.
+        Needs no lock, because a garbage collection may end a loop in any thread.
         """
         self._left.append(None)
         self.ping_at = 0
@@ -229,11 +229,11 @@ class Inbox:
         self._switch(now_ns)
 
     def _switch(self, now_ns: int) -> None:
-        """Ask the daemon to deliver what this client takes, if the daemon knows otherwise."""
+        """Ask the daemon for a change, if it does not know what this client wants to get."""
         listening, handling = self._listening, self._handling
         listening.wanted = self.listeners > 0
         if not listening.asking and listening.known is not listening.wanted:
-            # The daemon may answer "not yet" while it still requeues this client's outcomes. It is then asked again.
+            # The daemon may answer "not yet" while it still requeues this client's outcomes. Then it is asked again.
             listening.ask({"query": "listen", "on": listening.wanted}, lambda result: bool(result["on"]), now_ns)
         if not handling.asking and handling.known != handling.wanted:
             names = handling.wanted
@@ -241,25 +241,25 @@ class Inbox:
             handling.ask(question, lambda result: names if result["most"] else (), now_ns)
 
     def daemon_knows(self, standing: _Standing, wanted: object, now_ns: int) -> None:
-        """The daemon has answered that it knows what was wanted."""
+        """The daemon's answer has come: it knows what this client wanted."""
         if wanted is False:
             self.outcomes.clear()
         if wanted is False or wanted is True:
-            # When "off" is answered, the earlier outcomes may be sent again. When "on" is answered, all are requeued.
+            # After the answer to "off", earlier outcomes may come again. After the answer to "on", all were requeued.
             self._doubt_before_ns = self._session.daemon_ns
         self._switch(now_ns)
 
     def daemon_may_know(self, wanted: object) -> None:
-        """The daemon has not answered in time, and perhaps it knows what was wanted: see daemon_knows()."""
+        """The daemon has not answered in time. Perhaps it knows what this client wanted: see daemon_knows()."""
         if wanted is False:
-            self._doubt_before_ns = self._session.daemon_ns + 1  # that frame, or one before, confirmed all that is here
+            self._doubt_before_ns = self._session.daemon_ns + 1  # all outcomes here were confirmed by now
 
     def _is_ending(self) -> bool:
-        """Whether the daemon may requeue all outcomes: this client asked to stop listening, and has no answer yet."""
+        """Whether the daemon may be requeueing all outcomes: it has not yet answered that listening has ended."""
         return self._listening.asking and self._listening.asked is False
 
     def welcomed(self, lease_ns: int, now_ns: int) -> None:
-        """A WELCOME has come: ask for everything again.
+        """A WELCOME has come: tell the daemon again what this client wants.
 
         The daemon may have taken this client for dead within its lease, and requeued all earlier outcomes.
         """
@@ -268,7 +268,7 @@ class Inbox:
         if self.takes_something:
             self.ping_at = min(self.ping_at, now_ns)
             if self._listening.known:
-                self._listening.known = None  # the daemon may have kept it, or not
+                self._listening.known = None  # the daemon may have kept this fact, or not
             self._handling.known = ()
             self._switch(now_ns)
 
@@ -284,23 +284,23 @@ class Inbox:
         session = self._session
         outcome = DeliveredOutcome(row, frame, heap, session.arena, session.incarnation, session.daemon_ns)
         if outcome.record.number <= self._incoming.received_outcome:
-            return  # it was in an earlier report: two reports in answer to ASK may overlap
+            return  # an earlier report had this outcome: two reports in answer to ASK may overlap
         if outcome.record.operation in self._done:
-            return  # redelivered while the command that ends it was on its way: that command also ends this delivery
+            return  # redelivered while its acknowledgement was on the way, which ends this delivery, too
         if outcome.record.flags & OutcomeFlag.CALL:
             self.calls.append(outcome)
         elif self._listening.known is not False or self._listening.asking:
-            self.outcomes.append(outcome)  # else it was sent before listening ended, and requeued at that end
+            self.outcomes.append(outcome)  # otherwise it was sent before listening ended, and was requeued then
 
     def done(self, operation: int, command: int) -> None:
-        """The outcome is done, and `command` acknowledges it. If it is redelivered, no caller gets it again."""
+        """Note that the outcome is done, and `command` acknowledges it: no caller gets a redelivery of it."""
         self._done[operation] = command
         for queue in (self.outcomes, self.calls):
             for outcome in [outcome for outcome in queue if outcome.record.operation == operation]:
                 queue.remove(outcome)
 
     def forget_done(self, applied: int) -> None:
-        """Forget outcomes whose command is applied: they are not redelivered, if all outcomes so far were received."""
+        """Forget outcomes whose acknowledgement is applied. All outcomes so far were received, so none comes again."""
         while self._done:
             operation, command = next(iter(self._done.items()))
             if command > applied:
@@ -308,7 +308,7 @@ class Inbox:
             del self._done[operation]
 
     def next(self, queue: deque[DeliveredOutcome], now_ns: int) -> DeliveredOutcome | None:
-        """The next outcome, to give to the caller at once. None: there is none, or the daemon is asked first."""
+        """The next outcome, to be given to the caller at once. None if there is none, or the daemon must confirm it."""
         if not self.may_have(queue):
             return None
         if self._is_over(now_ns - self._renewed_ns) or queue[0].vouched_ns < self._doubt_before_ns:
@@ -362,7 +362,7 @@ class Inbox:
         self._ask_daemon({"query": "held", "operations": operations}, _Question(answered), now_ns)
 
     def _renewed(self, sent_ns: int) -> None:
-        """A question that was sent at that time has been answered."""
+        """A question that was sent at `sent_ns` has been answered."""
         if self._renewed_ns >= 0 and self._is_over(sent_ns - self._renewed_ns):
             self._doubt_before_ns = self._session.daemon_ns
         self._renewed_ns = max(self._renewed_ns, sent_ns)

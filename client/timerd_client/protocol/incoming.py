@@ -1,9 +1,9 @@
-"""Takes what comes from the daemon: outcomes and looks of operations, also of abandoned ones, and answers.
+"""Takes what comes from the daemon: outcomes, looks and answers, also for abandoned operations.
 
 Outcomes are numbered, and received without a gap. An outcome that comes twice finds no waiter the second time, and is
-dropped. An operation that was abandoned has settled for its caller (UNAVAILABLE), and the client withdraws it. A late
-outcome of it is counted and acknowledged, and is delivered to nobody. If that outcome has a grant, it is acknowledged
-only after the command that requeues the grant was applied: until then the daemon keeps it.
+dropped. An abandoned operation has settled for its caller (UNAVAILABLE), and the client withdraws it. A late outcome of
+such an operation is counted and acknowledged, and no caller gets it. If the late outcome has a grant, it is
+acknowledged only after the command that requeues the grant was applied: until then the daemon keeps it.
 
 All other grants are in `grants` until a caller has looked at them (grants.py).
 
@@ -80,22 +80,22 @@ class Incoming:
         self._ledger = ledger
         self._outgoing = outgoing
         self.replies: dict[int, Asker] = {}
-        self.receipts: dict[int, Subject] = {}  # commands that want an answer, but no caller waits for it
+        self.receipts: dict[int, Subject] = {}  # commands that want an answer for which no caller waits
         self.queries: dict[int, Query] = {}
-        self.lookers: dict[int, Looker] = {}  # by the command of the operation, while it is pending
+        self.lookers: dict[int, Looker] = {}  # by the command number of a pending operation
         self.received_outcome = 0
         self.received_answer = 0
         self.grants = Grants(ledger, outgoing)
-        self._abandoned: dict[int, int] = {}  # registration -> the command that withdraws it, in order of both
+        self._abandoned: dict[int, int] = {}  # registration -> the command that withdraws it; both rise
         # Commands whose callers have got "unknown" as the answer. The daemon's answer may still come.
         self._answers_unknown: set[int] = set()
         self.ready: list[Notified] = []
         self.complaints: list[str] = []
         self.settled_unavailable = 0  # operations that were abandoned as UNAVAILABLE
         self.outcomes_after_giving_up = 0
-        self.outcomes_unknown = 0  # outcomes that nobody waited for
-        self.commands_refused = 0  # commands without an operation or a caller that could get the refusal
-        self.refusal: TimerdError | None = None  # the first refusal of these that no flush has raised yet
+        self.outcomes_unknown = 0  # outcomes for which nobody waited
+        self.commands_refused = 0  # refused commands without an operation or a caller that could get the refusal
+        self.refusal: TimerdError | None = None  # the first of these refusals that no flush has raised yet
 
     def has_left_something(self) -> bool:
         """Whether reports have left something for the link to do: callbacks, complaints, grants to requeue."""
@@ -106,7 +106,7 @@ class Incoming:
         return bool(self.grants.unseen) and self.grants.look(self.received_outcome, now_ns)
 
     def has_pending(self) -> bool:
-        """Whether an outcome or an acknowledgement of a command is still to come, or a grant to be looked at."""
+        """Whether an outcome or the acknowledgement of a command has still to come, or a grant is unseen."""
         ledger = self._ledger
         return bool(ledger.pending or ledger.applied < ledger.issued or self.grants.unseen)
 
@@ -116,7 +116,7 @@ class Incoming:
         return min(self.received_outcome, max(self.grants.first_kept - 1, 0))
 
     def take_ready(self) -> list[Notified]:
-        """The promises to notify when the lock is free. Each is returned once."""
+        """The promises to notify when the lock is free. Each promise is returned once."""
         ready, self.ready = self.ready, []
         return ready
 
@@ -161,7 +161,7 @@ class Incoming:
         return abandoned
 
     def unknown_to_daemon(self, commands: Iterable[int]) -> None:
-        """The daemon has no record of these operations."""
+        """Settle these operations as failed: the daemon has no record of them."""
         for command in commands:
             waiter = self._ledger.pending.pop(command, None)
             if waiter is not None:
@@ -170,11 +170,11 @@ class Incoming:
                     self.ready.append(waiter)
 
     def forgotten_by_daemon(self, last: int) -> None:
-        """The daemon took this client for dead after this command. Up to there it kept no operation and no answer."""
+        """The daemon took this client for dead after this command. It has kept no earlier operation and no answer."""
         self.unknown_to_daemon([command for command in self._ledger.pending if command <= last])
         self.grants.gone(last, SessionGoneError(NOT_HELD))
         self._outgoing.skip_answers(last)
-        lost = TimerdUnavailableError("the daemon took this client for dead before the answer arrived; it is unknown")
+        lost = TimerdUnavailableError("the daemon took this client for dead before the answer came; it is not known")
         for command in [command for command in self.replies if command <= last]:
             reply = self.replies.pop(command)
             if reply.answer(None, lost):
@@ -201,16 +201,16 @@ class Incoming:
 
     def _settled_too_late(self, outcome: OutcomeRecord) -> None:
         withdrawal = self._abandoned[outcome.command]
-        if outcome.state != Outcome.CANCELLED:  # CANCELLED is what the withdrawal asked for
+        if outcome.state != Outcome.CANCELLED:  # CANCELLED is the outcome of the withdrawal
             self.outcomes_after_giving_up += 1
         if outcome.flags & OutcomeFlag.GRANTED and withdrawal > self._ledger.applied:
             self.grants.hold_back(outcome.number, withdrawal)
         del self._abandoned[outcome.command]
 
     def forget_abandoned(self, header: ReportHeader) -> None:
-        """Forget the operations whose withdrawals were applied when this report was made.
+        """Forget the operations whose withdrawals were applied before this report was made.
 
-        No outcome of these operations comes after that, if all outcomes up to this report were received.
+        If all outcomes up to this report were received, no more outcomes of these operations will come.
         """
         if self.received_outcome < header.outcome_newest:
             return
@@ -230,7 +230,7 @@ class Incoming:
             self.received_answer = command
 
     def take_looks(self, header: ReportHeader, frame: bytes) -> None:
-        """Have the owners of operations look. Looks that were seen before, or that have no owner here, are ignored."""
+        """Pass looks on to the owners of operations. Repeated looks, and looks without an owner here, are ignored."""
         start = _HEADER_SIZE + header.outcomes * _OUTCOME_SIZE + header.answers * _ANSWER_SIZE
         for command, sequence in _LOOKS.iter_unpack(frame[start : start + header.looks * _LOOK_SIZE]):
             looker = self.lookers.get(command)
@@ -238,7 +238,7 @@ class Incoming:
                 self.ready.append(looker)
 
     def note_answered(self, header: ReportHeader) -> None:
-        """After the answers of a report: if none is missing, all commands that it calls applied are answered."""
+        """Called after the answers of a report. If no answer is missing, all commands up to `applied` are answered."""
         if (
             header.answer_newest > self.received_answer
             or not self._outgoing.answered < header.applied <= self._ledger.applied
@@ -267,9 +267,9 @@ class Incoming:
                     self.ready.append(waiter)
                 self._ledger.pending.pop(command)
             elif error.code is ErrorCode.UNKNOWN_OPERATION and command not in self.replies:
-                pass  # cancel(id) or reschedule(id) that did not ask: it has settled
+                pass  # a cancel(id) or reschedule(id) without a waiting caller: the operation has settled
             elif isinstance(error, OperationExistsError) and error.kept and command in self.receipts:
-                pass  # it said "keep"
+                pass  # the registration had if_exists="keep"
             elif command not in self.replies and command not in self._abandoned:
                 if command not in self._answers_unknown:
                     self.commands_refused += 1

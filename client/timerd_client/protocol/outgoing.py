@@ -1,14 +1,14 @@
 """The window: commands that the daemon has not acknowledged yet, numbered one by one from 1, kept and sent again.
 
     1 .. answered     applied, and all answers to them, refusals too, were received
-    1 .. applied      acknowledged, and kept no longer
+    1 .. applied      acknowledged, and no longer kept
     .. sent           in frames that are not acknowledged yet; going back (go-back-n) sends these commands again
     .. offered        were in a frame at some time: the daemon may have applied them, or may still do so
-    .. issued         kept; the daemon cannot know of those above `offered`
+    .. issued         kept; the daemon cannot know commands above `offered`
 
 A number belongs to one command, with one exception. A command that is withdrawn, or that the daemon cannot read, is
-replaced by a command that does nothing. If its number was offered before, the daemon may have applied it all the same,
-so a withdrawn registration is cancelled as well.
+replaced by a command that does nothing. If its number was offered before, the daemon may have applied the first command
+all the same, so a withdrawn registration is cancelled as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from timerd_shm.declare.limits import (
 from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind, RegisterCommand
 
 _HEADER_SIZE = size_of(CommandHeader)
-# Any command has to fit in a frame that travels in one packet, or Ledger.fit() finds no number of commands that fits.
+# Any command has to fit into a frame of one packet: otherwise Ledger.fit() would find no number of commands that fits.
 assert size_of(RegisterCommand) + KEYS_MAX * (10 + KEY_SIZE_MAX) + PAYLOAD_SIZE_MAX < PACKET_SIZE_MAX - _HEADER_SIZE
 
 
@@ -36,8 +36,8 @@ class Outgoing:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.frame_size_max = FRAME_SIZE_MAX  # of a frame of commands, in bytes
-        self.resets = 0  # how often a frame that was not sent yet has become stale
+        self.frame_size_max = FRAME_SIZE_MAX  # the largest frame of commands, in bytes
+        self.resets = 0  # how often an unsent frame has become stale
         self.commands_unknown = 0  # commands that were unacknowledged when the daemon forgot this client
         self.answered = 0  # commands up to this one are applied, and their answers were received
         self.sent = 0
@@ -52,8 +52,8 @@ class Outgoing:
     def withdraw(self, registration: int) -> int:
         """Undo a registration: replace its command if it is not applied yet, and cancel it if it was offered.
 
-        A grant that it may have is requeued (REQUEUE). Returns the number of the CANCEL; 0 = none is needed.
-        The CANCEL may exceed the window: one command for each registration at most.
+        If the registration has a grant, it is requeued (REQUEUE). Returns the number of the CANCEL; 0 = none is needed.
+        The CANCEL may exceed the window: there is at most one for each registration.
         """
         if registration > self._ledger.applied:
             self.void(registration)
@@ -76,19 +76,19 @@ class Outgoing:
         return self._ledger.applied < self.sent
 
     def confirm(self) -> bool:
-        """A caller waits until all issued commands are applied. Returns whether that takes a frame of its own."""
+        """A caller waits until all issued commands are applied. Returns whether an extra frame must ask for it."""
         if max(self._confirm_to, self._ledger.applied) >= self._ledger.issued:
             return False
         self._confirm_to = self._ledger.issued
         return not self.has_commands
 
     def asks(self, first: int, number: int) -> bool:
-        """Whether a frame with these commands asks for a confirmation: a caller waits for it, or the window fills."""
+        """Whether a frame with these commands asks for a confirmation: a caller waits, or the window fills."""
         last = first + number - 1
         return first <= self._confirm_to <= last or last - self._ledger.applied > self._ledger.window // 2
 
     def void(self, number: int) -> None:
-        """Replace an unacknowledged command by one that does nothing."""
+        """Replace an unacknowledged command by a command that does nothing."""
         self._ledger.replace(number, NOTHING)
 
     def go_back(self) -> None:
@@ -105,16 +105,16 @@ class Outgoing:
         return first, number
 
     def join(self, header: bytes, first: int, number: int) -> bytes:
-        """A frame: that header, and `number` commands from `first` on."""
+        """A frame: this header, and `number` commands from `first` on."""
         return self._ledger.join(header, first, number)
 
     def with_time_left(self, header: bytes, first: int, number: int, now_ns: int) -> bytes:
-        """Like join(), for a daemon with another clock: commands then carry the time that is left."""
+        """Like join(), for a daemon with another clock: the commands carry the time that is left."""
         commands = (self._ledger.command(one) for one in range(first, first + number))
         return header + b"".join(with_time_left(command, now_ns) for command in commands)
 
     def drop_applied(self, applied: int) -> bool:
-        """The daemon has applied commands up to this one. False if that was known, or is impossible."""
+        """Drop commands up to this one: the daemon has applied them. False if this was known, or is impossible."""
         if not self._ledger.applied < applied <= self._ledger.issued:
             return False
         self.sent = max(self.sent, applied)
@@ -122,7 +122,7 @@ class Outgoing:
         return True
 
     def skip_answers(self, last: int) -> None:
-        """The daemon kept no answers to commands up to this one, so nobody knows which were refused."""
+        """Count commands up to this one as unknown: the daemon has kept no answers, and may have refused them."""
         if self.answered < last <= self._ledger.applied:
             self.commands_unknown += last - self.answered
             self.answered = last

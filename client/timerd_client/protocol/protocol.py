@@ -6,7 +6,7 @@
     any of them --3 s without a frame--> LOST --WELCOME--> HELLO, or --any report--> LIVE
     LIVE, 3 s without a report on the subscription: subscribe again
 
-A Protocol has five parts, and each knows only those above it:
+A Protocol has five parts. Each part knows only the parts above it:
 
     ledger     unacknowledged commands and pending operations (hot/): the path of each request
     outgoing   commands of the ledger, sent and sent again
@@ -14,19 +14,19 @@ A Protocol has five parts, and each knows only those above it:
     session    the identity of this client at its daemon, and what it knows of the daemon
     inbox      outcomes and calls that are delivered to this client for its group
 
-silence.py decides when the daemon is lost, and deadlines.py which operations are due then.
+silence.py decides when the daemon is lost, and deadlines.py which operations are due while it is lost.
 
 Ground rules (DESIGN.md, rules 6 and 7):
 * Commands are numbered one by one, and kept until the daemon says that it has applied them (outgoing.py). After
-  "expected n", or 250 ms without progress, the client sends again from the first unacknowledged one (go-back-n). The
-  daemon skips those that it has applied.
-* Outcomes are numbered too. Each frame acknowledges them up to the last one received without a gap (incoming.py). The
-  client asks for outcomes that are missing.
+  "expected n", or 250 ms without progress, the client sends again from the first unacknowledged command (go-back-n).
+  The daemon skips commands that it has applied.
+* Outcomes are numbered, too. Each frame acknowledges the outcomes that were received without a gap (incoming.py). The
+  client asks for missing outcomes.
 * After a restart of the daemon the numbering goes on (`applied` of WELCOME). In another arena, or when the daemon has
   forgotten this client, pending operations settle as failed with SessionGoneError: whether they were applied is
   unknown. The client goes on under a new incarnation, with numbers from 1.
-* A daemon is *lost* after 3 s without a frame in which this client listened, or 2 s after its end was seen. Questions
-  then fail at once, and operations are abandoned a second after their deadlines (client/DESIGN.md).
+* A daemon is *lost* after 3 s in which this client listened and no frame came, or 2 s after its end was seen. While it
+  is lost, questions fail at once, and operations are abandoned a second after their deadlines (client/DESIGN.md).
 
 The caller of every method holds the link's lock, or is the only thread.
 """
@@ -69,9 +69,9 @@ from .statistics import Statistics
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
 ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # the longest wait for another frame; the daemon reminds after 50 ms
-ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # if this number of outcomes is unacknowledged, they do not wait
+ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # this many unacknowledged outcomes are acknowledged at once
 ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # the daemon stops when too many are unacknowledged
-# Ticks are no further apart than this while all is well, so a longer pause is this process's own.
+# While all is well, ticks are at most HEARTBEAT_NS apart. So a longer pause is a pause of this process.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
 
 _UP = struct_of(CommandHeader)
@@ -114,7 +114,7 @@ class Protocol:
         self._asking = False
         self._outbox: deque[bytes] = deque()
         self.frames_ignored = 0
-        self.leaving = 0  # FrameFlag.LEAVING, in each frame once the process is ending
+        self.leaving = 0  # FrameFlag.LEAVING when the process is ending: each frame has it
         self._hello_at = now_ns
         self._hello = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
         self._subscribed = 0
@@ -147,7 +147,7 @@ class Protocol:
         return Statistics.of(self.ledger, self.outgoing, self.incoming, self.inbox, self.frames_ignored)
 
     def moved(self, registration: int, due_ns: int) -> None:
-        """The deadline of an operation was moved by its owner."""
+        """Note that the owner has moved the deadline of an operation."""
         if self.lost:
             self._deadlines.move(registration, due_ns)
 
@@ -178,7 +178,7 @@ class Protocol:
             self._restart_hello(now_ns)
 
     def daemon_ended(self, now_ns: int) -> None:
-        """The daemon's end was seen."""
+        """Note that the daemon's end was seen."""
         self.silence.end_seen(now_ns)
 
     # time ---------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Protocol:
             self._tick_live(now_ns)
         elif now_ns >= self._hello_at:
             if self.state is HELLO and self._subscribed < 4:
-                # the connection may have reached a daemon that did not know the session yet
+                # the last subscription may have reached a daemon that did not know the session yet
                 self._subscribe(now_ns)
                 self._subscribed += 1
             else:
@@ -233,7 +233,7 @@ class Protocol:
             self.incoming.fail_replies(
                 TimerdUnavailableError(
                     f"the daemon was lost before it answered: it has been silent for {silence_ns / 1e9:.1f} s; "
-                    "whether it has done what was asked is unknown"
+                    "whether it has applied the command is unknown"
                 )
             )
         self._deadlines.collect(self.ledger.pending, self.ledger.issued)
@@ -260,7 +260,7 @@ class Protocol:
         self.inbox.tick(now_ns)
         self._outlet_silence.look(now_ns)
         if now_ns >= self._outlet_silence.lost_at_ns:
-            self._subscribe(now_ns)  # the connection may be lost without a sign
+            self._subscribe(now_ns)  # the outlet may have been lost without a sign
         if self.outgoing.in_flight and now_ns >= self._retransmit_at:
             self.outgoing.go_back()
             self._retransmit_at = self._retransmit.next_at(now_ns)
@@ -272,13 +272,13 @@ class Protocol:
         if now_ns >= self.acknowledge_at or now_ns >= self._last_sent_ns + HEARTBEAT_NS:
             self.incoming.look_at_grants(now_ns)
             self._outbox.append(self._frame(UpKind.ACK))
-            self._last_sent_ns = now_ns  # else the frame would be due again before it is sent
+            self._last_sent_ns = now_ns  # otherwise the frame would be due again before it is sent
 
     # frames up ----------------------------------------------------------------------------------------------------
 
     @property
     def has_messages(self) -> bool:
-        """Whether next_frame() would give a frame without commands: such frames go first."""
+        """Whether next_frame() would give a frame without commands. Such frames go first."""
         return bool(self._outbox)
 
     @property
@@ -326,7 +326,7 @@ class Protocol:
         return header + body
 
     def _send_hello(self) -> None:
-        self._outbox.clear()  # questions are asked again; all other frames were for the old session
+        self._outbox.clear()  # questions will be asked again, and all other frames were for the old session
         self._outbox.append(
             self._frame(UpKind.HELLO, self.session.hello(self._hello_at, listens=self.inbox.listeners > 0))
         )
@@ -344,7 +344,7 @@ class Protocol:
     # frames down --------------------------------------------------------------------------------------------------
 
     def take_report(self, frame: bytes, now_ns: int, *, published: bool) -> bool:
-        """Take a plain report: it only settles, answers and confirms. For any other frame, do nothing, return False."""
+        """Take a plain report, which only settles, answers and confirms. For any other frame return False."""
         if self.state is not LIVE or len(frame) < _DOWN_SIZE:
             return False
         header = _header(_DOWN.unpack_from(frame))
@@ -394,7 +394,7 @@ class Protocol:
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
                 case DownKind.SESSION_GONE if self.session.secret == NO_SESSION:
-                    self.frames_ignored += 1  # the same: a client that has shown no session cannot lose it
+                    self.frames_ignored += 1  # likewise: a client without a session cannot lose it
                 case DownKind.SESSION_GONE:
                     self._begin_anew(now_ns)
                 case _:
@@ -410,7 +410,7 @@ class Protocol:
             self.frames_ignored += 1
             return
         if header.applied > self.outgoing.offered and header.topic == self.session.topic:
-            self._begin_anew(now_ns)  # another process uses this session: the daemon would pass over our commands
+            self._begin_anew(now_ns)  # another process uses this session: the daemon would skip our commands
             return
         incoming = self.incoming
         self.silence.last_frame_ns = now_ns
@@ -449,7 +449,7 @@ class Protocol:
                 self._asking = False
                 missed = missed or (header.flags == _ASKED and header.outcome_newest > incoming.received_outcome)
             if incoming.received_answer > answered:
-                # The daemon may have stopped until these were acknowledged: its next "expected" counts again.
+                # The daemon may have stopped until these answers were acknowledged: its next "expected" counts again.
                 self._back_applied = -1
             many = incoming.received_outcome - self._acknowledged_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
             many = many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX
@@ -476,7 +476,7 @@ class Protocol:
         self.silence.last_frame_ns = now_ns
         self._acknowledged(header.applied, now_ns)
         self.incoming.note_answered(header)
-        # each frame in flight after a lost one is answered by "expected"; going back once is enough
+        # after a lost frame, the daemon answers each frame in flight with "expected"; going back once is enough
         again = header.applied == self._back_applied and now_ns < self._back_at + ANNOUNCE_FIRST_NS
         if header.applied == self.ledger.applied and self.outgoing.sent > self.ledger.applied and not again:
             self._back_applied, self._back_at = header.applied, now_ns
@@ -489,15 +489,15 @@ class Protocol:
             return
         applied = int(welcome["applied"])
         if header.incarnation == session.arena and welcome["session"] == session.secret and applied < ledger.applied:
-            self.frames_ignored += 1  # of a HELLO that was sent twice: a report over PUB has overtaken it
+            self.frames_ignored += 1  # the second answer to a repeated HELLO: a report over PUB has overtaken it
             return
         if not session.are_named(welcome.get("purgatories", {})):
-            self._restart_hello(now_ns)  # a purgatory was named after the HELLO that this answers
+            self._restart_hello(now_ns)  # a purgatory was named after the HELLO that this WELCOME answers
             return
         if header.incarnation != session.arena:
             if session.arena and session.secret != NO_SESSION:
                 self._forget(SessionGoneError(NEW_ARENA))
-            else:  # no daemon has seen the commands that are kept
+            else:  # no daemon has seen the kept commands
                 ledger.count_from_first()
                 session.leave_arena()
         session.arena = header.incarnation
@@ -513,7 +513,7 @@ class Protocol:
         incoming.forgotten_by_daemon(int(welcome.get("gone", 0)))
         self.inbox.welcomed(int(welcome["lease_ns"]), now_ns)
         if again:
-            return  # a daemon that was stopped answers each HELLO; one connection for outcomes is enough
+            return  # a daemon that was stopped answers every HELLO, and one outlet is enough
         self._stand(HELLO)
         self._subscribe(now_ns)
         self._subscribed = 1
@@ -535,7 +535,7 @@ class Protocol:
     def _hello_first(self, header: ReportHeader, now_ns: int) -> None:
         self.silence.last_frame_ns = now_ns
         if self.state is CONNECTING:
-            return  # it answers a frame that crossed this client's HELLO
+            return  # an answer to a frame that crossed this client's HELLO
         if header.incarnation != self.session.arena:
             self._begin_anew(now_ns)
             return
@@ -543,7 +543,7 @@ class Protocol:
         self._restart_hello(now_ns)
 
     def _begin_anew(self, now_ns: int) -> None:
-        """The daemon does not know this client. A new incarnation sends HELLO."""
+        """The daemon does not know this client: take a new incarnation, and send HELLO."""
         self.silence.last_frame_ns = now_ns
         self._forget(SessionGoneError(LOST_SESSION))
         self.session.change_incarnation()

@@ -27,8 +27,9 @@ NEW_ARENA: Final = (
     "the daemon has a new arena, because the old one was destroyed or the host was rebooted: how this settled is "
     "unknown. Register again"
 )
-NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that the first HELLO names, until WELCOME gives the right one;
-# the next such purgatory has one less, and so on: no daemon gives an index of PURGATORIES_MAX or more
+# A purgatory that the first HELLO names has this index until WELCOME gives the right index. The next such purgatory has
+# one less, and so on: no daemon gives an index of PURGATORIES_MAX or more.
+NOT_KNOWN_YET: Final = 0xFF
 
 
 class Identity(NamedTuple):
@@ -64,7 +65,7 @@ class Session:
         if identity.group is not None:
             self.purgatories[CALLS] = NOT_KNOWN_YET
         self.slot = 0
-        self.subscriptions: deque[bytes] = deque()  # sessions to show, each over a new connection for outcomes
+        self.subscriptions: deque[bytes] = deque()  # sessions to show, each over a new outlet
         # Sequence of the newest event, from frames: for a client that has not mapped the arena.
         self._newest_received = [0]
         ledger.use_arena(self._newest_received, 0)
@@ -76,13 +77,13 @@ class Session:
 
     @property
     def incarnation(self) -> bytes:
-        """The 128 bits that name this client, until the daemon forgets it. They are in the ledger: marks need them."""
+        """The 128 bits that name this client, until the daemon forgets it. The ledger has them, for marks."""
         incarnation: bytes = self._ledger.incarnation
         return incarnation
 
     @property
     def arena(self) -> int:
-        """Incarnation of the daemon's arena; 0 = not known yet. It is in the ledger: marks need it."""
+        """Incarnation of the daemon's arena; 0 = not known yet. The ledger has it, for marks."""
         return self._ledger.arena
 
     @arena.setter
@@ -90,7 +91,7 @@ class Session:
         self._ledger.arena = arena
 
     def mark(self) -> Mark:
-        """This moment in the history of events; called with the lock held."""
+        """A mark of this moment in the history of events. Called with the lock held."""
         return Mark(self.arena, self._ledger.newest(), self._ledger.issued, self.incarnation)
 
     def hello(self, now_ns: int, *, listens: bool) -> bytes:
@@ -131,9 +132,9 @@ class Session:
         self.note_newest(int(welcome["newest"]))
 
     def note_clock(self, daemon_ns: int, now_ns: int, *, anew: bool) -> None:
-        """Take the daemon's clock from a frame that has come now; `anew`: it is the first one of this daemon."""
+        """Take the daemon's clock from a frame that has just come. `anew`: it is the first frame of this daemon."""
         self.daemon_ns = daemon_ns
-        ahead_ns = daemon_ns - now_ns  # less by the time that the frame took
+        ahead_ns = daemon_ns - now_ns  # too low by the time that the frame took
         if anew or self._daemon_ahead_ns is None or ahead_ns > self._daemon_ahead_ns:
             self._daemon_ahead_ns = ahead_ns
 
@@ -142,7 +143,7 @@ class Session:
         return now_ns if self.shared_clock else now_ns + (self._daemon_ahead_ns or 0)
 
     def name_purgatories(self, indices: dict[str, Any]) -> None:
-        """Take the daemon's indices; commands kept for another arena get the new ones. Raises ValueError."""
+        """Take the daemon's indices. Commands that were kept for another arena get the new ones. Raises ValueError."""
         if wrong := [one for one in indices.values() if type(one) is not int or one not in range(PURGATORIES_MAX)]:
             raise ValueError(f"the index of a purgatory is 0 to {PURGATORIES_MAX - 1}, not {wrong[0]!r:.60}")
         known = self.purgatories
@@ -152,7 +153,7 @@ class Session:
         known.update(indices)
 
     def name_later(self, name: str) -> None:
-        """Name a purgatory in the next HELLO. Until WELCOME it has an index that no daemon gives."""
+        """Name a purgatory in the next HELLO. Until WELCOME the purgatory has an index that no daemon gives."""
         if name not in self.purgatories:
             unknown = [index for index in self.purgatories.values() if index >= PURGATORIES_MAX]
             self.purgatories[name] = min(unknown, default=NOT_KNOWN_YET + 1) - 1
@@ -167,11 +168,11 @@ class Session:
             self._newest_received[0] = sequence
 
     def subscribe(self) -> None:
-        """Connect for outcomes; again, if the daemon may have closed the connection before."""
+        """Connect the outlet. Also called again, if the daemon may have closed the outlet."""
         self.subscriptions.append(self.secret)
 
     def leave_arena(self) -> None:
-        """Forget the newest event: sequences of the old arena mean nothing any more."""
+        """Forget the newest event: sequences of the old arena have no meaning now."""
         self._newest_received = [0]
         self._ledger.use_arena(self._newest_received, 0)
 
@@ -183,7 +184,7 @@ class Session:
 
 
 class Naming:
-    """Takes the answer to the question for a purgatory's index. The session gets the index before the asker does."""
+    """Takes the answer to a question for a purgatory's index. The session gets the index before the asker gets it."""
 
     def __init__(self, session: Session, name: str, asker: Answerable) -> None:
         self._session = session

@@ -1,10 +1,10 @@
 """The time without a frame of the daemon, and when the daemon is lost.
 
-A daemon sends a frame at least once a second. It is lost after 3 s without a frame in which this client listened, or
+A daemon sends a frame at least once a second. It is lost after 3 s in which this client listened and no frame came, or
 2 s after its end was seen. A pause of this process (it was stopped, or its loop or thread was blocked) counts as one
-heartbeat: frames that came meanwhile may still lie in the sockets.
+heartbeat: frames that came meanwhile may still be in the sockets.
 
-Not here: what the client then does (protocol.py, `_look_at_silence`).
+Not here: the steps of the client after a loss (protocol.py, `_look_at_silence`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Silence:
         return min(at_ns, self._ended_ns + ENDED_LOST_NS) if self._ended_ns > self.last_frame_ns else at_ns
 
     def look(self, now_ns: int) -> int:
-        """For how long no frame has come, without this process's own pause since the last look."""
+        """For how long no frame has come, not counting a pause of this process since the last look."""
         late_ns = now_ns - max(self._looked_ns, self.last_frame_ns) - HEARTBEAT_NS
         if late_ns >= GAP_NS:
             self.last_frame_ns += late_ns

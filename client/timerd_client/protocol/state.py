@@ -15,5 +15,5 @@ class LinkState(Enum):
     CLOSED = "closed"
 
 
-# Looking up a member in its class costs as much as ten comparisons.
+# Looking up a member in its class takes as long as ten comparisons.
 CONNECTING, HELLO, LIVE, LOST, CLOSED = LinkState

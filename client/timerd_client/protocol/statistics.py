@@ -18,15 +18,15 @@ class Statistics(NamedTuple):
     unacknowledged: int  # commands that the daemon has not acknowledged
     commands_unknown: int  # commands that were unacknowledged when the daemon forgot this client
     given_up: int  # operations that settled as UNAVAILABLE
-    outcomes_after_giving_up: int  # late outcomes of these, cancellations not counted
-    outcomes_unknown: int  # outcomes that nobody waited for
-    grants_requeued: int  # limited events that completed an operation that nobody held any more, and went to another
+    outcomes_after_giving_up: int  # late outcomes of operations that were given up, without cancellations
+    outcomes_unknown: int  # outcomes for which nobody waited
+    grants_requeued: int  # limited events that were requeued, because the program had dropped the operation
     grants_unseen: int  # limited events that were acknowledged although nobody had looked: see docs/api.md
     frames_ignored: int  # frames of another daemon or version, or malformed
     commands_refused: int  # refused commands that have no operation, such as fire() and advance()
-    calls_done: int  # calls that its handlers have ended, well or not
+    calls_done: int  # calls that this client has ended, with success or without
     calls_failed: int  # attempts in which a handler has raised, and calls that were given up
-    calls_retried: int  # calls that come again, after an error or by `call.retry`
+    calls_retried: int  # calls that are run again, after an error or by `call.retry`
     calls_late: int  # handlers that have run for longer than their `time_limit`
     calls_skipped: int  # points of schedules that were later than their grace
 

@@ -2,7 +2,7 @@
 
 link.py        the link, made of the parts below; `drive` does the steps of a flow
 io_thread.py   the thread of the sockets: its passes, its sleep, its end
-caller.py      a caller that waits receives itself: it takes the seat (seat.py)
-sender.py      which thread sends, and when; how a call waits in a full window
+caller.py      a waiting caller receives by itself: it takes the seat (seat.py)
+sender.py      which thread sends, and when; how a call waits if the window is full
 waiters.py     how a thread waits
 """

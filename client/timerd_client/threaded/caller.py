@@ -1,11 +1,11 @@
-"""A caller that waits receives itself: it takes the seat (seat.py), sleeps at the sockets, and takes its outcome.
+"""A waiting caller receives by itself: it takes the seat (seat.py), sleeps at the sockets, and takes its outcome.
 
-    outcome --> libzmq's thread --> the caller                            while nobody else waits or is called
-    outcome --> libzmq's thread --> the link's thread --> the caller      else
+    outcome --> libzmq's thread --> the caller                            if nobody else waits, and there is no callback
+    outcome --> libzmq's thread --> the link's thread --> the caller      otherwise
 
 The caller takes only plain reports. It leaves everything else to the link's thread: callbacks and handlers, other
-frames, sending, a lost daemon. An interrupt (KeyboardInterrupt, a handler that raises) loses nothing. A frame whose
-processing was interrupted stays in hand, and the link's thread processes it again from its beginning.
+frames, sending, a lost daemon. An interrupt (KeyboardInterrupt, a signal handler that raises) loses nothing. If the
+processing of a frame was interrupted, the frame is kept, and the link's thread processes it again from its beginning.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .sender import ThreadedSender
 
 SLEEP_NS_MAX: Final = 60_000_000_000
 SLICE_NS: Final = int(SLICE_S * 1e9)
-SENDERS_MAX: Final = 4  # the most callers that send while they wait; for more, the thread sends fewer and larger frames
-NEGLECT_NS: Final = 100_000_000  # after this time without a frame, the thread looks whether a caller still receives
-LEFT_S: Final = 0.001  # the interval in which a link that ends looks whether a caller has left the seat
+SENDERS_MAX: Final = 4  # if more callers wait, they do not send: the thread sends fewer and larger frames
+NEGLECT_NS: Final = 100_000_000  # after this time without a frame, the thread checks whether a caller still receives
+LEFT_S: Final = 0.001  # how often a link that ends checks whether a caller has left the seat
 
 
 class CallerGate(Gate):
-    """The gate of a caller that receives itself, if it can."""
+    """The gate of a caller that receives by itself, if it can."""
 
     def __init__(self, callers: Callers) -> None:
         super().__init__()
-        self.thread = threading.get_ident()  # the caller's
+        self.thread = threading.get_ident()  # the thread of the caller
         self.is_open = False
         self._callers = callers
 
@@ -58,7 +58,7 @@ class CallerGate(Gate):
 
 
 class Callers:
-    """The callers of a link that wait, the link's thread, and the seat between them."""
+    """The waiting callers of a link, the link's thread, and the seat, which one of them has."""
 
     def __init__(self, link: LinkBase, connection: Connection, sender: ThreadedSender, moved: Condition) -> None:
         self._link = link
@@ -66,19 +66,22 @@ class Callers:
         self._connection = connection
         self._sender = sender
         self._moved = moved
-        self._seat: Seat | None = None  # while the link's thread runs
-        self._in_hand: tuple[bytes, bool] | None = None  # a frame that is not taken yet, and whether it was published
-        self.waiting = 0  # callers that wait, the one with the seat too
+        self._seat: Seat | None = None  # None if the link's thread does not run
+        self._in_hand: tuple[bytes, bool] | None = None  # a frame in processing, and whether it was published
+        self.waiting = 0  # callers that wait, with the holder of the seat
 
     # the link's thread ------------------------------------------------------------------------------------------------
 
     def begin(self, seat: Seat) -> None:
-        """The link's thread begins to run. It watches the seat's descriptor."""
+        """The link's thread begins to run, and watches the seat's descriptor."""
         with self._link.lock:
             self._seat = seat
 
     def begin_pass(self) -> bool:
-        """Take the seat for a pass, and a frame that a caller has left; False: a caller has it. With the lock held."""
+        """Take the seat for a pass, and a frame that a caller has left. False if a caller has the seat.
+
+        With the lock held.
+        """
         protocol = self._protocol
         if self._seat is None:
             return True
@@ -94,7 +97,7 @@ class Callers:
         return True
 
     def _is_neglected(self) -> bool:
-        """Whether frames wait for a caller that does not take them, because a handler of a signal runs in its sleep."""
+        """Whether a caller with the seat takes no frames, because a signal handler interrupts its sleep."""
         assert self._seat is not None
         silent_ns = self._link.now_ns() - self._protocol.silence.last_frame_ns
         return silent_ns > NEGLECT_NS and self._seat.is_neglected()
@@ -105,7 +108,7 @@ class Callers:
             self._seat.leave_pass()
 
     def end(self) -> None:
-        """The link's thread ends. From now on it has the seat."""
+        """The link's thread ends: take the seat for good."""
         while (seat := self._seat) is not None:
             with self._link.lock:
                 if seat.take_for_pass(self) or seat.take_from_sleeper(self):
@@ -117,7 +120,7 @@ class Callers:
     # a caller's thread ------------------------------------------------------------------------------------------------
 
     def receive_for(self, gate: CallerGate, end_ns: int | None) -> None:
-        """Receive until the gate is open, the time is up, or the thread is needed. If the seat is taken, do nothing."""
+        """Receive until the gate is open, the time is over, or the thread is needed. If the seat is taken, return."""
         seat, link = self._seat, self._link
         if seat is None:
             return
@@ -144,7 +147,7 @@ class Callers:
                     break
         except BaseException as error:
             raised = error
-        while seat.holder is gate or seat.sleeper is gate:  # also if a second interrupt comes
+        while seat.holder is gate or seat.sleeper is gate:  # repeated if a second interrupt comes
             try:
                 self._leave(seat, gate, is_needed=is_needed or raised is not None)
             except BaseException as error:
@@ -153,17 +156,17 @@ class Callers:
             try:
                 raise raised
             finally:
-                raised = None  # else its traceback, and all that its frames hold, would wait for the collector
+                raised = None  # otherwise the traceback, and the objects of its frames, would wait for the collector
 
     def is_seated(self) -> bool:
-        """Whether the calling thread has the seat as a caller: then no other thread receives its outcome."""
+        """Whether the calling thread has the seat as a caller. Then no other thread would receive its outcome."""
         holder = None if self._seat is None else self._seat.holder
         return isinstance(holder, CallerGate) and holder.thread == threading.get_ident()
 
     def wake(self, gate: CallerGate) -> None:
-        """The gate was opened: wake its caller if the caller has the seat and sleeps, or is about to sleep.
+        """The gate was opened: wake its caller, if the caller has the seat and sleeps, or is about to sleep.
 
-        A handler of a signal may open the gate in the caller's own thread, in the sleep or right before it.
+        A signal handler may open the gate in the caller's own thread, during the sleep or just before it.
         """
         seat = self._seat
         if seat is None:
@@ -181,7 +184,7 @@ class Callers:
         return readable
 
     def _receive(self, readable: list[int]) -> bool:
-        """Receive all frames of these sockets. False: the link's thread has to go on."""
+        """Receive all frames of these sockets. Returns False if the link's thread has to go on."""
         link, protocol, sockets = self._link, self._protocol, self._connection.sockets
         for descriptor in readable:
             for published in sockets.sources(descriptor):
@@ -196,7 +199,7 @@ class Callers:
         return True
 
     def _goes_on(self) -> bool:
-        """Whether the caller may sleep again. If the link's thread sleeps for too long, wake it first."""
+        """Whether the caller may sleep again. If the link's thread would sleep for too long, wake it first."""
         with self._link.lock:
             if self._sender.due_ns() < self._sender.planned_ns:
                 self._sender.bell.ring()
@@ -211,7 +214,7 @@ class Callers:
     def _open_gates(self) -> bool:
         """Open the gates of settled promises. With the lock held.
 
-        Promises with other callbacks are left to the thread. Returns whether none is left.
+        Leaves promises with other callbacks to the thread. Returns whether there were none.
         """
         ready = self._protocol.incoming.ready
         for promise in ready.copy():
@@ -244,10 +247,10 @@ class Callers:
         )
 
     def _leave(self, seat: Seat, gate: CallerGate, *, is_needed: bool) -> None:
-        """Leave the seat; `is_needed`: the caller has stopped among frames, and the thread has to look for the others.
+        """Leave the seat. `is_needed`: the caller stopped before the last frame, and the thread must take the others.
 
-        By then a pass of the thread, without the seat, may have done the work for which the caller stopped. The other
-        frames still wait, and no descriptor shows them.
+        Meanwhile a pass of the thread, without the seat, may have done the work for which the caller stopped. The other
+        frames still wait, although no descriptor is readable.
         """
         link, protocol = self._link, self._protocol
         with link.lock:
@@ -261,10 +264,10 @@ class Callers:
             if is_needed:
                 is_due = False
             elif gate.is_open:
-                # Only the caller's own reports can have left work: other callers wake the thread for theirs.
+                # Only the caller's own reports can have left work: other callers wake the thread for their work.
                 is_needed = self._in_hand is not None or self._moved.callers > 0 or protocol.has_messages
                 is_needed = is_needed or protocol.incoming.has_left_something()
-                # Outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.
+                # A few outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.
                 is_due = protocol.acknowledge_at <= link.now_ns()
             else:
                 is_needed = self._leaves_it_to_thread()

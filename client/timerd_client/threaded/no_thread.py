@@ -1,4 +1,4 @@
-"""A link without a thread: main has ended, and CPython starts no thread then. A waiting caller makes the passes."""
+"""A link without a thread: CPython starts no thread after main has ended. Waiting callers make the passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from timerd_client.waits.gate import Gate
 from timerd_wire import native
 
-PASS_S: Final = 0.05  # between two looks of a caller at its condition
+PASS_S: Final = 0.05  # how often a caller looks at its condition
 
 
 class NoThread:
@@ -18,16 +18,16 @@ class NoThread:
     def __init__(
         self, exchange: Callable[[], bool], sleep: Callable[[int], None], end_passes: Callable[[], None]
     ) -> None:
-        """The work of a thread: make a pass (False: the last), sleep for at most the given ns, and end."""
+        """`exchange` makes a pass (False: the last one), `sleep` sleeps for at most the given ns, `end_passes` ends."""
         self._exchange = exchange
         self._sleep = sleep
         self._end_passes = end_passes
         self._lock = native.lock()
-        self._by = 0  # the thread that makes a pass
+        self._by = 0  # the thread that is making a pass
         self._has_ended = False
 
     def start(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no thread."""
 
     def is_current(self) -> bool:
         """Whether the caller is a callback, which runs in a pass."""

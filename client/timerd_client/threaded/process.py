@@ -19,7 +19,7 @@ _inherited: list[object] = []  # the parent's links: kept, never closed
 
 
 def _change_settings(change: Callable[[], None]) -> None:
-    """Change the settings of the next client. Raises InvalidValueError while there is one."""
+    """Change the settings of the next client. Raises InvalidValueError while a client is open."""
     with _client_lock:
         if _client is not None and not _client.closed:
             raise InvalidValueError("configure() after client(): call it first, or close() that client before")
@@ -30,10 +30,10 @@ guards.append(_change_settings)
 
 
 def client() -> Client:
-    """The client of this process: one for all callers, and a new one after it was closed. It needs no daemon.
+    """The client of this process: one for all callers, and a new client after it was closed. Making it needs no daemon.
 
-    It has the settings of `configure()`. Without these, its instance is $TIMERD_INSTANCE, else "default", and it is in
-    no group. It connects at its first use, and anew in a forked child. Raises InvalidNameError for a wrong
+    The client has the settings of `configure()`. Without settings, its instance is $TIMERD_INSTANCE, else "default",
+    and it is in no group. It connects at its first use, and anew in a forked child. Raises InvalidNameError for a wrong
     $TIMERD_INSTANCE.
     """
     global _client

@@ -1,13 +1,13 @@
 """The seat of the receiver. Its holder receives: the link's own thread, or a caller that waits.
 
-    result()    a caller takes the seat, sleeps at the sockets, receives its outcome, leaves the seat
-    else        the link's thread takes the seat for each pass
+    result()     a caller takes the seat, sleeps at the sockets, receives its outcome, leaves the seat
+    otherwise    the link's thread takes the seat for each pass
 
 Without the seat an outcome would wake the link's thread, and the thread would wake the caller. While a caller has the
 seat, the descriptors of the sockets wake nobody else. The link's lock is held in every method but sleep() and ring().
 
-Handlers of signals run in the sleep of a caller, and may run for long. So the link's thread may take the seat from a
-caller that sleeps. The caller finds that out when it wakes.
+Signal handlers run during the sleep of a caller, and may take long. So the link's thread may take the seat from a
+sleeping caller. The caller notices this when it wakes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from timerd_wire.poller import Poller
 
 
 class Seat:
-    """The seat: free, or with one holder. `descriptors` are those of the sockets."""
+    """The seat: free, or with one holder. `descriptors` are the descriptors of the sockets."""
 
     def __init__(self, descriptors: list[int]) -> None:
         self.holder: object | None = None
         self.sleeper: object | None = None  # the caller that sleeps, also while it has lost the seat
-        self.is_wanted = False  # by the link's thread: until the thread has had the seat, no caller takes it
-        self._sockets = native.epoll()  # the sockets
-        self._shutter = native.epoll()  # of `_sockets`, for the link's thread: shut while a caller has the seat
+        self.is_wanted = False  # the link's thread wants it: no caller may take it until the thread has had it
+        self._sockets = native.epoll()  # watches the sockets
+        self._shutter = native.epoll()  # watches `_sockets` for the link's thread; shut while a caller has the seat
         self._shutter.register(self._sockets, select.EPOLLIN)
         self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed if it is dropped
         self._bell = self._bell_file.fileno()
@@ -40,18 +40,18 @@ class Seat:
             self._poller.register(descriptor)
 
     def fileno(self) -> int:
-        """A descriptor that is readable while a socket is and no caller has the seat."""
+        """A descriptor that is readable while a socket is readable and no caller has the seat."""
         return self._shutter.fileno()
 
     def take_for_pass(self, thread: object) -> bool:
-        """The link's thread takes the seat for a pass. False: a caller has it."""
+        """The link's thread takes the seat for a pass. Returns False if a caller has it."""
         if self.holder is not None and self.holder is not thread:
             return False
         self.holder, self.is_wanted = thread, False
         return True
 
     def take_from_sleeper(self, thread: object) -> bool:
-        """The link's thread takes the seat from a sleeping caller, and wakes it. False: no caller sleeps."""
+        """The link's thread takes the seat from a sleeping caller, and wakes the caller. False if no caller sleeps."""
         if self.sleeper is None:
             return False
         self.holder, self.is_wanted = thread, False
@@ -60,11 +60,11 @@ class Seat:
         return True
 
     def is_neglected(self) -> bool:
-        """Whether a socket has something that its sleeping caller has not taken."""
+        """Whether a socket has something that the sleeping caller has not taken."""
         return self.sleeper is not None and bool(self._sockets.poll(0))
 
     def take(self, caller: object) -> bool:
-        """A caller takes the seat. False: it is not free, or the link's thread wants it."""
+        """A caller takes the seat. Returns False if the seat is not free, or the link's thread wants it."""
         if self.holder is not None or self.is_wanted or self.sleeper is not None:
             return False
         self.holder = caller
@@ -82,7 +82,7 @@ class Seat:
         self.holder = None
 
     def want(self) -> None:
-        """The link's thread wants the seat: its holder wakes up, leaves it, and wakes the thread."""
+        """The link's thread wants the seat: the holder wakes up, leaves the seat, and wakes the thread."""
         self.is_wanted = True
         self.ring()
 
@@ -100,7 +100,7 @@ class Seat:
         return readable
 
     def close(self) -> None:
-        """Close the seat's own descriptors. If a caller still sleeps at them, they are closed when it has woken."""
+        """Close the seat's own descriptors. If a caller still sleeps, it closes them when it wakes."""
         if self.sleeper is None:
             self._shutter.close()
             self._sockets.close()

@@ -1,4 +1,4 @@
-"""The waits of threaded callers: at gates, where they may receive themselves, and for the link's progress."""
+"""The waits of threaded callers: at gates, where a caller may receive by itself, and for the link's progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ThreadedWaiters(Waiters):
-    """Threads that wait; with gevent greenlets."""
+    """Threads that wait (with gevent, greenlets)."""
 
     callers: Callers
     thread: IoThread
@@ -41,7 +41,7 @@ class ThreadedWaiters(Waiters):
         return self._plain_gate() if self._green or self._link.has_no_thread else CallerGate(self.callers)
 
     def _plain_gate(self) -> Gate:
-        """The gate of a caller that does not receive itself."""
+        """The gate of a caller that does not receive by itself."""
         if self._link.has_no_thread:
             return DrivenGate(self._link.drive)
         return GreenGate() if self._green else Gate()
@@ -65,7 +65,7 @@ class ThreadedWaiters(Waiters):
     def may_block(self) -> None:
         if self.in_own_thread():
             raise RuntimeError(
-                "a callback of the client's own thread must not wait for the client: it would wait for itself"
+                "a callback in the client's own thread must not wait for the client: it would wait for itself"
             )
 
     def must_not_wait(self) -> bool:
@@ -76,12 +76,12 @@ class ThreadedWaiters(Waiters):
         self.moved.notify_all()
 
     def progressed_locked(self) -> None:
-        """With the lock held: reports were taken. Wake waiting callers, but only one of those with the same wait."""
+        """Wake waiting callers after a report; if several wait for the same thing, only one. With the lock."""
         self.moved.notify()
 
     def some_wait(self) -> bool:
         return self.moved.callers > 0
 
     def new_thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        """A thread of this client, or with gevent a greenlet; the caller starts it."""
+        """A new thread of this client (with gevent, a greenlet). The caller starts it."""
         return threading.Thread(target=run, name=name, daemon=True)

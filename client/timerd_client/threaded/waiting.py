@@ -85,9 +85,9 @@ def _settling(operations: list[Waitable], deadline: float | None) -> Iterator[Wa
                 except Empty:
                     return
                 if found is None:
-                    assert scope is not None, "nobody else puts it there"
+                    assert scope is not None, "only end() puts None there"
                     raise scope.error()
-                found.done()  # the caller looks at it
+                found.done()  # this counts as a look at the outcome
                 yield found
     finally:
         if scope is not None:

@@ -1,9 +1,9 @@
-"""The connection by whose end client and daemon each know for certain that the other one has ended.
+"""A connection whose end shows the client that the daemon has ended, and the daemon that the client has ended.
 
-The client shows its session over the connection, and holds it as long as it lives. The kernel closes it with the
-process, however the process ends. The daemon sends nothing. No other process may hold a copy, because that would keep a
-dead client alive: an exec closes it, and a forked child closes its copy. Without the connection (an older daemon, too
-many clients) everything still works: the daemon then looks at the process, or waits for a lease.
+The client shows its session over the connection, and keeps the connection open as long as it lives. The kernel closes
+it with the process, however the process ends. The daemon sends nothing. No other process may hold a copy, because a
+copy would keep a dead client alive: an exec closes it, and a forked child closes its copy. Without the connection (an
+older daemon, too many clients) everything still works: the daemon looks at the process, or waits for a lease.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ REFUSED_NS: Final = HEARTBEAT_NS  # a connection that ends sooner was refused; i
 RETRY_FIRST_NS: Final = 50_000_000
 RETRY_LAST_NS: Final = 60_000_000_000
 
-# Held while a connection is made or closed, and during a fork: a child knows of every copy that it has.
+# Held while a connection is made or closed, and during a fork, so that a child knows all copies that it has.
 changing = native.recursive_lock()
 _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
 class Lifeline:
-    """One client's connection to NAME.live. It is made when there is a session, and again after it has ended."""
+    """One client's connection to NAME.live. It is made when there is a session, and made again after its end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class Lifeline:
         return self._session == session
 
     def hold(self, session: bytes, now_ns: int) -> bool:
-        """Show this session to the daemon. False if that is not possible now. Does not block."""
+        """Show this session to the daemon. Returns False if this is not possible now. Does not block."""
         if now_ns < self._retry_at_ns:
             return False
         self.let_go()
@@ -71,7 +71,7 @@ class Lifeline:
         return True
 
     def has_ended(self, now_ns: int) -> bool:
-        """Call it when the descriptor is readable: whether the daemon has ended. If not, it refused this connection."""
+        """Whether the daemon has ended; if not, it refused the connection. Call it when the descriptor is readable."""
         if self._socket is None:
             return False
         with contextlib.suppress(BlockingIOError, InterruptedError):

@@ -1,6 +1,6 @@
 """The transports by name: how the sockets of a link are made.
 
-All is imported before a process forks, except libzmq if $TIMERD_TRANSPORT names another transport.
+All transports are imported before a process forks. Only libzmq is not, if $TIMERD_TRANSPORT is "unix".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if os.environ.get(TRANSPORT_VARIABLE) != "unix":
 
 
 def make_sockets(transport: Transport, paths: InstancePaths) -> Sockets:
-    """The sockets of that transport, which begin to connect."""
+    """Make the sockets of this transport. They begin to connect."""
     if transport == "unix":
         return UnixSockets(paths)
     from .zmq_sockets import ZmqSockets
@@ -28,7 +28,7 @@ def make_sockets(transport: Transport, paths: InstancePaths) -> Sockets:
 
 
 def end_transports() -> None:
-    """At the end of the process, when no sockets are open: wait until closed sockets have sent, 0.2 s at most."""
+    """At the process end, without open sockets: wait until closed sockets have sent their frames, 0.2 s at most."""
     loaded = sys.modules.get(f"{__package__}.zmq_sockets")
     if loaded is not None:
         loaded.end_context()

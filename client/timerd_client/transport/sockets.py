@@ -1,7 +1,7 @@
 """How a link reaches its daemon: sockets, the lifeline, and the arena that it maps.
 
-A link is given an object with the methods of `Sockets`: those of zmq_sockets.py or unix_sockets.py. As an example, the
-simulation gives it a network of its own.
+A link gets an object with the methods of `Sockets`: from zmq_sockets.py or unix_sockets.py. The simulation gives it
+sockets of a simulated network.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ class Held(Protocol):
 class Sockets(Protocol):
     """The connections for commands and for outcomes, the lifeline, and the path to the arena. Nothing here blocks.
 
-    With ZeroMQ commands go by a DEALER, which also gets answers, and outcomes come by an XSUB. With packets all goes
-    over one connection, and counts as published. The holder of the seat (the link's own thread, or a caller that waits)
-    calls receive(published=True). Every other method is called with the link's lock held.
+    With ZeroMQ, commands go over a DEALER, which also gets answers, and outcomes come over an XSUB. With packets,
+    everything goes over one connection, and counts as published. The holder of the seat (the link's own thread, or a
+    caller that waits) calls receive(published=True). Every other method is called with the link's lock held.
     """
 
     lifeline: Held
     frame_size_max: int
-    """Of a frame of commands, in bytes. A larger frame is sent in parts."""
+    """The largest frame of commands, in bytes. A larger frame is sent in parts."""
     wake_ns: int
-    """The cost of a frame besides the time of sending it: wake-ups at both ends, and cold caches."""
+    """The CPU time of a frame besides sending it: wake-ups at both ends, and cold caches."""
     due_ns: int
-    """When tend() is to be called; NEVER: the sockets look after themselves."""
+    """When to call tend(); NEVER: the sockets connect again by themselves."""
 
     def tend(self, now_ns: int) -> None:
-        """Connect again, if that is due."""
+        """Connect again, if this is due."""
 
     def trouble(self) -> str:
-        """Why there is no connection, for messages; empty: there is one, or that is not known."""
+        """Why there is no connection, for messages. Empty if there is a connection, or the reason is not known."""
 
     def send(self, frame: bytes) -> bool:
         """Send a frame to the daemon; False if the socket is full."""
 
     def has_answer(self) -> bool:
-        """Whether an answer has come of which the descriptors may give no sign, because of a send."""
+        """Whether an answer has come. After a send, the descriptors may not show this."""
 
     def subscribe(self, session: bytes) -> None:
         """Get outcomes from now on: show the session to the daemon."""
@@ -61,7 +61,7 @@ class Sockets(Protocol):
     def filenos(self) -> list[int]:
         """Descriptors that become readable when there is something new to receive, or new room.
 
-        Descriptors of ZeroMQ do so once. A send after the last look at the socket may use that up.
+        A descriptor of ZeroMQ becomes readable once, and a send after the last look at the socket may undo this.
         """
 
     def sources(self, descriptor: int) -> tuple[bool, ...]:
@@ -74,4 +74,4 @@ class Sockets(Protocol):
         """In a forked child: close the parent's sockets. Copies of connections are closed already."""
 
     def close(self, *, linger: bool) -> None:
-        """Close all. With `linger`, the last frames may still go out for a moment."""
+        """Close everything. With `linger`, the last frames may still be sent for a moment."""

@@ -22,7 +22,7 @@ from .sockets import Held
 SOCKETS_MAX = 8_192  # two for each client; libzmq's default of 1,023 allows 511 clients
 RECONNECT_MS = 20
 RECONNECT_MS_MAX = 500
-SEND_FRAMES_MAX = 8  # few, so that commands pile up into one frame, and not into many queued frames
+SEND_FRAMES_MAX = 8  # few, so that commands gather in one frame, and not in many queued frames
 GOODBYE_LINGER_MS = 200  # for BYE alone: everything else has been acknowledged by then
 
 POLLIN = int(zmq.POLLIN)
@@ -30,7 +30,7 @@ POLLOUT = int(zmq.POLLOUT)
 
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
 _context_lock = native.lock()
-_inherited: list[zmq.Context[zmq.Socket[bytes]]] = []  # the parent's
+_inherited: list[zmq.Context[zmq.Socket[bytes]]] = []  # contexts of the parent
 
 
 def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -53,7 +53,7 @@ def end_context() -> None:
 
 
 def _forget_context() -> None:
-    """In a forked child: forget the parent's context, which must never be terminated there."""
+    """In a forked child: forget the parent's context, which the child must never terminate."""
     global _context, _context_lock
     if _context is not None:
         _inherited.append(_context)
@@ -78,8 +78,8 @@ class ZmqSockets:
         commands = self._socket(context, zmq.DEALER)
         outcomes = self._socket(context, zmq.XSUB)
         commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
-        commands.set(zmq.IMMEDIATE, 1)  # else frames would queue up while no daemon runs
-        outcomes.send(SUBSCRIBE)  # libzmq sends it over each connection
+        commands.set(zmq.IMMEDIATE, 1)  # otherwise frames would queue up while no daemon runs
+        outcomes.send(SUBSCRIBE)  # libzmq sends this over each connection
         commands.connect(paths.commands_endpoint)
         self._descriptors = [cast(int, socket.get(zmq.FD)) for socket in (outcomes, commands)]
         self._commands, self._outcomes = Channel(commands), Channel(outcomes)
@@ -97,7 +97,7 @@ class ZmqSockets:
         pass
 
     def trouble(self) -> str:
-        return ""  # libzmq does not say it
+        return ""  # libzmq does not give the reason
 
     def send(self, frame: bytes) -> bool:
         return self._commands.send(frame)
@@ -129,7 +129,7 @@ class ZmqSockets:
         return ArenaReader.from_descriptor(open_arena_file(self._paths))
 
     def forked(self) -> None:
-        pass  # the lifeline is a connection of its own
+        pass  # the lifeline is a separate connection, which closes itself
 
     def close(self, *, linger: bool) -> None:
         self._commands.close(GOODBYE_LINGER_MS if linger else 0)

@@ -1,4 +1,5 @@
-"""How callers wait: gates, greenlets, pauses, and the requests whose end ends their waits.
+"""How callers wait: gates, greenlets, pauses, and requests whose end ends the waits.
 
-Not here: promises, for which they wait (link/promise.py), and waits of a link's own thread or loop (threaded/, aio/).
+Not here: promises, for which callers wait (link/promise.py), and waits of a link's own thread or loop (threaded/,
+aio/).
 """

@@ -1,4 +1,4 @@
-"""A callback of this package beside those of users: it does not look at the outcome."""
+"""A callback of this package itself: unlike a user's callback, it does not look at the outcome."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Aside:
-    """A call when a promise has settled. Equal to another one of the same function, so that it can be removed again.
+    """A call when a promise has settled. Two Asides of the same function are equal, so that one can remove the other.
 
-    `wakes`: it wakes a waiting caller, who then looks at the outcome, as the opening of a gate does.
+    `wakes`: the call wakes a waiting caller, who then looks at the outcome. Opening a gate does the same.
     """
 
     __slots__ = ("_call", "wakes")

@@ -15,16 +15,16 @@ class Waiter(NamedTuple):
 
     gate: Gate
     condition: Callable[[], bool]
-    one_of: object | None  # of the callers with the same object, one is enough
+    one_of: object | None  # of the callers with the same object, it is enough to wake one
 
 
 class Condition:
-    """A condition at which callers wait with a lock held. Afterwards they hold it, even if a signal handler has raised.
+    """A condition at which callers wait with a lock held. They hold it after the wait, even if a signal handler raised.
 
-    With threading.Condition they may not hold it then. Leaving `with lock` would then release the lock of another
-    thread, such as the client's own. A signal handler runs between calls of Python. So one call of C, `extend`,
-    acquires the lock and notes that: it does both, or neither. If a second handler raises before the first error was
-    handled, this does not hold.
+    With threading.Condition they might not hold it after such an error, and leaving `with lock` would release the lock
+    of another thread, such as the client's own. A signal handler runs between two Python calls. So one call of C,
+    `extend`, acquires the lock and notes this: both happen, or neither. There is one exception: a second handler raises
+    before the first error was handled.
     """
 
     def __init__(self, lock: threading.Lock, gate: Callable[[], Gate]) -> None:
@@ -34,14 +34,14 @@ class Condition:
         self.callers = 0  # in wait_for()
 
     def notify_all(self) -> None:
-        """With the lock held: wake all callers that wait, so that they look at their conditions."""
+        """Wake all callers that wait, so that they look at their conditions. With the lock held."""
         for waiter in list(self._waiting):
             self._wake(waiter)
 
     def notify(self) -> None:
-        """With the lock held: like notify_all(), but of callers with the same `one_of`, wake one whose condition holds.
+        """Like notify_all(), but of the callers with the same `one_of`, wake only one, whose condition holds.
 
-        For example, 32 threads wait for calls, and a call comes: then one thread wakes.
+        For example, 32 threads wait for calls, and a call comes: then one thread wakes. With the lock held.
         """
         looked_at: set[object] = set()
         for waiter in list(self._waiting):
@@ -50,14 +50,14 @@ class Condition:
             looked_at.add(waiter.one_of)
 
     def _wake(self, waiter: Waiter) -> None:
-        """Wake a waiter. The order matters: a signal handler that raises here leaves the other waiters in the list."""
+        """Wake a waiter. Open the gate first: if a signal handler raises here, the waiter stays in the list."""
         waiter.gate.open()
         self._waiting.remove(waiter)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None, one_of: object | None = None) -> bool:
-        """With the lock held: wait until the condition holds, `timeout` seconds at most. Returns whether it holds.
+        """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds. With the lock held.
 
-        Callers with the same `one_of` wait for the same. They are woken one at a time.
+        Callers with the same `one_of` wait for the same thing, and are woken one at a time.
         """
         end = None if timeout is None else monotonic() + timeout
         self.callers += 1
@@ -90,9 +90,9 @@ class Condition:
         if waiter in self._waiting:
             self._waiting.remove(waiter)
         elif raised is not None and one_of is not None:
-            self.notify()  # this caller was woken, but will not look: wake another one
+            self.notify()  # this caller was woken, but will not look: wake another caller
         if raised is not None:
             try:
                 raise raised
             finally:
-                raised = None  # else its traceback, and all that its frames hold, would wait for the collector
+                raised = None  # otherwise the traceback, and the objects of its frames, would wait for the collector

@@ -1,4 +1,7 @@
-"""Whether the caller is a callback of a delayed operation. It must not wait for owners to look: it is such a look."""
+"""Whether the caller is a callback of a delayed operation. Such a callback must not wait until owners have looked.
+
+It runs in an owner's look, so it would wait for itself.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,6 @@ def refuse_in_callback() -> None:
     """Raises RuntimeError in a callback of a delayed operation."""
     if _evaluating.get():
         raise RuntimeError(
-            "check_and_complete() in a callback of a delayed operation: it waits until owners have looked, and this "
-            "one is looking. Fire an event on the key: the owners look then, and nobody waits"
+            "check_and_complete() in a callback of a delayed operation would wait for itself: it waits until all "
+            "owners have looked, and this owner is looking. Fire an event on the key instead: then the owners look, too"
         )

@@ -14,19 +14,19 @@ from .slices import slices
 class Gate:
     """A gate is closed until a thread opens it."""
 
-    wakes: ClassVar = True  # as a callback, `open` is like an Aside
+    wakes: ClassVar = True  # like an Aside that wakes, if `open` is a callback
 
     def __init__(self) -> None:
         self._lock = native.lock()
         self._lock.acquire()
 
     def open(self, promise: object = None) -> None:
-        """Open it; once more changes nothing. It is given to a promise as a callback."""
+        """Open the gate; a second call changes nothing. A promise gets this method as a callback."""
         with suppress(RuntimeError):
             self._lock.release()
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it is open, `seconds` at most. Returns whether it is open."""
+        """Wait until the gate is open, `seconds` at most. Returns whether it is open."""
         return any(self._lock.acquire(timeout=_timeout(sleep_s)) for sleep_s in slices(seconds))
 
 

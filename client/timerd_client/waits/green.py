@@ -1,10 +1,10 @@
-"""Waiting and callbacks where gevent has replaced threads: greenlets wait in their hub, and callbacks run in greenlets.
+"""Waits and callbacks if gevent has replaced threads: greenlets wait in their hub, and callbacks run in greenlets.
 
     outcome --> the client's own thread --> a hub's waker --> the greenlet that waits, or a new one for a callback
 
 The client's thread is a thread of the system (native.py), and must not switch greenlets. So it only posts functions to
 a hub: the hub's loop opens gates, and begins greenlets for callbacks. gevent itself is imported only here, and only if
-it has replaced the threads already.
+gevent has replaced the threads already.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from timerd_wire.native import ident
 
 from .gate import Gate
 
-SLICE_S: Final = 60.0  # a timer of the hub goes with each wait, or an idle hub would raise LoopExit
+SLICE_S: Final = 60.0  # each wait has a timer in the hub: otherwise an idle hub would raise LoopExit
 
-_wakers: dict[int, Waker] = {}  # of each thread that has a hub, by its number
+_wakers: dict[int, Waker] = {}  # by the number of each thread that has a hub
 os.register_at_fork(after_in_child=_wakers.clear)
 
 
@@ -32,17 +32,17 @@ class Waker:
     def __init__(self, hub: Any) -> None:
         self.hub = hub
         self._left: deque[Callable[[], object]] = deque()
-        self._bell = hub.loop.async_(ref=False)  # the bell alone keeps no program alive
+        self._bell = hub.loop.async_(ref=False)  # the bell does not keep the program alive
         self._bell.start(self._run)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Have a function run in the hub soon. It must not switch greenlets. In any thread."""
+        """Run a function in the hub soon. The function must not switch greenlets. Any thread may call this."""
         self._left.append(function)
-        with suppress(Exception):  # the hub has ended, and all its greenlets with it
+        with suppress(Exception):  # the hub has ended, with all its greenlets
             self._bell.send()
 
     def spawn(self, function: Callable[[Any], object], argument: object) -> None:
-        """Have a greenlet of the hub begin with this function. In any thread."""
+        """Begin a greenlet of the hub with this function. Any thread may call this."""
         self.post(lambda: self._spawn(function, argument))
 
     @staticmethod
@@ -87,9 +87,9 @@ class GreenGate(Gate):
 
 
 class GreenCallback:
-    """A caller's callback, which runs in a greenlet of its own, in the hub of the thread that has added it.
+    """A caller's callback. It runs in a new greenlet, in the hub of the thread that has added it.
 
-    It is equal to the callback, so that the callback can be removed again.
+    A GreenCallback equals its callback, so that the callback can be removed again.
     """
 
     def __init__(self, callback: Callable[[Any], object], on_error: Callable[[str, BaseException], None]) -> None:

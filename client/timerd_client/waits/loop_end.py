@@ -1,4 +1,4 @@
-"""A function to await when asyncio.run() ends its loop, for objects of the loop that nobody has closed."""
+"""Awaits a function when asyncio.run() ends its loop, for objects of the loop that nobody has closed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 
 def at_loop_end(end: Callable[[], Awaitable[object]]) -> AsyncGenerator[None, None]:
-    """Await `end()` when the running loop ends, while the generator is kept: a loop then closes all its generators."""
+    """Await `end()` when the running loop ends, because a loop closes its generators. Keep the returned generator."""
     guard = _guard(end)
     with contextlib.suppress(StopIteration):
-        guard.__anext__().send(None)  # up to its `yield`, which waits for nothing
+        guard.__anext__().send(None)  # run the generator up to its `yield`
     return guard
 
 

@@ -1,8 +1,8 @@
 """The main thread waits in slices, because a signal may come without waking it.
 
-CPython runs the handlers of signals in the main thread, between two calls. A signal that comes just before that thread
-begins to sleep does not end the sleep. Neither does a signal that the system gives to another thread. The handler then
-runs when the sleep ends. In a wait without a limit, SIGTERM and Ctrl-C would never be noticed.
+CPython runs signal handlers in the main thread, between two calls. A signal that comes just before that thread begins
+to sleep does not end the sleep. Neither does a signal that the system delivers to another thread. In both cases the
+handler runs when the sleep ends. So in a wait without a limit, SIGTERM and Ctrl-C would never be noticed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DRIVE_S: Final = 0.05
 
 
 def is_main_thread() -> bool:
-    """Whether the caller runs in the thread in which the handlers of signals run."""
+    """Whether the caller runs in the main thread, in which signal handlers run."""
     return ident() == threading.main_thread().ident
 
 
 def slices(seconds: float | None) -> Iterator[float | None]:
-    """The sleeps, in seconds, of a wait of `seconds`: at least one; None = until it is woken."""
+    """The sleeps of a wait of `seconds`, in seconds; at least one sleep. None = sleep until woken."""
     if not is_main_thread():
         yield None if seconds is None else max(seconds, 0.0)
         return

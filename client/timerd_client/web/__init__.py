@@ -1,4 +1,4 @@
-"""Long polls in web applications: waits end with their request, and a request that cannot be served gets an answer.
+"""Long polls in web applications: a wait ends with its request, and a request that cannot be served gets an answer.
 
     application = WSGI(application)              # Flask, Django, any WSGI application
     application = ASGI(application)              # FastAPI, Django, any ASGI application

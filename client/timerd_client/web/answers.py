@@ -5,8 +5,8 @@
     the mark is too old            410                     the client asks again without the mark
     the peer has gone              499                     nobody reads it; the access log shows it
 
-A framework turns an error into a 500 before this package sees it. The request remembers the error (`Scope.trouble`), so
-a 500 of such a request becomes a 503 all the same.
+A framework turns an error into a 500 before this package sees the error. But the request remembers the error
+(`Scope.trouble`), so the 500 of such a request becomes a 503.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from timerd_client.scope import Scope
 
 from .requests import DISCONNECT
 
-RETRY_AFTER_S: Final = 1  # a daemon that is restarted is back by then
+RETRY_AFTER_S: Final = 1  # a restarted daemon is back after this time
 AGAIN: Final = (TimerdUnavailableError, BackpressureError, ArenaFullError, QuotaExceededError, SessionGoneError)
 UNSERVED: Final = (RequestEnded, MarkTooOldError, *AGAIN)
 
 
 class Answer(NamedTuple):
-    """An answer of this package's own."""
+    """An answer of this package, in place of the view's."""
 
     status: int
     phrase: str
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
         return [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
 
     def all_headers(self) -> list[tuple[str, str]]:
-        """The headers of an answer with that body."""
+        """The headers of an answer with this body."""
         body = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(self.body)))]
         return [*body, ("Cache-Control", "no-store"), *self.headers()]
 

@@ -1,9 +1,10 @@
-"""Middleware for ASGI: the outermost one, around the application that the server calls. It needs asyncio.
+"""Middleware for ASGI: the outermost layer, around the application that the server calls. It needs asyncio.
 
     application = ASGI(application)
 
 A server reports that the peer has gone only to a task that receives. So a task receives during each request, and keeps
 one message ahead for the application. SIGTERM drains: uvicorn ends the lifespan only after all answers were sent.
+(For WSGI, disconnects.py notices that a peer has gone.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from timerd_client.threaded.client import Client
 from .answers import UNSERVED, answer_to, instead_of_500
 from .requests import DISCONNECT, begin, drain_at, finish
 
-Message: TypeAlias = Any  # a mapping; each framework has a type of its own for it
+Message: TypeAlias = Any  # a mapping; each framework has its own type for messages
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -33,7 +34,7 @@ logger = logging.getLogger("timerd_client.web")
 
 
 class ASGI:
-    """The application. Each of its requests has a scope. If a `client` is given, it is closed at the end."""
+    """The application, wrapped: each request has a scope. If a `client` is given, it is closed at the end."""
 
     def __init__(self, application: Application, client: Client | AioClient | None = None) -> None:
         self.application = application
@@ -54,7 +55,7 @@ class ASGI:
                 await self.application(scope, receive, send)
 
     def _drain_at_signals(self) -> None:
-        """Drain at signals. The server has set its own handlers by now. They are called after the drain."""
+        """Drain at signals. The server has already set its own handlers, which are called after the drain."""
         self._drains = True
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,7 +106,7 @@ class ASGI:
 
 
 class _Exchange:
-    """A request, the messages that were received of it, and the state of its answer."""
+    """A request, the messages that were received for it, and the state of its answer."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.request: Scope = begin()
@@ -121,18 +122,18 @@ class _Exchange:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 self._disconnect = message
-                if not self._is_complete:  # servers send it after a complete answer, too
+                if not self._is_complete:  # servers send "http.disconnect" after a complete answer, too
                     self.request.end(DISCONNECT)
             await self._received.put(message)
 
     async def receive(self) -> Message:
-        """`receive` of the application."""
+        """The `receive` that the application gets."""
         if self._disconnect is not None and self._received.empty():
             return self._disconnect
         return await self._received.get()
 
     async def send(self, message: Message) -> None:
-        """`send` of the application."""
+        """The `send` that the application gets."""
         if message["type"] == "http.response.start":
             self._is_begun = True
             instead = instead_of_500(self.request) if message["status"] == 500 else None
@@ -144,7 +145,7 @@ class _Exchange:
         await self._send(message)
 
     async def answer(self, error: BaseException) -> bool:
-        """Answer in place of the view, which has raised this. False: the view's own answer has begun, and is cut."""
+        """Answer in place of the view, which raised `error`. False if the view's own answer has begun, and is cut."""
         if self._is_begun:
             if not isinstance(error, RequestEnded):
                 return False
@@ -159,7 +160,7 @@ class _Exchange:
 
 
 def _why_unserved(error: BaseException) -> BaseException | None:
-    """The error, if it is one of UNSERVED; the first such error of a group; else None."""
+    """The error, if it is one of UNSERVED. The first error of a group of only such errors. None for other errors."""
     if isinstance(error, BaseExceptionGroup):
         served = error.split(UNSERVED)[1]
         return None if served is not None else _why_unserved(error.exceptions[0])

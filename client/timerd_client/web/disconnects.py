@@ -1,9 +1,10 @@
-"""Notices when the peer of a request has gone: one thread of the system sleeps at the sockets of all requests.
+"""For WSGI: notices when the peer of a request has gone. One system thread sleeps at the sockets of all requests.
 
     peer closes --> epoll says EPOLLRDHUP --> the request's scope ends --> its wait raises RequestEnded
 
-A peer that has only shut down its sending side counts as gone, as it does for nginx. With gevent it is a thread all the
-same: a hub cannot wait for EPOLLRDHUP alone, and unread data of the peer would wake it again and again.
+For ASGI, the server reports this, and asgi.py ends the scope. A peer that has only shut down its sending side counts as
+gone, as with nginx. With gevent this is a system thread, too: a hub cannot wait for EPOLLRDHUP alone, and unread data
+of the peer would wake the hub again and again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Disconnects:
         self._thread.start()
 
     def watch(self, descriptor: int, request: Scope) -> None:
-        """End this request when the peer of that socket has gone, until `unwatch`."""
+        """Until `unwatch`, end this request when the peer of its socket has gone."""
         with self._lock:
             self._requests[descriptor] = request
             try:
@@ -56,7 +57,7 @@ class Disconnects:
                     request.end(DISCONNECT)
 
     def _whose_peer_has_gone(self, descriptor: int) -> Scope | None:
-        """The request whose peer has gone. Looks at the socket: the event may be of an earlier one with this number."""
+        """The request whose peer has gone. Checks the socket, because the event may belong to an earlier socket."""
         with self._lock:
             request = self._requests.get(descriptor)
             if request is None:

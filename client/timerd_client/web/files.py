@@ -3,8 +3,8 @@
     WARNING 793 requests are open, and 819 of 1,024 files (RLIMIT_NOFILE): without a free file this process accepts ...
 
 A process without a free file accepts no connection, and its client cannot connect to a daemon that was started again.
-So there is one warning, when MARK of the files are open. gunicorn also says how many connections a worker will accept,
-so its workers warn at their start.
+So there is one warning, when MARK of the files are open. With gunicorn the number of connections that a worker accepts
+is known, so its workers warn at their start.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 from typing import Final
 
 MARK: Final = 0.8
-FILES_PER_REQUEST: Final = 4  # at most: its socket, and what its view opens
-BESIDE: Final = 64  # of the process itself: a client, an event loop, the listening socket, logs
+FILES_PER_REQUEST: Final = 4  # at most: the request's socket, and the files that its view opens
+BESIDE: Final = 64  # files of the process itself: a client, an event loop, the listening socket, logs
 NEVER: Final = sys.maxsize
 REMEDY: Final = "raise the limit (LimitNOFILE= of a unit, ulimit -n), or start more workers with fewer {what} each"
 logger = logging.getLogger("timerd_client.web")
@@ -30,7 +30,7 @@ def limit() -> int:
 
 
 def look(requests: int) -> int:
-    """Warn if MARK of the files are open. Returns at how many open requests to look again."""
+    """Warn if MARK of the files are open. Returns the number of open requests at which to look again."""
     most = limit()
     used = _open_files(most)
     room = int(MARK * most) - used
@@ -46,7 +46,7 @@ def look(requests: int) -> int:
 
 
 def shortage(connections: int) -> str:
-    """A warning if this process cannot have `connections` connections; else an empty text."""
+    """A warning if this process cannot have that number of connections. Otherwise empty."""
     most = limit()
     if connections + BESIDE <= most:
         return ""
@@ -58,6 +58,6 @@ def shortage(connections: int) -> str:
 
 def _open_files(most: int) -> int:
     try:
-        return len(os.listdir("/proc/self/fd")) - 1  # one is the directory's own
+        return len(os.listdir("/proc/self/fd")) - 1  # one descriptor is for this directory itself
     except OSError:  # no file is left for the directory
         return most

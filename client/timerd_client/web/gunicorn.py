@@ -19,14 +19,14 @@ __all__ = ["post_request", "post_worker_init"]
 
 
 def post_worker_init(worker: Any) -> None:
-    """Drain at signals. The worker has set its own handlers by now. They are called after the drain."""
+    """Drain at signals. The worker has already set its own handlers, which are called after the drain."""
     drain_at(signal.SIGTERM)
-    # sync accepts one connection at a time, and has no such bound. All workers have the same bound, so the first warns.
+    # A sync worker has no `worker_connections`. All other workers have the same number, so only the first one warns.
     if worker.age == 1 and (short := shortage(getattr(worker, "worker_connections", 0))):
         worker.log.warning(short)
 
 
 def post_request(worker: Any, request: Any, environ: Any, response: Any) -> None:
-    """Drain after the last request of a worker, which then waits for its open requests."""
+    """Drain after the last request of a worker. The worker then waits for its open requests."""
     if not worker.alive:
         drain()

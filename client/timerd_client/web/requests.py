@@ -1,6 +1,6 @@
-"""The requests of this process whose views run now, and the end of them all: drain.
+"""The requests of this process whose views run now. drain() ends all of them.
 
-There is no lock, because a handler of a signal drains, and may interrupt everything here. begin() notes a request
+There is no lock, because a signal handler calls drain(), and may interrupt every function here. begin() notes a request
 before it looks at `_draining`, and drain() sets `_draining` first: so each open request is ended.
 """
 
@@ -24,7 +24,7 @@ _look_at = 1  # the number of open requests at which open files are counted next
 
 
 def begin() -> Scope:
-    """Begin a request. Its caller calls `finish` at the end."""
+    """Begin a request. The caller must call `finish` at its end."""
     global _look_at
     request = Scope()
     _open.add(request)
@@ -41,10 +41,10 @@ def finish(request: Scope) -> None:
 
 
 def drain(reason: str = DRAIN) -> None:
-    """End the waits of all open requests of this process, and of each that begins: the process is about to end.
+    """End the waits of all requests of this process, also of later requests, because the process is about to end.
 
     A poll is answered with 503 and `Retry-After: 0`, so its client asks another worker at once. Any thread and any
-    handler of a signal may call it.
+    signal handler may call drain().
     """
     global _draining
     _draining = reason
@@ -53,7 +53,7 @@ def drain(reason: str = DRAIN) -> None:
 
 
 def drain_at(number: signal.Signals) -> None:
-    """Drain at this signal, then run the handler that was set before. In the main thread."""
+    """Drain at this signal, then run the handler that was set before. Call this in the main thread."""
     before = signal.getsignal(number)
 
     def handle(received: int, frame: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""Middleware for WSGI: the outermost one, around the application that the server calls.
+"""Middleware for WSGI: the outermost layer, around the application that the server calls.
 
     application = WSGI(application)
 
-The headers go to the server with the first bytes of the body. Up to then, if the request ends while its view waits, the
-answer is 503, also in a body that is made step by step.
+The headers go to the server with the first bytes of the body. If the request ends before that, while its view waits,
+the answer is 503, even if the body is made step by step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOCKETS = ("gunicorn.socket", "werkzeug.socket")  # the keys under which servers
 
 
 class WSGI:
-    """The application. Each of its requests has a scope."""
+    """The application, wrapped: each request has a scope."""
 
     def __init__(self, application: Application) -> None:
         self.application = application
@@ -70,7 +70,7 @@ class _Exchange:
         return self._write is not None
 
     def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
-        """`start_response` of the application."""
+        """The `start_response` that the application gets."""
         if self.is_sent:
             return self._start_response(status, headers, exc_info)  # type: ignore[no-any-return]  # which raises
         self._headers = (status, headers) if exc_info is None else (status, headers, exc_info)
@@ -92,7 +92,7 @@ class _Exchange:
         self._write = self._start_response(status, headers, *more)
 
     def answer(self, error: BaseException) -> list[bytes]:
-        """Answer in place of the view, which has raised this. Raises it if the view's own answer has begun."""
+        """Answer in place of the view, which has raised `error`. Raises `error` if the view's own answer has begun."""
         if self.is_sent:
             raise error
         answer = answer_to(error)
@@ -101,7 +101,7 @@ class _Exchange:
         return [answer.body]
 
     def end(self) -> None:
-        """The request is over. A second call changes nothing."""
+        """End the request. A second call changes nothing."""
         if self._descriptor >= 0:
             disconnects().unwatch(self._descriptor, self.request)
             self._descriptor = -1
@@ -109,7 +109,7 @@ class _Exchange:
 
 
 class _Body:
-    """A body that is made while it is sent. Waits of its iterator belong to the scope of its request."""
+    """A body that is made while it is sent. Waits of the body's iterator belong to the scope of the request."""
 
     def __init__(self, exchange: _Exchange, body: Iterable[bytes]) -> None:
         self._exchange = exchange
@@ -123,7 +123,7 @@ class _Body:
         exchange = self._exchange
         try:
             with exchange.request.entered():
-                while not (chunk := next(self._chunks)):  # without bytes there is no need of headers
+                while not (chunk := next(self._chunks)):  # an empty chunk needs no headers yet
                     pass
         except StopIteration:
             exchange.send_headers()
@@ -131,13 +131,13 @@ class _Body:
         except UNSERVED as error:
             self._chunks = iter(())
             if exchange.is_sent and isinstance(error, RequestEnded):
-                raise StopIteration from None  # a stream that was begun ends
+                raise StopIteration from None  # a stream that has begun ends here
             return exchange.answer(error)[0]
         exchange.send_headers()
         return chunk
 
     def close(self) -> None:
-        """The server calls it at the end."""
+        """Called by the server at the end."""
         self._exchange.end()
         close = getattr(self._body, "close", None)
         if close is not None:

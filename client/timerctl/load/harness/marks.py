@@ -1,7 +1,7 @@
-"""The marks of a registrar. It registers each operation with a mark that was read before the operation was due.
+"""The marks of a registrar, which registers each operation with a mark that was read before the operation was due.
 
-A program that causes an event reads a mark first: then the event counts, even for a late registration. So a late
-registration loses no event, unless it is later than KEPT_NS: then the ring may have overwritten the event.
+Real programs do the same: they read a mark before they cause an event, so the event counts even if the registration is
+late. Only a registration that is late by more than KEPT_NS may lose an event: the ring may have overwritten it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from timerd_client.mark import Mark
 
-KEPT_NS = 100_000_000  # a private daemon's ring holds four times that (own_daemon.py)
+KEPT_NS = 100_000_000  # a private daemon's ring holds the events of four times this time (own_daemon.py)
 
 
 class Marks:
@@ -33,7 +33,7 @@ class Marks:
             self._kept.popleft()
 
     def before(self, due_ns: int) -> tuple[Mark, int]:
-        """The newest mark read before `due_ns`, else the oldest, and when it was read. Calls have rising `due_ns`."""
+        """The newest mark read before `due_ns` (else the oldest mark), and when. Call it with rising `due_ns`."""
         kept = self._kept
         while len(kept) > 1 and kept[1][1] <= self._start_ns + due_ns:
             kept.popleft()

@@ -27,13 +27,13 @@ class Task(NamedTuple):
     workload: Workload
     prefix: str  # every key of this run begins with it, so that runs share no key
     bulk: bool
-    pending: int  # far-future operations
+    pending: int  # number of far-future operations
 
 
 class Ready(NamedTuple):
     """The process has connected and has made its columns."""
 
-    topic: int  # its client's: slot and generation
+    topic: int  # the topic of its client: slot and generation
 
 
 class Start(NamedTuple):
@@ -58,15 +58,15 @@ class Registered(NamedTuple):
 
     rows: Rows
     sent_ns: array[int]  # when register() was called, for each call
-    marked_ns: array[int]  # when its mark had been read: events applied from then on count for the operation
+    marked_ns: array[int]  # when the operation's mark had been read: events applied from then on count for it
     state: array[int]  # Outcome, as the wire has it
     deliveries: array[int]  # how often its outcome was delivered
-    settled_ns: array[int]  # the daemon's time
-    deadline_ns: array[int]  # the daemon's
-    fired_ns: array[int]  # when fire() was called, as the event's value says; in bulk only for some
-    delivered_ns: array[int]  # when its callback was called; in bulk only for some
+    settled_ns: array[int]  # as the outcome has it
+    deadline_ns: array[int]  # as the outcome has it
+    fired_ns: array[int]  # when fire() was called, as the event's value says; in bulk only for some operations
+    delivered_ns: array[int]  # when the callback was called; in bulk only for some operations
     ended_ns: int  # when the last call had returned
-    outcomes: int  # that were numbered for this client and received: one for each operation that has settled
+    outcomes: int  # outcome numbers that this client has received: one for each operation that has settled
     own_lateness_ns: array[int]  # see pace.py
     errors: dict[str, int]  # why operations were refused, and how many
     usage: Usage

@@ -1,6 +1,6 @@
 """Outcomes of millions of operations: during a run only their bytes are kept, and columns are made after it.
 
-The records of many outcomes stand one behind the other. So every twelfth word of them makes a column.
+The records of many outcomes stand one behind the other. A record has twelve words: every twelfth word makes a column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
     state: array[int]
     settled_ns: array[int]
     deadline_ns: array[int]
-    fired_ns: array[int]  # the stamp that is the event's value; 0 = it has none, or was not looked at
+    fired_ns: array[int]  # the stamp that is the event's value; 0 = there is no value, or it was not looked at
     delivered_ns: array[int]  # 0 = the clock was not read
 
 
@@ -51,18 +51,18 @@ class Outcomes:
         self._seen = array("q")  # the rows whose times are in the next two columns
         self._fired_ns = array("q")
         self._delivered_ns = array("q")
-        self._refused: list[tuple[int, int]] = []  # refused by the daemon: (command, when that was delivered)
+        self._refused: list[tuple[int, int]] = []  # by the daemon: (command, when the refusal was delivered)
         self.errors: dict[str, int] = {}
 
     def __len__(self) -> int:
         return self._used // RECORD_SIZE + len(self._refused)
 
     def take(self, operations: Sequence[ThreadedOperation]) -> bool:
-        """Take these without times, if all have a record."""
+        """Take the outcomes of these operations without times, if all have a record. Returns whether it took them."""
         return self._took(len(operations), copy_records(operations, self._records, self._used))
 
     def take_batch(self, batch: ThreadedBatch) -> bool:
-        """Take all of a batch, if all have a record."""
+        """Take all outcomes of a batch, if all have a record. Returns whether they were taken."""
         return self._took(len(batch), batch.copy_records(self._records, self._used))
 
     def add(

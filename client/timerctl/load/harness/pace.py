@@ -13,7 +13,7 @@ from bisect import bisect_right
 
 PERIOD_NS = 1_000_000  # in bulk: from one call to the next, which takes all due rows
 PASS_NS = 500_000  # else: from pass to pass; sleeps of a few microseconds would take all the time of the process
-ROWS_MAX = 4_096  # in one pass, so that outcomes are collected and a stop is seen
+ROWS_MAX = 4_096  # in one pass: outcomes are collected, and a stop is seen, only between passes
 SLEEP_S_MAX = 0.05
 
 

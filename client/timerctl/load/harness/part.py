@@ -45,7 +45,7 @@ class Part:
 class Times:
     """A column of times, one behind the other, each as a STAMP.
 
-    All memory is allocated and written before the start: else the kernel would clear new pages during the run.
+    All memory is allocated and written before the start. Otherwise the kernel would clear new pages during the run.
     """
 
     def __init__(self, rows: int) -> None:

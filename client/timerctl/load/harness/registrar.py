@@ -2,7 +2,7 @@
 
 Each of its rows is one command, so row i of the plan has the command number `first + i`. Handles are kept, and looked
 at when their operations must have settled: a callback for each would cost half as much as its registration. To measure
-the latency, some handles have a callback that notes the time: all of them up to CALLBACKS_PER_S, every n-th one beyond.
+the latency, some handles have a callback that notes the time: every n-th handle, for at most CALLBACKS_PER_S a second.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Registrar(Part):
         self._fresh = []
 
     def _register_many(self, keys: Sequence[str | tuple[str, ...]], mark: Mark) -> None:
-        """Register all but the last in one call. The last is registered alone, so that it may have a callback."""
+        """Register all rows but the last in one call. The last row is registered alone, so it may have a callback."""
         if len(keys) > 1:
             at_ns = time.monotonic_ns()
             batch = self.purgatory.register_many(keys[:-1], timeout=self._timeout, payloads=self._payload, since=mark)
