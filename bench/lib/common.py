@@ -8,7 +8,8 @@
     if __name__ == "__main__":
         sys.exit(run_suite(Parser("ladder", __doc__), play))
 
-Every suite writes the same kind of document. "partial" says that the run was interrupted, and has the rows so far:
+Every suite writes the same kind of document. "partial" is true if the run was interrupted; the tables then have the
+rows so far:
 
     {"suite", "about", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
      "tables": {name: [{column: value}, ...]}, "checks": {name: {"held", "says"}}}
@@ -75,7 +76,7 @@ class Suite:
         self.seed: int = args.seed
         self.tables: dict[str, list[Row]] = {}
         self.checks: dict[str, Row] = {}
-        self.machine = machine()  # before the run: its own load is not the machine's
+        self.machine = machine()  # before the run, so that the load of the run does not count
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._began = time.monotonic()
 

@@ -1,6 +1,8 @@
-"""The first page of bench/RESULTS.md, above the numbers to reach: figures of users. bench/lib/report.py writes it.
+"""The first page of bench/RESULTS.md, above the numbers to reach: figures that matter to users. bench/lib/report.py
+writes it.
 
-Three keys come first, as the requests of Kafka's article have, beside Kafka's own figures; then the quiet machine.
+First come operations with three keys, like the requests of Kafka's article, beside Kafka's own figures. Then comes the
+quiet machine.
 """
 
 from __future__ import annotations
