@@ -1,5 +1,4 @@
-"""An ordinary client in a process of its own, beside an attack: measures its requests, and checks that all are
-answered."""
+"""An ordinary client in a process of its own, beside an attack: the times and the results of its requests."""
 
 from __future__ import annotations
 

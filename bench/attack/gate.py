@@ -1,8 +1,8 @@
 """The gate: limits that the daemon and a bystander must keep under each attack. A run, and the verdict over runs.
 
-    the daemon at most 20 ms of the conductor's CPU in any turn, and at most 64 MB more memory, in every run the
-    bystander p99 of its round trip at most 20 ms, and nothing UNAVAILABLE: the median of the attacked runs the daemon's
-    end none. With `locks` the suite kills it once, and its unit starts it again
+    the daemon       at most 20 ms of the conductor's CPU in any turn, and at most 64 MB more memory, in every run
+    the bystander    p99 of its round trip at most 20 ms, and nothing UNAVAILABLE: the median of the attacked runs
+    the daemon's end none. With `locks` the suite kills the daemon once, and its unit starts it again
 
 The runs of an attack alternate with runs without it. A run is repeated if the host took over 2 % of the machine's time
 meanwhile: such times do not measure the daemon.

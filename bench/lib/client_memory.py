@@ -1,5 +1,4 @@
-"""The client's memory for registrations, for the suite `client`. Each figure comes from a process that does nothing
-else.
+"""The client's memory for registrations, for the suite `client`. Each figure comes from a process of its own.
 
     python -m bench.lib.client_memory register|register_many KEYS HANDLES    # prints JSON
     python -m bench.lib.client_memory handle HANDLES

@@ -1,5 +1,4 @@
-"""The first page of bench/RESULTS.md, above the numbers to reach: figures that matter to users. bench/lib/report.py
-writes it.
+"""The figures that matter to users: the first page of bench/RESULTS.md, which bench/lib/report.py writes.
 
 First come operations with three keys, like the requests of Kafka's article, beside Kafka's own figures. Then comes the
 quiet machine.

@@ -1,5 +1,4 @@
-"""Makes modules of tests/support importable, as pytest and tests/support/run.py do. Import this module before all
-others.
+"""Makes modules of tests/support importable, as pytest does. Import this module before all others.
 
 The simulation derives classes from classes of modules that the build compiles. So these modules have to be imported
 from their sources: interpreted.py has to come before any import of timerd, also before bench/lib/common.py.

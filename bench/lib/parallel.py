@@ -33,8 +33,7 @@ class Share:
 
 
 def each(numbers: range, work: Callable[[int], Row], processes: int) -> Iterator[tuple[int, Row]]:
-    """The rows of all numbers, as they come. If the work on a number raised, or its process died, the row has a
-    "failure"."""
+    """The rows of all numbers, as they come. A row has a "failure" if the work raised, or the process died."""
     shares = [Share([*numbers[at::processes]]) for at in range(min(processes, len(numbers)))]
     with selectors.DefaultSelector() as selector:
         try:

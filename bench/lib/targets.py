@@ -74,8 +74,7 @@ def cell(column: str, **where: Any) -> Find:
 
 
 def highest(column: str, held: str, **where: Any) -> Find:
-    """Finds the largest value of a column among the rows with these values in which `held` is true; 0 without such
-    rows."""
+    """Finds the largest value of a column in the rows with these values and `held` true; 0 if there are none."""
 
     def find(rows: list[Row]) -> float | None:
         found = rows_with(rows, where)
@@ -124,8 +123,7 @@ def end_to_end(api: str, goal: float) -> Target:
 
 
 def at_goal(goal: Goal, cpu_us: float | None = None) -> list[Target]:
-    """Targets of the runs of 10 s at a rate to reach: 99 % of the rate, with outcomes as planned. The worst run
-    counts."""
+    """Targets of the runs of 10 s at a rate to reach: 99 % of the rate, outcomes as planned. The worst run counts."""
 
     def target(what: str, figure: str, limit: float, unit: str, *, at_least: bool = False) -> Target:
         keys = {1: "one key", 3: "three keys"}[goal.keys] + (", over unix" if goal.transport == "unix" else "")

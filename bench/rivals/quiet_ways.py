@@ -1,5 +1,4 @@
-"""The contestants of bench/suites/quiet.py: how each registers and awaits operations, and how each fires their
-events."""
+"""The contestants of bench/suites/quiet.py: how each registers and awaits operations, and how it fires events."""
 
 from __future__ import annotations
 

@@ -8,12 +8,13 @@ without a function call for each. So a figure holds the rival's own work, a dict
 loop. Each rival runs in a process of its own, so that its memory can be measured. After the fill gc.freeze() is called,
 so that no garbage collection walks the timers that stay.
 
-    timerd compiled, frames of 4,096 commands (bench/suites/core.py) wheel of 20 compiled, in bulk: the article's timing
-    wheels (wheel_of_20.pyx); no locks, no outcomes bare compiled, in bulk: the core's records and lists alone
-    (bare.pyx); the floor, and no rival heapq Python's recipe: a cancelled entry is marked, and stays in the heap until
-    it is the first asyncio call_at and cancel; its clock is moved by hand uvloop call_later and cancel, compiled; real
-    clock, so all timers are overdue when they expire sortedcontainers a SortedList of entries; a cancelled entry is
-    removed at once
+    timerd            compiled, frames of 4,096 commands (bench/suites/core.py)
+    wheel of 20       compiled, in bulk: the article's timing wheels (wheel_of_20.pyx); no locks, no outcomes
+    bare              compiled, in bulk: the core's records and lists alone (bare.pyx); the floor, and no rival
+    heapq             Python's recipe: a cancelled entry is marked, and stays in the heap until it is the first
+    asyncio           call_at and cancel; its clock is moved by hand
+    uvloop            call_later and cancel, compiled; real clock, so all timers are overdue when they expire
+    sortedcontainers  a SortedList of entries; a cancelled entry is removed at once
 """
 
 from __future__ import annotations
@@ -306,8 +307,7 @@ class Uvloop(Loop):
         return [(deadline + FAR_MS) / 1e3 for deadline in deadlines_ms]
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Insert other timers beside those that stay, wait until the others are overdue, and let them expire: one
-        figure."""
+        """Insert timers beside those that stay, wait until they are overdue, and let them expire: one figure."""
         stay = len(self.by_name)
         names = [b"due/%08x" % number for number in range(min(stay, EXPIRED))]
         self.insert(names, [OVERDUE_S] * len(names))
@@ -354,8 +354,7 @@ class Wheels(Timers):
         self.wheel.reschedule(handles, deadlines)
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Expire all. The clock moves from one bucket's beginning to the next, also to buckets that are empty by
-        now."""
+        """Expire all. The clock moves from each bucket's beginning to the next, even if that bucket is empty by now."""
         spent, before = [], self.wheel.pending
         while (tick := self.wheel.next_ms) is not None:
             began = time.perf_counter()

@@ -44,8 +44,7 @@ class Series(NamedTuple):
 
 
 def series_of(args: Namespace) -> Iterator[tuple[Series, bool]]:
-    """The series in their order, and whether each has all rates. Only the main series also runs beside pending
-    operations."""
+    """The series in order, and whether each has all rates. Only the main series also runs beside pending operations."""
     for keys in args.keys:
         for pending in args.pending if keys == args.keys[0] else args.pending[:1]:
             for case in args.cases:

@@ -48,8 +48,7 @@ def begin(connection: Connection) -> None:
 
 
 def be_looper(directory: Path, transport: Transport, number: int, seconds: float, connection: Connection) -> None:
-    """A process of loops. It sends the number of its loops, and the number that did not complete with their own
-    value."""
+    """A process of loops. It sends the number of its loops, and how many did not complete with their own value."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport) as client:
         begin(connection)

@@ -239,8 +239,7 @@ class Storm:
         return td.connect(runtime_dir=str(self.directory), group=GROUP, timeout=PATIENCE_S)
 
     def end(self) -> list[str]:
-        """Continue stopped processes, and end all in order. Returns the ids of the dead letters' calls. Raises
-        Failed."""
+        """Continue stopped processes, and end all in order. Returns the ids of dead letters' calls. Raises Failed."""
         for _, act in self.later:
             act()
         self.later = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from timerd_client.operations import Quota
 from timerd_kafka.numbers import Numbers
 
-CLIENTS_MAX = 1_000  # client ids that a worker follows; beyond it, the id that was quiet for longest begins anew
+CLIENTS_MAX = 1_000  # client ids that a worker counts; if there are more, the one quiet for longest is forgotten
 
 
 class Quotas:
@@ -28,7 +28,7 @@ class Quotas:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def record(self, client_id: str, size: int, now: float) -> float:
-        """Note a use of `size` bytes. Returns for how many seconds to throttle the client."""
+        """Note a use of `size` bytes. Returns the seconds for which to throttle the client."""
         if self._rate is None or not size:
             return 0.0
         client = self._clients.get(client_id)

@@ -38,8 +38,7 @@ def unmix(h: int) -> int:
 
 
 def keys_of_one_chain(seed: int) -> Iterator[list[bytes]]:
-    """Rounds of keys, without end: in turns, keys of one chain under the old hash with `seed`, and keys of the same low
-    bits."""
+    """Endless rounds of keys, in turns of one chain under the old hash with `seed`, and of the same low bits."""
     first = 1
     while True:
         numbers = range(first, first + NAMES)

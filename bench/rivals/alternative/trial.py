@@ -68,8 +68,9 @@ def run_way(way: Way, workload: Workload) -> Result:
 
 @contextmanager
 def process(play: Callable[..., None], *arguments: Any, forked: bool = False) -> Iterator[Connection]:
-    """Start a process, and wait until it is ready. It is ended when the block ends. A forked process has the memory
-    layout of this process, as a worker of gunicorn has its master's.
+    """Start a process, and wait until it is ready. It is ended when the block ends.
+
+    A forked process has the memory layout of this process, as a worker of gunicorn has its master's.
     """
     context = multiprocessing.get_context("fork") if forked else multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -89,8 +90,7 @@ def process(play: Callable[..., None], *arguments: Any, forked: bool = False) ->
 
 
 def play_forked(parents: Connection, play: Callable[..., None], *arguments: Any) -> None:
-    """Play in a forked process, after its copy of the parent's end is closed: else it would never see the end of the
-    pipe."""
+    """Play in a forked process, without its copy of the parent's end: else it would never see the pipe's end."""
     parents.close()
     play(*arguments)
 
