@@ -3,13 +3,13 @@
     options.py    the options of load(), checked
     readers.py    Spark's interface: partitions, batches, streams
     segments.py   what each task reads: which journals are below the path, and spans of their records
-    positions.py  how far a query has read: the form of its offsets
+    positions.py  positions in journals, as the offsets of a query have them
     progress.py   how far a query is behind its journals
     batches.py    spans as record batches: for readers and export
     decode.py     records of a segment as Arrow columns
     ids.py        the ids of users
     events.py     the events view: rows of every kind side by side
-    schema.py     the columns, declared once
+    schema.py     the columns: declared here, and in shm_layout/timerd_shm/declare/journal.py
     frame.py      a journal as a DataFrame, from its own files or from Parquet
     export.py     a journal as Parquet
 
