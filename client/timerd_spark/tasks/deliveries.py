@@ -1,7 +1,7 @@
 """KIP-91 inside a task: each row is delivered, failed or expired within delivery_timeout. The result is a DataFrame.
 
     ends = timerd_spark.deliver(df, post, id="order_id", delivery_timeout="120s", request_timeout="30s")
-    ends.write.parquet(path) # each further action sends all rows again
+    ends.write.parquet(path)                                 # each further action sends all rows again
 
 timerd_client/delivery has the rules (accumulator.py) and the threads (courier.py). This module converts rows from and
 to Arrow batches, and makes the checks of deliver() on the driver.
