@@ -1,4 +1,4 @@
-"""Faults that the suite `storm` finds in notes of calls and in records of children. All of them are made up here."""
+"""Faults that the suite `storm` finds in notes of calls and in records of children. The notes here are made up."""
 
 from __future__ import annotations
 
