@@ -19,7 +19,7 @@ PLAYED = 500_000
 MEMORY = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
 SPARK_LOG = "spark.log"  # in the directory of the run: Spark's own log
 DISAGREES, FAILED, INTERRUPTED = 1, 2, 130
-# The line in a message of Spark that has a Python worker's error.
+# The line of a Python worker's error in a message of Spark.
 PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
 
 

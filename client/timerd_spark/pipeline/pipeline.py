@@ -292,7 +292,7 @@ class Pipeline:
         try:
             # A daemon may still write a given journal.
             found = audit(reader.load(self.journal), open_end=self.options.journal is not None, show=arenas.append)
-        except InvalidValueError as error:  # a journal of level outcomes, or without its first files
+        except InvalidValueError as error:  # of level outcomes, or without its first files: the rest is worth a page
             self.show(f"      not audited: {error}")
             return {"not_audited": str(error)}
         self._store(found, "audit")

@@ -57,7 +57,7 @@ class AuditedArena(NamedTuple):
     outcomes: int
     segments: int
     gaps: int  # times in which the daemon could not write its journal
-    rows: int  # the journal is complete up to this row
+    rows: int  # of the journal, complete to here
 
     def __str__(self) -> str:
         return (
@@ -80,13 +80,13 @@ def audit(
 ) -> DataFrame:
     """Compute all outcomes again from a journal's events. The result has a row for each defect of the daemon.
 
-    `df` is the events view of whole journals, from before their first operation on. They may be of any number of hosts,
-    and may have been stored as Parquet. Columns of the result: host, incarnation, row (the number of the row that shows
-    the defect; -1: the journal's end), op_id (null: no operation) and what (the defect in words).
+    `df` is the events view of whole journals, of any number of hosts, from before their first operation on; it may have
+    been stored as Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect;
+    -1: the journal's end), op_id (null: no operation) and what (the defect in words).
 
-    A journal without an END row at its end may lack its last rows. Without `open_end` this is a finding, too. `show`
-    gets an AuditedArena for each arena, whose text is "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps, complete
-    to row 29,873".
+    A journal without an END row at its end may lack its last rows: that is a finding as well, unless `open_end`. `show`
+    gets an AuditedArena of each arena, as text "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps, complete to row
+    29,873".
 
     The call does all the work, not the later actions. It reads `df` once, keeps the needed parts until it returns (in
     memory, else on the disk), and runs `partitions` tasks (by default one for each 500,000 operations, and at least

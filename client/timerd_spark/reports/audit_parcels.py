@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 PARCELS: Final = "host string, incarnation string, purgatory string, share int, first bigint, content binary"
-PLACED: Final = f"{PARCELS}, bucket int"  # with the number of the task that audits the parcel
+PLACED: Final = f"{PARCELS}, bucket int"  # with the number of the task that audits it
 FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string"
 BOUND: Final = "host string, incarnation string, purgatory string, id string, operation bigint, several boolean"
 CONTENT: Final = ", ".join(PACKED.split(", ")[2:])  # without host and incarnation, which the parcel has

@@ -60,7 +60,7 @@ class Task:
         self._rows += rows.num_rows
 
     def findings(self) -> Iterator[tuple[str, str, int, str | None, str]]:
-        """The findings of all rows. Call this after the last row."""
+        """The findings of all rows. Called after the last row."""
         if self._is_large or self._is_needed():
             self._release(None)
             host, incarnation = self.of

@@ -9,7 +9,7 @@
     decode.py     records of a segment as Arrow columns
     ids.py        the ids of users
     events.py     the events view: rows of every kind side by side
-    schema.py     the columns: declared here, and in shm_layout/timerd_shm/declare/journal.py
+    schema.py     the columns, declared once
     frame.py      a journal as a DataFrame, from its own files or from Parquet
     export.py     a journal as Parquet
 

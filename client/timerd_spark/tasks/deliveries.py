@@ -99,7 +99,7 @@ def deliver(
         retry_backoff_ns=backoff_ns,
         retry_backoff_max_ns=max(backoff_ns, BACKOFF_MAX_NS),
     )
-    room = max(options.buffer_records, 2 * batch_size * max_in_flight)  # for batches in flight and the next ones
+    room = max(options.buffer_records, 2 * batch_size * max_in_flight)  # for the batches in flight, and the next ones
     delivering = Delivering(
         send, ids, key, replace(options, buffer_records=room), retriable, Sidecar.of(instance, runtime_dir, autostart)
     )
