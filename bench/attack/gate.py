@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
 
 def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
-    """A daemon and a bystander, and beside them the attack, if this is an attacked run."""
+    """Run a daemon and a bystander, and beside them the attack if this is an attacked run."""
     stolen, attack = Stolen(), ATTACKS[name]
     with (
         own_flags(attack.flags) as flags,
@@ -118,7 +118,7 @@ def wrong_with(attack: Attack, served: Unit) -> list[str]:
 
 
 def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
-    """Play an attack's runs, each after one without it. Add them to the tables, and check the gate."""
+    """Play an attack's runs, each after a run without the attack. Add all to the tables, and check the gate."""
     played: dict[bool, list[Run]] = {False: [], True: []}
     for number in range(runs):
         for attacked in (False, True):

@@ -2,7 +2,7 @@
 
     python -m bench.attack.storm_worker DIRECTORY NAME ACTS_PER_S
 
-Its children are those of bench/attack/storm_children.py.
+bench/attack/storm_children.py has its children.
 """
 
 from __future__ import annotations

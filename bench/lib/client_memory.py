@@ -106,7 +106,7 @@ def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, 
         rig.receive(rig.header())
 
     others: list[Any] = []
-    for count in (CHUNK, handles):  # the first pass, uncounted, makes what is made once
+    for count in (CHUNK, handles):  # the first pass is not counted: it makes what is made only once
         made: list[Any] = [None] * count
         gc.collect()
         before = used()

@@ -97,7 +97,7 @@ class Suite:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Seconds since the run began."""
         return time.monotonic() - self._began
 
     def document(self, partial: bool) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"{suite}.py", description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.suite = suite
         self._lengths: dict[str, tuple[Any, Any]] = {}
-        self.add_argument("--short", action="store_true", help="a quick look: less of everything, in a few seconds")
+        self.add_argument("--short", action="store_true", help="a quick look: smaller runs, in a few seconds")
         self.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE, as one document")
         self.add_argument("--seed", type=amount(0, 1 << 32), default=1, metavar="N", help="seed of what is random (1)")
 

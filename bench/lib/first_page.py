@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 def quoted() -> list[Row]:
-    """Kafka's own figures, and timerd's of that hour."""
+    """Kafka's own figures, and timerd's figures of the same hour."""
     return [
         {
             "program": row.program,

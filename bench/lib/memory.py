@@ -48,7 +48,7 @@ def measures_huge(suite: Suite) -> bool:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has, without garbage."""
+    """The resident memory of this process in bytes, after a garbage collection."""
     gc.collect()
     return int(psutil.Process().memory_info().rss)
 

@@ -18,7 +18,7 @@ Find = Callable[[list[Row]], float | None]  # a figure in the rows of a table; N
 
 
 class Goal(NamedTuple):
-    """A rate to reach. `keys`: of each operation."""
+    """A rate to reach. `keys` is the number of keys of each operation."""
 
     keys: int
     api: str

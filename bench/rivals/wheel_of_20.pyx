@@ -1,9 +1,9 @@
-"""The hierarchical timing wheels of the article, 20 buckets a wheel (see wheel_of_20.pyi). Bulk calls, without the GIL.
+"""The timing wheels of Confluent's article (see wheel_of_20.pyi), 20 buckets a wheel. Bulk calls, without the GIL.
 
 A wheel of level l has SIZE buckets of SIZE ** l ms. A task is in the lowest wheel that reaches its deadline, in bucket
-(deadline / width) mod SIZE. The delay queue is a heap of buckets, not of tasks: a bucket goes in when it gets a new
-beginning. When a bucket's beginning is due, the clocks of the wheels move to this beginning. Its tasks are inserted
-again, into lower wheels. A task that is due by then expires.
+(deadline / width) mod SIZE. The delay queue is a heap of buckets, not of tasks: a bucket enters it when its beginning
+changes. When a bucket's beginning is due, the clocks of the wheels move to this beginning. Then each task of the bucket
+expires if it is due, and otherwise is inserted again, into a lower wheel.
 """
 
 from array import array
@@ -103,7 +103,7 @@ cdef uint32_t poll(Wheels *w) noexcept nogil:
 
 
 cdef inline bint insert(Wheels *w, uint32_t name) noexcept nogil:
-    """Put a task into the bucket of its deadline. False if it is due."""
+    """Put a task into the bucket of its deadline. Returns False if the task is due."""
     cdef Task *task = w.tasks + name - 1
     cdef Bucket *bucket
     cdef uint32_t level = 0, at

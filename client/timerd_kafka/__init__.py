@@ -1,4 +1,4 @@
-"""A Kafka broker for tests and development, without Java: every wait of a client is a delayed operation of timerd's.
+"""A Kafka broker for tests and development, without Java: every wait of a client is a delayed operation of timerd.
 
     python -m timerd_kafka --workers 4 --replicas 3 --data DIR
 

@@ -18,7 +18,7 @@ INTERRUPTED = 130
 CAPACITY_MIN, CAPACITY_MAX = 16, 1 << 24
 DESCRIPTION = """\
 A Kafka cluster on this machine, for tests and development. Its brokers are processes, and every
-wait of a client is a delayed operation of timerd's. It runs in the foreground until Ctrl-C.
+wait of a client is a delayed operation of timerd. It runs in the foreground until Ctrl-C.
 
   python -m timerd_kafka                       a cluster with a new directory, on port 9092
   python -m timerd_kafka --data kafka-data     a cluster that keeps its records
@@ -41,15 +41,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--partitions", type=int, default=1, help="partitions of a topic that names none (default: 1)")
     made.add_argument("--host", default=default.host, help="address to listen at (default: %(default)s)")
     made.add_argument("--port", type=int, default=default.port, help="bootstrap port; 0 = any (default: %(default)s)")
-    made.add_argument("--produce-quota", type=size, metavar="BYTES", help="bytes a second of each client id, as 1MB")
-    made.add_argument("--fetch-quota", type=size, metavar="BYTES", help="likewise, for the bytes that clients read")
+    made.add_argument(
+        "--produce-quota", type=size, metavar="BYTES", help="bytes a second that a client id may write, as 1MB"
+    )
+    made.add_argument("--fetch-quota", type=size, metavar="BYTES", help="bytes a second that a client id may read")
     made.add_argument("--no-auto-create", action="store_true", help="do not create topics that clients ask for")
     made.add_argument("--initial-rebalance-delay", type=float, default=0.0, metavar="S", help="(default: %(default)s)")
     made.add_argument("--instance", help="a running timer daemon (default: a new one, kafka-PORT)")
     made.add_argument(
         "--capacity", type=capacity, default=32_768, help="waits that the new daemon holds (default: %(default)s)"
     )
-    made.add_argument("--runtime-dir", help="directory of the timer daemon's sockets (default: as timerd's)")
+    made.add_argument("--runtime-dir", help="directory of the timer daemon's sockets (default: timerd's default)")
     made.add_argument("--json", action="store_true", help="print a line {bootstrap, instance, data} when it serves")
     made.add_argument("--commands", action="store_true", help="for tests: take commands from standard input")
     made.add_argument(

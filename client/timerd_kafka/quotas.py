@@ -20,7 +20,7 @@ class Quotas:
     """The quotas of one kind: for produced bytes, or for fetched bytes."""
 
     def __init__(self, directory: Path, rate: float | None, window: float, worker: int, workers: int) -> None:
-        """`rate` in bytes a second of each client id; None: no quota."""
+        """`rate` is in bytes a second, for each client id; None means no quota."""
         self._directory, self._rate, self._window = directory, rate, window
         self._worker, self._workers = worker, workers
         self._clients: OrderedDict[str, _Client] = OrderedDict()

@@ -21,7 +21,7 @@ from timerd_shm.host.paths import open_arena_file
 
 from .attacker import Attacker
 
-NAMES = 30_000  # of a round; a client may have more than twice as many keys
+NAMES = 30_000  # names in a round; a client may have more than twice as many keys
 HEADS_MOST = 1 << 20  # more heads than any table has: keys that share a chain here share one in a smaller table, too
 SEED_AT = offset_of(ArenaHeader, "size") + 8  # where the seed stood
 MASK = 0xFFFF_FFFF_FFFF_FFFF
@@ -38,7 +38,7 @@ def unmix(h: int) -> int:
 
 
 def keys_of_one_chain(seed: int) -> Iterator[list[bytes]]:
-    """Endless rounds of keys, in turns of one chain under the old hash with `seed`, and of the same low bits."""
+    """Endless rounds of keys. A round's keys share a chain under the old hash with `seed`, or low bits, in turn."""
     first = 1
     while True:
         numbers = range(first, first + NAMES)

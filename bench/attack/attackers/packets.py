@@ -16,7 +16,7 @@ from .attacker import Attacker
 from .members import hello
 
 CONNECTIONS = 400
-FRAMES = 150  # before a connection is closed within a frame
+FRAMES = 150  # frames over a connection, before it is closed within a further frame
 PACKETS = 64  # that a connection may send before the next one has its turn
 WAITS = 100_000  # listed in a hello
 LINGER_S = 5
@@ -52,7 +52,7 @@ def hang_in_large_frames(attacker: Attacker) -> None:
 
 
 def send_smallest(attacker: Attacker) -> None:
-    """Send empty frames, parts of nothing and sessions of nobody over many connections, and read no answer."""
+    """Send empty frames, parts without bytes and sessions that nobody has over many connections, and read no answer."""
     mixed = [(FRAME, b""), (MORE, b"x"), (SUBSCRIBE, os.urandom(16))] * (PACKETS // 3)
     _over_many(attacker, mixed)
 

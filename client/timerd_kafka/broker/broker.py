@@ -29,7 +29,7 @@ from timerd_kafka.wire.connection import Connection
 LOOK_S = 0.002  # the least time between two looks at the file of the topics
 OPEN_S = 0.01  # the longest time for which the opening of partitions keeps the loop from other work
 CATALOG = "catalog"  # the key on which a change of the topics is an event
-ANY = topic_key("")  # the key of an event for each version of the topics that a broker has read
+ANY = topic_key("")  # the key of the events that tell that a broker has read a version of the topics
 
 log = logging.getLogger("timerd_kafka.broker")
 

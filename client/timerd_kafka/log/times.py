@@ -16,11 +16,11 @@ from timerd_kafka.log.batch import CODECS, SIZE, read_header
 
 RECORDS_MAX = 20_000  # read for one request at most: the broker serves no other request meanwhile
 BATCH_RECORDS = 16  # reading a batch from the file takes as long as 16 records
-KIB = 1024  # the bytes whose reading and decompression count as a record; they take three records at most, with gzip
+KIB = 1024  # reading so many bytes counts as one record; with decompression it takes as long as three records at most
 DECOMPRESSED_MAX = 16 << 20  # of one batch: a hostile batch may have any size
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16
-GZIP_WINDOW = 31  # of zlib: the largest window, behind a header of gzip
+GZIP_WINDOW = 31  # for zlib: the largest window, with a header of gzip
 TIME_END = 2**63
 
 
@@ -103,7 +103,7 @@ def snappy_into(data: bytes, work: Work) -> int:
     return written
 
 
-# Each writes into the buffer, and allocates nothing by a stated size: a block of snappy may state 4 GiB.
+# Each function writes into the buffer. None allocates the size that a batch states: a block of snappy may state 4 GiB.
 INTO: dict[int, Callable[[bytes, Work], int]] = {
     1: gzip_into,
     2: snappy_into,

@@ -45,7 +45,7 @@ class Followers:
         secret: str,
         progress: Callable[[Partition], None],
     ) -> None:
-        """`addresses`: of all brokers. `secret`: followers show it. `progress` is called when more may be read."""
+        """`addresses` are those of all brokers. Followers show `secret`. `progress` is called when more may be read."""
         self._store, self._broker, self._addresses = store, broker, addresses
         self._secret, self._progress = secret, progress
         self._question = Question(FETCH, VERSION)

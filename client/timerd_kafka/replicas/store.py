@@ -25,7 +25,7 @@ log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Store:
-    """The partitions on this broker's disk. Those of a large topic take seconds, and are opened some at a time."""
+    """The partitions on this broker's disk. Opening a large topic takes seconds, so it is done a few at a time."""
 
     def __init__(self, directory: Path, catalog: Catalog, broker: int, workers: int) -> None:
         self._directory, self._catalog = directory, catalog

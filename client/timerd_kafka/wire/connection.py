@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def eof_received(self) -> None:
-        """The client has closed its end. Its requests run up to their first wait: with acks=0 clients do this."""
+        """The client has closed its end, as clients with acks=0 do early. Its requests run up to their first wait."""
         loop = asyncio.get_running_loop()
         if self._task is not None:
             loop.call_soon(self._task.cancel)  # later, because the task may not have begun

@@ -186,7 +186,7 @@ class Events:
         return found[0], found[1]
 
     def senders_until(self, events: Numbers) -> tuple[Numbers, Numbers]:
-        """The lowest and the highest client that sent events of an event's key up to this event; -1 for event -1."""
+        """For each of these events the lowest and highest sender of events on its key up to then; -1 for event -1."""
         names, codes = np.unique(self.clients, return_inverse=True)
         _, keys = np.unique(self.watches[self._order], return_inverse=True)
         most, code = len(names), codes[self._order]
@@ -402,7 +402,7 @@ def numbers_at(lines: np.ndarray, at: int) -> np.ndarray:
 
 
 def taken(values: np.ndarray, at: Numbers, missing: object = None) -> np.ndarray:
-    """The values at these numbers; for number -1 it is `missing`, or zeros if that is None."""
+    """The values at these numbers. Number -1 gives `missing`, or zero if that is None."""
     found = np.zeros(len(at), values.dtype) if missing is None else np.full(len(at), missing, values.dtype)
     there = at >= 0
     found[there] = values[at[there]]

@@ -41,7 +41,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     starts: dict[str, int] = {}
     messages: dict[str, str | None] = {}
     partitions: dict[str, Partition] = {}
-    keys: dict[tuple[int, int], str] = {}  # by the topic's number: the topic may be deleted meanwhile
+    keys: dict[tuple[int, int], str] = {}  # by the topic's number in the request: the topic may be deleted meanwhile
     size, twice = 0, named_twice(broker, body)
     for number, topic in enumerate(body.topic_data):
         for data in topic.partition_data:

@@ -117,8 +117,8 @@ class ReadByAll(DelayedTopics):
     """Complete when all brokers have read the topics.
 
     The awaited version may be newer than the topics of the request: another broker may have changed other topics since.
-    A broker that had already read the version before then fires events for these other topics only. So a broker also
-    fires an event for each version that it reads.
+    If a broker has read the topics of the request earlier, it then fires events for the other topics only. So a broker
+    also fires an event for each version that it reads.
     """
 
     def watch_keys(self) -> Iterable[str]:
