@@ -96,7 +96,7 @@ def open_jobs(shards: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def store_result(commit: Mapping[str, Any]) -> bool:
-    """Store a result. Returns False if the job does not have it. A commit that comes again changes nothing."""
+    """Store a result, if this member may. Returns whether the job has it. A commit that comes again changes nothing."""
     with database() as connection:
         connection.execute(
             "UPDATE jobs SET result = :result, member = :member, generation = :generation"

@@ -17,7 +17,7 @@ from support.real.trees import ROOT
 BENCH = ROOT / "bench/suites/overload.py"
 TIMEOUT_S = 120
 TURN_CPU_MS_MAX, GROWN_MB_MAX = 20, 64  # the bounds of the suite's gate
-SLACK = 5  # tests share a machine that is busy without them
+SLACK = 5  # the machine is busy even without these tests
 
 
 @pytest.mark.parametrize(("flood", "seconds"), [("commands", 2), pytest.param("commands", 6, marks=pytest.mark.long)])

@@ -372,7 +372,7 @@ def test_a_throttle_time_begins_with_its_answer_and_mutes_that_connection_alone(
                 sent = greedy.produce(topic, {0: batch([b"%d" % number * 10_000])}, acks=-1)[0]
                 assert sent.error_code == ErrorCode.none
             assert time.monotonic() - begun < 1.0
-            asked = time.monotonic()  # the throttle time begins when the answer is sent: after this, and before it came
+            asked = time.monotonic()  # the throttle time begins when the answer is sent: between `asked` and `came`
             answer = greedy.ask(FETCH, 12, **fetch_fields(topic, {0: 0}, 0.0))
             came, throttle = time.monotonic(), answer.throttle_time.total_seconds()
             assert 0.9 <= throttle <= 1.1, "40 kB where 20 kB may be used at once"

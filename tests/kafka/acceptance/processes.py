@@ -151,7 +151,7 @@ class Peer:
             if self.process.has_ended() and not condition():
                 raise Failed(f"the process of {self.client} has ended:\n{self.log}")
             if time.monotonic() > end:
-                raise Failed(f"the process of {self.client} does not come to it in {patience:g} s:\n{self.log}")
+                raise Failed(f"the process of {self.client} is not ready in {patience:g} s:\n{self.log}")
             time.sleep(0.005)
 
     def stop(self) -> None:

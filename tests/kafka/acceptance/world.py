@@ -172,7 +172,7 @@ def logs(kafka: KafkaCluster, topic: str) -> dict[str, dict[str, Path]]:
 
 
 def logs_equal(kafka: KafkaCluster, topic: str, replicas: int, patience: float = PATIENCE_S) -> tuple[bool, int]:
-    """Whether the logs of all replicas become equal, byte for byte, within `patience`; and the size of one's logs."""
+    """Whether the logs of all replicas become equal, byte for byte, within `patience`; and the bytes of one replica."""
     end = time.monotonic() + patience
     while True:
         size, equal = 0, True
