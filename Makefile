@@ -1,17 +1,17 @@
-# Everything happens in this tree: a virtual environment in .venv, compiled files in build. Pip takes the index it is
-# configured with; PYTHON=... chooses an interpreter.
+# Everything happens in this tree: a virtual environment in .venv, compiled files in build. Pip uses its
+# configured index; PYTHON=... chooses an interpreter.
 #
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
-#   make pipeline   a load test and its report on Spark: 5 million operations, 500,000 of them played; 0.5 GB at first
-#   make broker     a Kafka broker whose every wait is timerd's: three clients, faults, and the counts of both sides
-#   make test       all tests but the long ones, with lint and types; the first run downloads 0.5 GB for Spark
+#   make pipeline   a load test and its report on Spark: 5 million operations, 500,000 of them played; downloads 0.5 GB
+#   make broker     a Kafka broker in which timerd does every wait: three clients, faults, and the counts of both sides
+#   make test       all tests except the long ones, with lint and types; the first run downloads 0.5 GB for Spark
 #   make test-long  the tests that `make test` leaves out because they take long: storms, real gunicorn, whole runs
 #   make test-spark the tests on Spark alone
-#   make test-matrix  those tests with the oldest and the newest Spark, classic and by Connect; another 0.5 GB at first
+#   make test-matrix  the tests on Spark with its oldest and newest version, classic and by Connect; downloads 0.5 GB
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
-#   make soak       simulate the whole system, seed after seed, until it is stopped (from SEED=0)
+#   make soak       simulate the whole system, seed after seed from SEED=0, until you stop it
 #   make bench      measure every number of bench/RESULTS.md, in some 50 minutes; the machine should be idle
-#   make bench-short  the same with less of everything, in two minutes; results in build/bench
+#   make bench-short  shorter runs of the same measurements, in two minutes; results in build/bench
 #   make accept-kafka  the Kafka broker's acceptance, in 20 minutes: a storm, a million damaged frames, three clients
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)
@@ -42,7 +42,7 @@ help:
 machine:
 	@sh .ci/machine >/dev/null
 
-# Without build isolation, so that a rebuild takes seconds. The requirements of the build are read from pyproject.toml.
+# Builds without isolation, so that a rebuild takes seconds. The build's requirements are read from pyproject.toml.
 $(VENV)/installed-%: $(COMPILED) | machine
 	@echo "setting up $(VENV) ($*); from nothing this takes a minute or two:"
 	@[ -x $(VENV)/bin/pip ] || { echo "  an empty virtual environment"; "$$(sh .ci/machine)" -m venv $(VENV); }
@@ -53,26 +53,27 @@ $(VENV)/installed-%: $(COMPILED) | machine
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
 	@echo "  timerd and its dependencies: the longest step, 20 seconds to two minutes without output"
 	@$(PIP) install --no-build-isolation --editable '.[$*]' $(CMAKE)
-	@$(PY) -m compileall -q shm_layout client timerd  # else each process would compile, if Python may not write .pyc files
+	@$(PY) -m compileall -q shm_layout client timerd  # else each process would compile them, if Python may not write .pyc files
 	@[ "$(VENV) $*" != ".venv test" ] || $(PY) -m pytest -q -n0 --collect-only >/dev/null || true  # the same for the tests
 	@touch $@
 
 demo: $(VENV)/installed-demo
 	@$(PY) examples/demo/run.py
 
-# The behaviour that clients see, in a minute. Damaged frames, and a timer daemon that is full or away: accept-kafka.
+# Checks the behaviour that clients see, in a minute. accept-kafka also checks damaged frames, and a timer daemon that
+# is full or away.
 broker: $(VENV)/installed-test
 	@$(PY) tests/kafka/acceptance/accept.py --short --only records,no_wait,stopped,fetch,groups,quota,counts,storm
 
 accept-kafka: $(VENV)/installed-test
 	@$(PY) tests/kafka/acceptance/accept.py --json bench/results/kafka.json
 
-# Goes on where it was interrupted. To begin again: rm -r build/pipeline. For another size: PIPELINE="--ops 1000000".
+# Continues an interrupted run. To begin again: rm -r build/pipeline. For another size: PIPELINE="--ops 1000000".
 PIPELINE :=
 pipeline: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m timerd_spark run --out build/pipeline $(PIPELINE)
 
-# Two parts at once: the first one mostly waits, and Spark computes. If one part fails, the other still runs to its end.
+# Two parts run at once: the first mostly waits, while Spark computes. If one part fails, the other runs to its end.
 # The output of Spark's tests goes to a file, which is printed when they have ended.
 test: $(VENV)/installed-test $(SPARK)/installed
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=none test-rest test-spark-apart
@@ -93,8 +94,8 @@ test-long: $(VENV)/installed-test $(SPARK)/installed
 	$(MAKE) --no-print-directory test-matrix || status=$$?; \
 	exit $$status
 
-# All tests on Spark: the newest version by Spark Connect, and the oldest that is supported both ways. A server of
-# Spark Connect has a fixed port, so there is one at a time.
+# All tests on Spark: on the newest version by Spark Connect, and on the oldest supported version both ways (`make test`
+# has the newest without Connect). A server of Spark Connect has a fixed port, so only one runs at a time.
 test-matrix: $(VENV)/installed-test $(SPARK)/installed $(OLDEST)/installed
 	@status=0; \
 	$(SPARK)/bin/python -m pytest -n1 -m 'long or not long' --connect tests/spark || status=$$?; \
@@ -107,7 +108,7 @@ $(OLDEST)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/instal
 	@"$$(sh .ci/machine)" .ci/spark.py $(OLDEST) $(VENV) $(SPARK_OLDEST)
 	@touch $@
 
-# One JVM: a second one would start, load and warm up for 15 s of CPU, which two cores lack beside the other tests.
+# One JVM: to start and warm up a second would take 15 s of CPU, which two cores do not have beside the other tests.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m pytest -n1 -m 'not long' tests/spark
 
@@ -131,8 +132,9 @@ bench: $(VENV)/installed-bench
 bench-short: $(VENV)/installed-bench
 	@$(PY) bench/run.py --short
 
-# With an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the sanitizers
-# before it. PYTHONMALLOC=malloc allocates each object by itself: otherwise a read beyond a frame stays in a pool.
+# It has an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the sanitizers
+# before Python. PYTHONMALLOC=malloc allocates each object by itself: otherwise a read beyond a frame would stay in a
+# pool of Python, where the sanitizers do not see it.
 sanitize: | machine
 	@$(MAKE) --no-print-directory VENV=.venv-sanitize CMAKE='$(CMAKE) --config-settings=build-dir=build/sanitize \
 		--config-settings=cmake.define.TIMERD_SANITIZE=ON' .venv-sanitize/installed-test

@@ -1,9 +1,9 @@
 """Write an archive of the classes that Spark's tests load: python .ci/classes.py FILE
 
 A JVM maps the archive, instead of reading these classes from 280 jars, and so starts sooner. Tests also run without the
-archive, only more slowly. So after a failure there is no FILE, and the last line of stderr says why. A JVM checks that
-FILE belongs to its own build and to these jars. If it does not, the JVM ignores FILE. timerd_spark.local_session() and
-the tests map FILE.
+archive, only more slowly. So after a failure there is no FILE, and the last line of stderr has the reason. A JVM checks
+that FILE belongs to its own build and to these jars. If it does not, the JVM ignores FILE. timerd_spark.local_session()
+and the tests map FILE.
 """
 
 import os

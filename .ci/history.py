@@ -1,8 +1,8 @@
 """Check that git can follow every moved file to its past: python .ci/history.py [BEFORE [AFTER]]
 
 BEFORE is the last commit before modules moved into rooms. AFTER is a commit in which all have moved. For each source
-file that has another path in AFTER, `git log --follow` must reach the history of BEFORE. If it does not for some file,
-the file's name is printed, and the exit status is 1.
+file that has another path in AFTER, `git log --follow` must reach the history of BEFORE. Files for which it does
+not are printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def git(*words: str) -> list[str]:
 
 
 def moved(before: str, after: str) -> list[str]:
-    """Paths of AFTER whose files had another path in BEFORE. Files that were made after BEFORE are not among them."""
+    """Paths of AFTER whose files had another path in BEFORE. Without the files that were made after BEFORE."""
     origins: dict[str, str] = {}
     for line in git("log", "--reverse", "--diff-filter=R", "-M", "--name-status", "--format=", f"{before}..{after}"):
         _, old, new = line.split("\t")

@@ -1,8 +1,8 @@
-"""Make an environment that has Spark, and takes all else from another one: python .ci/spark.py .venv-spark .venv [4.2]
+"""Make an environment with Spark that takes all else from another: python .ci/spark.py .venv-spark .venv [4.2]
 
 So timerd is built once, for both environments. Spark's requirements are read from pyproject.toml. They are installed
-before the other environment is on the path: otherwise pip would leave out those that the other one happens to have.
-Without a version of Spark it is the newest one.
+before the other environment is on the path: otherwise pip would leave out the packages that the other environment
+happens to have. If no version of Spark is given, the newest is installed.
 """
 
 import re
@@ -18,7 +18,7 @@ EXTRA = "spark-test"
 
 
 def requirements(extra: str) -> list[str]:
-    """The requirements of an extra, with those of each extra of timerd that it names."""
+    """The requirements of an extra, with the requirements of each extra of timerd that it names."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     found = []
     for requirement in extras[extra]:

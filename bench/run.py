@@ -3,8 +3,9 @@
     python bench/run.py [SUITE ...] [--short] [--results DIR] [--seed N]
 
 With names it runs only these suites. --short is a quick look, in under two minutes: its results go to build/bench, and
-those of the last full run stay. A full run needs an idle machine: on a busy one the figures also measure the other
-work. Ctrl-C ends the running suite, keeps its rows so far (marked partial), and the exit status is 130.
+do not replace the results of the last full run. A full run needs an idle machine: on a busy one the figures also
+measure the other work. Ctrl-C ends the running suite and keeps its rows so far (marked partial). The exit status is
+then 130.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"some of {', '.join(SUITES)} (all)")
     parser.add_argument("--short", action="store_true", help="a quick look (see above)")
     parser.add_argument("--results", type=Path, metavar="DIR", help="the directory of the results (see above)")
-    parser.add_argument("--seed", type=amount(0, 1 << 32), metavar="N", help="of every suite (1)")
+    parser.add_argument("--seed", type=amount(0, 1 << 32), metavar="N", help="the seed of every suite (1)")
     args = parser.parse_args()
     for name in args.suites:
         if name not in SUITES:
@@ -72,7 +73,7 @@ def main() -> int:
         print(f"\nbench: {time.monotonic() - began:.0f} s, {at} of {len(names)}: {name}", flush=True)
         status = play(name, arguments, results)
         if status == INTERRUPTED:
-            print(f"bench: interrupted in {name}; {results / name}.json has what there was so far", file=sys.stderr)
+            print(f"bench: interrupted in {name}; {results / name}.json has the rows so far", file=sys.stderr)
             return INTERRUPTED
         if status:
             failed.append(f"{name} (status {status})")

@@ -1,4 +1,4 @@
-"""An ordinary client in a process of its own, beside an attack: the time of a request, and whether all are answered."""
+"""An ordinary client in a process of its own, beside an attack: the times and the results of its requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 
 
 class Bystander:
-    """The bystander, from outside: `look()` begins what counts, `end()` gives it."""
+    """The bystander, from outside: `look()` begins the measurement, `end()` returns its results."""
 
     def __init__(self, pipe: Any, process: Any) -> None:
         self._pipe = pipe

@@ -77,7 +77,7 @@ class Customer(threading.Thread):
             self.wrong.append(f"{what} was {found!r}, not {right!r}")
 
     def close(self) -> list[str]:
-        """End the client. Returns its faults."""
+        """End the client. Returns the faults that it found."""
         self.stop.set()
         self.join()
         self.taken.cancel_wait()

@@ -16,7 +16,7 @@ SMALL = 4_096  # operations in the arena
 
 
 def fill(seconds: float) -> dict[str, Any]:
-    """Fill an arena: two clients take all records. A third one's operations still settle, and new ones are refused."""
+    """Fill an arena by two clients. Operations of a third client still settle, and its new operations are refused."""
     wrong: list[str] = []
     refused_ns: list[int] = []
     with daemon(f"--capacity={SMALL}") as (paths, _), contextlib.ExitStack() as stack:

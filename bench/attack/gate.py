@@ -1,11 +1,11 @@
-"""The gate: what no attack may do to the daemon, nor to a bystander. A run of an attack, and the verdict over runs.
+"""The gate: limits that the daemon and a bystander must keep under each attack. A run, and the verdict over runs.
 
     the daemon       at most 20 ms of the conductor's CPU in any turn, and at most 64 MB more memory, in every run
     the bystander    p99 of its round trip at most 20 ms, and nothing UNAVAILABLE: the median of the attacked runs
-    its end          none; but `locks` kills it once. Then its unit starts it again
+    the daemon's end none. With `locks` the suite kills the daemon once, and its unit starts it again
 
-The runs of an attack alternate with runs without it. A run is repeated when over 2 % of the machine was stolen by its
-host meanwhile, because then its times are not the daemon's.
+The runs of an attack alternate with runs without it. A run is repeated if the host took over 2 % of the machine's time
+meanwhile: such times do not measure the daemon.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ P99_MS_MAX = 20.0
 STOLEN_MAX = 0.02
 REPEATS_MAX = 5  # of a run during which the host stole too much
 WARM_S = 1.0  # before the counted time begins
-AFTER_S = 1.5  # that still count after the attacker's end: its connections are cleared away then
+AFTER_S = 1.5  # still counted after the attacker's end, because the daemon then clears its connections away
 MB = 1_000_000
 
 
@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
 
 def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
-    """A daemon and a bystander, and beside them the attack, if this is an attacked run."""
+    """Run a daemon and a bystander, and beside them the attack if this is an attacked run."""
     stolen, attack = Stolen(), ATTACKS[name]
     with (
         own_flags(attack.flags) as flags,
@@ -111,14 +111,14 @@ def wrong_with(attack: Attack, served: Unit) -> list[str]:
     """Faults of the daemon beside this attack: it was started too often, or its log lacks a line."""
     wrong = []
     if served.restarts != attack.kills:
-        wrong.append(f"the daemon was started {served.restarts} times more, not {attack.kills}")
+        wrong.append(f"the daemon was started again {served.restarts} times, not {attack.kills}")
     if attack.says not in served.log:
         wrong.append(f"the daemon's log does not say {attack.says!r}")
     return wrong
 
 
 def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
-    """Play an attack's runs, each after one without it. Add them to the tables, and check the gate."""
+    """Play an attack's runs, each after a run without the attack. Add all to the tables, and check the gate."""
     played: dict[bool, list[Run]] = {False: [], True: []}
     for number in range(runs):
         for attacked in (False, True):
@@ -171,7 +171,7 @@ def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
 
 
 class Memory(threading.Thread):
-    """By how many private bytes a daemon grows; looked at 20 times a second."""
+    """Measures, 20 times a second, by how many private bytes a daemon has grown."""
 
     def __init__(self, served: Unit) -> None:
         super().__init__(name="memory", daemon=True)
@@ -222,7 +222,7 @@ def turn_cpu_max_ms(paths: InstancePaths) -> float:
 
 @contextlib.contextmanager
 def own_flags(flags: tuple[str, ...]) -> Iterator[list[str]]:
-    """These flags, with a directory of the run's own for each `{journal}`, and the own group for each `{group}`."""
+    """These flags, with a new directory for each `{journal}`, and the group of this process for each `{group}`."""
     with tempfile.TemporaryDirectory(prefix="timerd-gate-") as directory:
         group = grp.getgrgid(os.getgid()).gr_name
         yield [flag.format(journal=directory, group=group) for flag in flags]

@@ -38,7 +38,7 @@ class Phase(IntEnum):
     """The phases of the senders. The main process sets one after the other."""
 
     WAIT = 0
-    UNHINDERED = 1  # all of them write to the sink
+    UNHINDERED = 1  # all senders write to the sink
     KEEP_UP = 2  # the first sender sends as fast as the daemon applies
     PAUSE = 3
     FLOOD = 4
@@ -107,7 +107,7 @@ class Sender:
         self.protocol = Protocol(identity(f"sender-{index}", Orphans.CANCEL, None), time.monotonic_ns())
         self.next = 1
         self.applied = 0
-        self.outcome = self.answer = 0  # acknowledged
+        self.outcome = self.answer = 0  # numbers of the last ones that were acknowledged
         self.hello_body = b""
 
     def count(self, name: str, amount: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""A daemon of its own for each part of the run."""
+"""Daemons of the suite `overload`: each part of a run has a new one."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def daemon(*flags: str) -> Iterator[tuple[InstancePaths, int]]:
 class Unit:
     """A daemon as its systemd unit runs it: started again whenever it ends, on the arena that it has left.
 
-    `files`: how many it may open; 0 = as many as this process. `restarts`: how often it was started again.
+    `files`: how many files the daemon may open; 0 = as many as this process. `restarts`: how often it was started
+    again.
     """
 
     def __init__(self, directory: Path, flags: list[str], files: int = 0) -> None:
         self.paths = InstancePaths(directory, INSTANCE)
         self.restarts = 0
         self._log = directory / "log"
-        # --ephemeral: a daemon ends without clients, also where this process is killed.
+        # --ephemeral: the daemon ends when it has no clients, also if this process is killed.
         self._command = [sys.executable, "-m", "timerd", f"--instance={INSTANCE}", "--ephemeral", *flags]
         if files:
             most = min(files, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -81,12 +82,12 @@ class Unit:
         self._process.kill()
 
     def close(self) -> None:
-        """End it for good, and remove its arena."""
+        """End the daemon for good, and remove its arena."""
         self._over.set()
         until_s = time.monotonic() + END_S
         while self._thread.is_alive():
             self._process.terminate() if time.monotonic() < until_s else self._process.kill()
-            self._thread.join(0.2)  # and again: it may have started a daemon meanwhile
+            self._thread.join(0.2)  # again: the thread may have started a daemon meanwhile
         for path in ArenaLocation("shm", self.paths.shm_name, 0).files:
             path.unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
-"""A worker of the suite `storm` that makes and takes calls, until SIGTERM. Some end the process of their handler.
+"""A worker of the suite `storm` that makes and takes calls, until SIGTERM. Some calls end their handler's process.
 
     python -m bench.attack.storm_calls DIRECTORY NAME CALLS_PER_S
 
-It makes no more calls once there is the file CALM in the directory.
+Once DIRECTORY has a file `calm`, the worker makes no further calls.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ GROUP = "calls"
 CALM = "calm"
 AT_ONCE = 4
 PATIENCE_S = 120.0
-KILLS = 1 / 75  # of the calls
+KILLS = 1 / 75  # the share of calls that end their process
 CANCELS = 0.05
-ENDED = 255  # deliveries of an innocent: the storm itself ends its processes
-KEPT = 20  # ids of which one may be cancelled
+ENDED = 255  # deliveries of an innocent call: the storm itself ends processes, too
+KEPT = 20  # the newest ids: one of them may be cancelled
 WAYS = ("exit", "segfault", "kill")
 
 
@@ -46,7 +46,7 @@ def way_of(call: td.Call) -> str:
 
 
 def id_of_letter(payload: bytes) -> str:
-    """The id that a call had, by its payload: a dead letter has none."""
+    """The id of a dead letter's call, from its payload: the letter itself has no id."""
     return payload.split()[1].decode()
 
 
@@ -128,7 +128,7 @@ def main() -> None:
     caller = Caller(client, notes, name, rng)
     while not ended:
         if not calm.exists():
-            with contextlib.suppress(td.TimerdUnavailableError):  # whether it was applied is not known then
+            with contextlib.suppress(td.TimerdUnavailableError):  # nobody knows whether it was applied
                 caller.act()
         time.sleep(rng.random() * 2 / float(per_s))
     client.close()

@@ -1,6 +1,6 @@
-"""Children of the workers of bench/suites/storm.py, whose last act is a call that returns at once, and their records.
+"""Children of the workers of bench/suites/storm.py, and their records. A child's last act returns before it is applied.
 
-A child writes down when it acts. Its stderr goes to the same file. It flushes nothing: the end of a process does that.
+A child's record has the time of its act, and its stderr. A child does not flush: the end of the process does that.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Child(NamedTuple):
     method: str
     acted: float
     ended: float  # about
-    lost: bool  # it has said that something is lost
+    lost: bool  # its stderr reports a loss
     else_said: str
 
 
@@ -111,8 +111,8 @@ def journaled(journal: Path) -> set[str]:
 def judge_children(children: Sequence[Child], keys: set[str], away: Sequence[tuple[float, float]]) -> Verdict:
     """Find faults of the children.
 
-    `keys` are those of the journal, and in `away` the daemon was killed or stopped. The calls of children are judged by
-    the notes.
+    `keys` are the children's keys in the journal. `away` has the times in which the daemon was killed or stopped. Calls
+    of children are judged in storm_notes.py.
     """
     faults, counts = [], Counter[str]()
     for child in children:
@@ -122,9 +122,9 @@ def judge_children(children: Sequence[Child], keys: set[str], away: Sequence[tup
         is_found = KEY + child.name in keys
         counts["said lost, and found"] += child.lost and is_found
         if child.else_said:
-            faults.append(f"{who} has said: {child.else_said[:300]}")
+            faults.append(f"{who} has written: {child.else_said[:300]}")
         if not (child.lost or is_found or child.verb == "call_later"):
-            faults.append(f"{who} has said nothing, and the journal has nothing of it")
+            faults.append(f"{who} has reported no loss, and the journal has no row of its act")
         if child.lost and not any(child.acted <= end + LATE_S and child.ended >= begin for begin, end in away):
-            faults.append(f"{who} has lost something, and the daemon was there")
+            faults.append(f"{who} has reported a loss, though the daemon was running")
     return Verdict(faults, counts)

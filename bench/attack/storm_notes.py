@@ -6,10 +6,10 @@
     kept ID        it was not                              fails ID    its on_failure begins
 
 The id of a call begins with the name of its handler. A worker that was stopped for longer than its lease has lost its
-calls, and does not know it yet: what it runs when it goes on is no start that the daemon counts.
+calls, and does not know it yet. If it starts such a call when it goes on, the daemon does not count that start.
 
-An end of a process counts for all calls that had begun there. So two killers in one process count as one each, and an
-on_failure may be given up because of a killer beside it: this is only counted.
+The end of a process counts for each call that had begun there. So if two killers run in one process, its end counts for
+both. An on_failure may also be given up because of a killer beside it. This is counted, and is no fault.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 NOTES = "notes"
 INNOCENT = "innocent"
 KILLERS = {"killer2": 2, "killer3": 3}  # handlers that end their process, with their deliveries
-TOGETHER_MAX = 2  # starts of a call beside others; later ones are alone in their process
+TOGETHER_MAX = 2  # starts of a call beside others; in later starts it is alone in its process
 
 
 class Note(NamedTuple):
@@ -36,14 +36,14 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """Where one worker notes. A line is whole, or not there: the worker may be killed at any moment."""
+    """The notes of one worker. A line is whole or missing: the worker may be killed at any moment."""
 
     def __init__(self, directory: Path, worker: str) -> None:
         self._worker = worker
         self._file = os.open(directory / NOTES, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def add(self, verb: str, id: str) -> None:
-        """Note it. When this returns, it outlives the process."""
+        """Write a note. When this returns, the note outlives the process."""
         os.write(self._file, f"{self._worker} {verb} {id}\n".encode())
 
 
@@ -72,7 +72,7 @@ class Call:
 
     @property
     def must_end(self) -> bool:
-        """Whether it was accepted, and is certainly not cancelled."""
+        """Whether the daemon accepted the call, and certainly did not cancel it."""
         return self.asked and (self.kept if self.cancels else True)
 
 
@@ -89,8 +89,9 @@ def judge_notes(
 ) -> Verdict:
     """Find faults of the calls.
 
-    `asked` are ids of calls that others have made, `letters` those of the dead letters. `silent` are workers that were
-    stopped for longer than their lease, and `ended` those that have ended by themselves, with their status.
+    `asked` are ids of calls that other processes have made, and `letters` the ids of the dead letters. `silent` are
+    workers that were stopped for longer than their lease. `ended` are workers that ended by themselves, with their
+    status.
     """
     found = Verdict()
     calls: defaultdict[str, Call] = defaultdict(Call)
@@ -155,7 +156,7 @@ def _judge_alone(found: Verdict, id: str | None, worker: str, others: Iterable[s
 
 
 def _judge_ends(found: Verdict, calls: Mapping[str, Call], letters: Counter[str]) -> None:
-    """Whether each call has come to its end, once, and none has begun more often than it may."""
+    """Find calls that did not end exactly once, or that began more often than they may."""
     for id, call in calls.items():
         name = name_of(id)
         found.counts[f"calls, {name}"] += call.asked

@@ -2,7 +2,7 @@
 
     python -m bench.attack.storm_worker DIRECTORY NAME ACTS_PER_S
 
-Its children are those of bench/attack/storm_children.py.
+bench/attack/storm_children.py has its children.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import timerd as td
 from bench.attack.storm_children import bear, configure
 
 KEYS = tuple(f"k{number}" for number in range(40))
-KEPT = 200  # operations that a worker has a handle of
+KEPT = 200  # handles that a worker keeps
 TAKING = 12  # pending operations that take a job
 PATIENCE_S = 120.0
 

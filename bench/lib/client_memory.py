@@ -1,23 +1,24 @@
-"""The client's memory for registrations, for the suite `client`. Each figure has a process that does nothing else.
+"""The client's memory for registrations, for the suite `client`. Each figure comes from a process of its own.
 
     python -m bench.lib.client_memory register|register_many KEYS HANDLES    # prints JSON
     python -m bench.lib.client_memory handle HANDLES
 
-With a call, the process registers HANDLES operations with KEYS keys each, and keeps what the call returned. Every
-command is sent and applied, and no outcome has come. *without_keys* is the growth of resident memory since the caller
-had all its keys. *with_keys* is the growth since before it made them. The list for the handles was made earlier.
+With `register` or `register_many`, the process registers HANDLES operations with KEYS keys each, and keeps what the
+call returned. Every command is sent and applied, and no outcome has come. *without_keys* is the growth of resident
+memory since the caller had all its keys. *with_keys* is the growth since before the caller made its keys. The list for
+the handles was made earlier.
 
 With `handle`, the figures are the memory of one handle of `register`. The handle watches one key, a str of 17
 characters that nobody else holds. The payload of 100 bytes is one object for all. The value of the event has 8 bytes.
 The commands were acknowledged, and the list that holds the handles is not counted.
 
 * *pending*, *settled*, *read* (settled, and `outcome()` was called): the growth of the process for a handle, by
-  `tracemalloc` (bytes that were asked for) and by the kernel (resident pages, with what the allocators round up). Where
-  the client asks the C library for memory, only the kernel knows it.
+  `tracemalloc` (bytes that were asked for) and by the kernel (resident pages, with what the allocators round up). Only
+  the kernel's figure has the memory that the client gets from the C library.
 * Parts. *object* is the handle itself, with the slots for its callbacks, its id and its reply. *collector's header* is
-  what the garbage collector has before the object. *table entry* is its share of the table of pending operations.
-  *settlement* is what the handle gained when it settled: the record and the value. *command* is kept until the daemon
-  has acknowledged it; it is counted with the room that a list of commands has to grow.
+  what the garbage collector has before the object. *table entry* is the handle's share of the table of pending
+  operations. *settlement* is what the handle gained when it settled: the record and the value. *command* is kept until
+  the daemon has acknowledged it; it is counted with the spare room in the list of commands.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, 
         rig.receive(rig.header())
 
     others: list[Any] = []
-    for count in (CHUNK, handles):  # at first for what is made once, which is not counted
+    for count in (CHUNK, handles):  # the first pass is not counted: it makes what is made only once
         made: list[Any] = [None] * count
         gc.collect()
         before = used()
@@ -117,7 +118,7 @@ def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, 
 
 
 def table_entry(handles: int) -> float:
-    """By tracemalloc: of a table that has only as many numbers, one after another."""
+    """Bytes of an entry, by tracemalloc, in a table of `handles` consecutive numbers."""
     pending, waiter, before = Pending(), object(), traced()
     for number in range(handles):
         pending[number + COMMANDS] = waiter  # type: ignore[assignment]
@@ -125,7 +126,7 @@ def table_entry(handles: int) -> float:
 
 
 def command() -> float:
-    """By tracemalloc: of a ledger that has only the commands of a full half window."""
+    """Bytes of a command, by tracemalloc, in a ledger that keeps as many commands as half a window takes."""
     rig = Rig()
     operation = rig.purgatory.register("request/000000000", timeout=1.0, payload=bytes(100))
     bytes_of_it = rig.protocol.ledger.command(operation.command)

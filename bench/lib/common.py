@@ -8,7 +8,8 @@
     if __name__ == "__main__":
         sys.exit(run_suite(Parser("ladder", __doc__), play))
 
-Every suite writes the same kind of document. "partial" says that the run was interrupted, and has the rows so far:
+Every suite writes the same kind of document. "partial" is true if the run was interrupted; the tables then have the
+rows so far:
 
     {"suite", "about", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
      "tables": {name: [{column: value}, ...]}, "checks": {name: {"held", "says"}}}
@@ -75,7 +76,7 @@ class Suite:
         self.seed: int = args.seed
         self.tables: dict[str, list[Row]] = {}
         self.checks: dict[str, Row] = {}
-        self.machine = machine()  # before the run: its own load is not the machine's
+        self.machine = machine()  # before the run, so that the load of the run does not count
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._began = time.monotonic()
 
@@ -96,7 +97,7 @@ class Suite:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Seconds since the run began."""
         return time.monotonic() - self._began
 
     def document(self, partial: bool) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"{suite}.py", description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.suite = suite
         self._lengths: dict[str, tuple[Any, Any]] = {}
-        self.add_argument("--short", action="store_true", help="a quick look: less of everything, in a few seconds")
+        self.add_argument("--short", action="store_true", help="a quick look: smaller runs, in a few seconds")
         self.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE, as one document")
         self.add_argument("--seed", type=amount(0, 1 << 32), default=1, metavar="N", help="seed of what is random (1)")
 

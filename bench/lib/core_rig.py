@@ -43,7 +43,7 @@ COUNTERS = {
     "complete": "completed",
 }
 SETTLING = ("cancelled", "completed")
-BYTES = {"fill": "bytes_per_op", "insert_full_ns": "bytes_per_op_full"}  # the figure that a step gives as well
+BYTES = {"fill": "bytes_per_op", "insert_full_ns": "bytes_per_op_full"}  # steps that also give a figure of bytes
 BLOCKS = 4_096  # payloads in a step
 HOT_REGIONS = (Region.OPS, Region.NODES)
 TABLES = (Region.KEY_TABLE, Region.HANDLES)
@@ -183,7 +183,7 @@ def measure(pending: int, seed: int, huge: bool = False, keys: int = 1) -> dict[
         return choice
 
     def each(name: str, numbers: list[int]) -> None:
-        """Encode a step: the work that `name` begins with, on these operations."""
+        """Encode a step on these operations. The first word of `name` is the kind of work."""
         now_ns = rig.now_ns
         if name.startswith("complete"):
             frames = rig.frames(fire(number) for number in numbers)
@@ -194,7 +194,7 @@ def measure(pending: int, seed: int, huge: bool = False, keys: int = 1) -> dict[
         steps.append((name, len(numbers), frames))
 
     def full() -> None:
-        """Encode steps like the load test: operations are registered with a payload, and completed with a value."""
+        """Encode steps like the load test's: operations are registered with a payload, and completed with a value."""
         numbers = range(rig.number, rig.number + BLOCKS)
         frames = rig.frames(register(number, rig.now_ns, timeout(), PAYLOAD, keys) for number in numbers)
         steps.append(("insert_full_ns", BLOCKS, frames))

@@ -3,8 +3,9 @@
     python -m bench.lib.delivery_sender '{"url": ..., "count": ..., "rate": ..., "lanes": ..., "collector": "on",
                       "settings": {...}}' FILE
 
-A stop of the process delays the plan: records that were due meanwhile are not sent in a burst. FILE gets a JSON list:
-of each record the times (monotonic, ns) when send() had returned and at each callback, and the outcome.
+A stop of the process delays the plan: records that were due meanwhile are not sent in a burst. FILE gets a JSON list.
+Its entry for a record has the time (monotonic, ns) when send() had returned, the times of the callbacks, and the
+outcome.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from urllib.parse import urlsplit
 import timerd as td
 from timerd_client.delivery import Delivery, Producer, RetriableError
 
-BATCH_S = 0.001  # of the plan that is sent at once
+BATCH_S = 0.001  # the part of the plan that is sent at once
 
 
 class Sent:
@@ -39,7 +40,7 @@ class Sent:
         self.outcome = ""
 
     def settled(self, delivery: Delivery) -> None:
-        """Its callback."""
+        """The record's callback."""
         self.callbacks.append(time.monotonic_ns())
         self.outcome = delivery.outcome.value
 
@@ -75,7 +76,7 @@ def main() -> None:
     records = [Sent(number, number % plan["lanes"]) for number in range(plan["count"])]
     each = max(1, round(plan["rate"] * BATCH_S))
     with td.connect() as client, Producer(client, Poster(plan["url"], settings["request_timeout"]), **settings) as made:
-        gc.freeze()  # the notes of this bench are many, and none of the producer's
+        gc.freeze()  # the many records of this bench, which are not the producer's garbage
         if plan["collector"] == "off":
             gc.disable()
         print("ready", flush=True)

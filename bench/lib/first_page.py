@@ -1,6 +1,7 @@
-"""The first page of bench/RESULTS.md, above the numbers to reach: figures of users. bench/lib/report.py writes it.
+"""The figures that matter to users: the first page of bench/RESULTS.md, which bench/lib/report.py writes.
 
-Three keys come first, as the requests of Kafka's article have, beside Kafka's own figures; then the quiet machine.
+First come operations with three keys, like the requests of Kafka's article, beside Kafka's own figures. Then comes the
+quiet machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Part(NamedTuple):
 
 
 def quoted() -> list[Row]:
-    """Kafka's own figures, and timerd's of that hour."""
+    """Kafka's own figures, and timerd's figures of the same hour."""
     return [
         {
             "program": row.program,

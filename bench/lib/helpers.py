@@ -1,7 +1,7 @@
-"""Lets modules of tests/support be imported, as pytest and tests/support/run.py do: import this module first of all.
+"""Makes modules of tests/support importable, as pytest does. Import this module before all others.
 
-The simulation derives classes from modules that the build compiles. So these have to be imported from their sources,
-and interpreted.py has to come before anything of timerd, also before bench/lib/common.py.
+The simulation derives classes from classes of modules that the build compiles. So these modules have to be imported
+from their sources: interpreted.py has to come before any import of timerd, also before bench/lib/common.py.
 """
 
 from __future__ import annotations

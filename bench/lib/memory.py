@@ -1,7 +1,7 @@
-"""Memory of a process; and memory for a measurement, with small pages or pages of 2 MiB, all there before it begins.
+"""Memory of a process; and memory for a measurement, with small pages or pages of 2 MiB, allocated before it begins.
 
-The small pages are shared, as the arena's are. Where the machine gives huge pages to private memory only, the huge ones
-are private: a page in use costs the same.
+The small pages are shared, as the arena's are. If the machine gives huge pages to private memory only, the huge pages
+are private: the use of a page costs the same.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def measures_huge(suite: Suite) -> bool:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has, without garbage."""
+    """The resident memory of this process in bytes, after a garbage collection."""
     gc.collect()
     return int(psutil.Process().memory_info().rss)
 
 
 def huge_share(size: int) -> float:
-    """The share of the memory of this size that is on huge pages. It must be all such memory of this process."""
+    """The share of `size` bytes of memory that is on huge pages. The process must have no other huge pages."""
     private = re.search(r"AnonHugePages:\s+(\d+) kB", ROLLUP.read_text()) if ROLLUP.exists() else None
     return min(1.0, (huge_bytes(ANONYMOUS) + (int(private[1]) << 10 if private else 0)) / size)

@@ -2,7 +2,8 @@
 
     for number, row in each(range(1_000), lambda seed: {"failure": "", "steps": run(seed)}, processes=2):
 
-A process that dies (a core that reads what it must not) is a row with a failure, and another process goes on.
+If a process dies (for example of a segmentation fault), its number gets a row with a failure, and another process does
+the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Share:
 
 
 def each(numbers: range, work: Callable[[int], Row], processes: int) -> Iterator[tuple[int, Row]]:
-    """The rows of all numbers, as they come. A row of a number whose process died or raised has a "failure"."""
+    """The rows of all numbers, as they come. A row has a "failure" if the work raised, or the process died."""
     shares = [Share([*numbers[at::processes]]) for at in range(min(processes, len(numbers)))]
     with selectors.DefaultSelector() as selector:
         try:

@@ -1,7 +1,7 @@
 """How often the machine itself stops a program: a process on each processor does nothing but read the clock.
 
-No timer service is later than such a pause by its own fault. On a virtual machine most of them are the host's, and few
-are accounted as stolen time.
+A delay of a timer service that is no longer than such a pause may be the machine's fault. On a virtual machine the host
+causes most pauses, and few of them are accounted as stolen time.
 """
 
 from __future__ import annotations

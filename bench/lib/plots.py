@@ -1,4 +1,4 @@
-"""The plots of bench/RESULTS.md: each names its table and its columns. The same results give the same bytes of SVG.
+"""The plots of bench/RESULTS.md. Each plot names a table and columns. The same results give the same bytes of SVG.
 
 Without matplotlib (`pip install 'timerd[bench]'`) there are no plots, and the text is the same.
 """
@@ -40,7 +40,7 @@ def of_article(case: str, y: str, title: str, y_label: str, log_y: bool) -> Plot
 
 
 def of_ladder(name: str, y: str, title: str, y_label: str) -> Plot:
-    """A plot of the ladder: a figure against the rate, without other operations beside it."""
+    """A plot of the ladder: a figure against the rate, while no other operations are pending."""
     series, alone = ("keys", "api", "case", "transport"), (("pending", 0),)
     return Plot(f"ladder-{name}", title, "ladder", "points", "rate", y, series, RATE, y_label, True, True, alone)
 

@@ -1,7 +1,7 @@
-"""Figures of Kafka that no suite here measures: the article's, and those of Kafka's own benchmark, with sources.
+"""Figures of Kafka that no suite here measures: from Confluent's article and from Kafka's own benchmark, with sources.
 
-They are of other programs, on other machines or in another hour. So they say where timerd stands, and no ratio is made
-of them.
+They were measured with other programs, on other machines or in another hour. So they give only an idea of where timerd
+stands, and nothing here computes a ratio with them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     python bench/lib/report.py [--results DIR] [--out FILE] [--check]
 
---check writes nothing. It ends with status 1 when FILE is not what the documents give, or a plot is missing.
+--check writes nothing. It ends with status 1 when FILE differs from the text that the documents give, or a plot is
+missing.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ SUITES = (
     "deliveries",
     "subscribe",
 )
-# Each of these takes long, and is run by itself: the gate (`python bench/suites/overload.py --gate`), faults at length
-# (`python bench/suites/soak.py --json bench/results/soak.json`), and that of the Kafka broker (`make accept-kafka`).
+# These suites take long, and `make bench` does not run them: the gate (`python bench/suites/overload.py --gate`),
+# injected faults (`python bench/suites/soak.py --json bench/results/soak.json`), and the Kafka broker (`make
+# accept-kafka`).
 AT_LENGTH = ("gate", "soak", "storm", "fuzz", "kafka")
 WIDTH = 120
 NOTHING = "Nothing was measured yet: `make bench`.\n"
@@ -65,7 +67,7 @@ def documents_of(directory: Path) -> Documents:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """A table of Markdown."""
+    """The lines of a table in Markdown."""
     columns = columns_of(rows)
     yield "| " + " | ".join(column.replace("_", " ") for column in columns) + " |"
     yield "|" + "|".join("---:" if is_number(rows, column) else "---" for column in columns) + "|"
@@ -114,7 +116,7 @@ def how(document: Document, letter: str) -> str:
 
 
 def first_page(documents: Documents) -> Iterator[str]:
-    """The figures of users, above all others (first_page.py)."""
+    """The figures that matter to users, which come before all others (first_page.py)."""
     for part in FIRST_PAGE:
         yield f"## {part.title}"
         yield ""
@@ -202,7 +204,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where the documents are")
     parser.add_argument("--out", type=Path, default=BENCH / "RESULTS.md", metavar="FILE", help="the file to write")
-    parser.add_argument("--check", action="store_true", help="write nothing, and compare")
+    parser.add_argument("--check", action="store_true", help="compare FILE with the documents, and write nothing")
     args = parser.parse_args()
     documents = documents_of(args.results)
     text = text_of(documents)

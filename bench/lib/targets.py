@@ -18,7 +18,7 @@ Find = Callable[[list[Row]], float | None]  # a figure in the rows of a table; N
 
 
 class Goal(NamedTuple):
-    """A rate to reach. `keys`: of each operation."""
+    """A rate to reach. `keys` is the number of keys of each operation."""
 
     keys: int
     api: str
@@ -35,7 +35,7 @@ GOALS = (
     Goal(1, "per-op", "low", 300_000),
     Goal(1, "per-op", "high", 300_000),
     Goal(1, "bulk", "low", 1_000_000),
-    Goal(1, "per-op", "low", 500_000),  # more than timerd has to reach
+    Goal(1, "per-op", "low", 500_000),  # beyond what timerd has to reach
     Goal(1, "per-op", "low", 300_000, "unix"),
     Goal(1, "bulk", "low", 1_200_000, "unix"),
     Goal(1, "bulk", "high", 1_200_000, "unix"),
@@ -74,7 +74,7 @@ def cell(column: str, **where: Any) -> Find:
 
 
 def highest(column: str, held: str, **where: Any) -> Find:
-    """Finds the largest value of a column in the rows with these values, where `held` is true; 0 where it never is."""
+    """Finds the largest value of a column in the rows with these values and `held` true; 0 if there are none."""
 
     def find(rows: list[Row]) -> float | None:
         found = rows_with(rows, where)
@@ -84,7 +84,7 @@ def highest(column: str, held: str, **where: Any) -> Find:
 
 
 def ratio(column: str, where: Row, over: Row) -> Find:
-    """Finds how many times a column of one row is that of another row. Both were measured in one run, in turns."""
+    """Finds the ratio of a column's values in two rows. Both rows were measured in one run, in turns."""
 
     def find(rows: list[Row]) -> float | None:
         one, other = cell(column, **where)(rows), cell(column, **over)(rows)
@@ -102,14 +102,14 @@ def core(what: str, figure: str, goal: float, unit: str, pending: int, keys: int
 
 
 def over_bare(what: str, figure: str, goal: float) -> Target:
-    """A figure of the core over that of the bare loop, both beside a million pending, on recent timers."""
+    """A figure of the core, divided by the bare loop's figure: recent timers, beside a million pending."""
     rows: list[Row] = [{"contestant": name, "pending": M} for name in ("timerd", "bare")]
     name = f"core, 1M pending, one key, over a bare loop, on pages of 2 MiB: {what}"
     return Target(name, goal, "times", "rivals", ratio(figure, *rows), "recent_on_huge_pages")
 
 
 def over_one_key(call: str, what: str, stage: str) -> Target:
-    """The client's CPU for a registration with three keys over that for one with one key."""
+    """The client's CPU for a registration with three keys, divided by its CPU for a registration with one key."""
     rows: list[Row] = [{"call": call, "keys": keys, "stage": stage} for keys in (3, 1)]
     name = f"client's CPU for three keys over that for one, {call}(): {what}"
     return Target(name, 2, "times", "client", ratio("ns", *rows), "calls")
@@ -123,7 +123,7 @@ def end_to_end(api: str, goal: float) -> Target:
 
 
 def at_goal(goal: Goal, cpu_us: float | None = None) -> list[Target]:
-    """Targets of the runs of 10 s at a rate to reach: 99 % of it, with outcomes as planned. The worst run counts."""
+    """Targets of the runs of 10 s at a rate to reach: 99 % of the rate, outcomes as planned. The worst run counts."""
 
     def target(what: str, figure: str, limit: float, unit: str, *, at_least: bool = False) -> Target:
         keys = {1: "one key", 3: "three keys"}[goal.keys] + (", over unix" if goal.transport == "unix" else "")
@@ -139,7 +139,7 @@ def at_goal(goal: Goal, cpu_us: float | None = None) -> list[Target]:
 
 
 def article(case: str) -> Target:
-    """The rate of the article's experiment, which has three keys, that the core keeps up with."""
+    """The rate that the core keeps up with in the article's experiment, whose requests have three keys."""
     what = f"the article's requests (three keys), core alone, {case} case: keeps up with"
     find = highest("saturates_after", "saturates_after", case=case, design="timerd")
     return Target(what, M, "/s", "article", find, "saturation", at_least=True)
@@ -169,7 +169,7 @@ def quiet_unix(figure: str, goal: float) -> Target:
 
 
 def under_blpop(what: str, table: str, column: str, **where: Any) -> Target:
-    """timerd over packets, over redis-py's BLPOP in the same run."""
+    """timerd's figure over packets, divided by the figure of redis-py's BLPOP in the same run."""
     find = ratio(column, {"way": "timerd unix", **where}, {"way": "redis blpop", **where})
     return Target(f"quiet machine, over unix, over redis-py's BLPOP: {what}", 1, "times", "quiet", find, table)
 
@@ -177,12 +177,12 @@ def under_blpop(what: str, table: str, column: str, **where: Any) -> Target:
 def scale(
     what: str, table: str, column: str, goal: float, unit: str, *, at_least: bool = False, **where: Any
 ) -> Target:
-    """Many who wait at once, over packets: the median of the rounds."""
+    """Many callers that wait at once, over packets: the median of the rounds."""
     return Target(what, goal, unit, "scale", cell(column, transport="unix", **where), table, at_least)
 
 
 def over_hops(figure: str, goal: float) -> Target:
-    """One operation on a quiet machine, over two bare hops of libzmq in the same run."""
+    """A latency on a quiet machine, divided by the latency of two bare hops of libzmq in the same run."""
     what = f"fire() to result() on a quiet machine, over two bare hops, {figure}"
     return Target(what, goal, "times", "quiet", cell(figure, way="timerd", over="hops"), "ratios")
 
@@ -194,7 +194,7 @@ def quiet_cost(what: str, column: str, goal: float, unit: str) -> Target:
 
 
 def model_off(transport: Transport) -> Target:
-    """By how much the model of the CPU is wrong, in the worst of the runs that it predicts."""
+    """The largest error of the CPU model, among the runs that it predicts."""
 
     def worst(rows: list[Row]) -> float | None:
         return max((row["off_percent"] for row in rows_with(rows, {"transport": transport})), default=None)

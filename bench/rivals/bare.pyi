@@ -1,9 +1,9 @@
 """The floor under timerd's core, for bench/suites/rivals.py: its records and lists, filled and emptied by a bare loop.
 
-An operation lies with its key and its node in one record, as in the core. It is in a chain of the table of keys, and
-in the bucket of its ms. The buckets reach so far that no operation is ever swept. There are no frames, clients, quotas,
-handles, outcomes and transactions: the core's extra time is what these cost. Calls are in bulk, as the core's are. Only
-development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
+An operation lies with its key and its node in one record, as in the core. It is in a chain of the table of keys, and in
+the bucket of its ms. There are enough buckets for all deadlines, so no operation is ever swept. There are no frames,
+clients, quotas, handles, outcomes or transactions: the core's extra time is their cost. Calls are in bulk, as the
+core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
 """
 
 from array import array
@@ -23,11 +23,11 @@ class Bare:
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
         """Insert operations: names without a gap, and as many int64, each later than now. Returns a handle of each."""
     def cancel(self, handles: ReadableBuffer) -> int:
-        """Drop these operations (uint32). All must be pending. Returns how many."""
+        """Drop these operations (uint32), all of them pending. Returns their number."""
     def complete(self, names: ReadableBuffer) -> int:
-        """Drop the operation of each of these names. Returns how many there were."""
+        """Drop the operation of each of these names. Returns the number of operations dropped."""
     def reschedule(self, handles: ReadableBuffer, deadlines_ms: ReadableBuffer) -> int:
-        """Give these operations new deadlines. All must be pending. Returns how many."""
+        """Give these operations, all of them pending, new deadlines. Returns their number."""
     def advance(self, now_ms: int) -> array[int]:
         """Expire operations that are due by now. Returns the handles, ms by ms, and within a ms first in, first out."""
     @property
@@ -37,4 +37,4 @@ class Bare:
     def pending(self) -> int: ...
     @property
     def bytes_per_task(self) -> float:
-        """Of its record, and its share of the table of keys and of the room for free records."""
+        """Bytes of an operation: its record, and its share of the table of keys and of the room for free records."""

@@ -29,7 +29,7 @@ cdef struct Lists:
     Bucket *buckets
     uint64_t mask
     uint64_t now_ms
-    Seed seed  # of the hash, which is the core's
+    Seed seed  # of the hash, the same function as the core's
     uint32_t used  # records that were ever used
     uint32_t *unused  # free records that were used before: the record freed last is allocated first
     uint32_t unused_count
@@ -156,7 +156,7 @@ cdef uint64_t heads_for(uint32_t capacity):
 cdef class Bare:
     cdef Lists l
     cdef uint32_t length, capacity
-    cdef uint8_t[::1] memory  # held while this lives
+    cdef uint8_t[::1] memory  # the buffer, kept until the object ends
 
     @staticmethod
     def size(uint32_t capacity):
@@ -175,7 +175,7 @@ cdef class Bare:
         self.l.buckets = <Bucket *>(self.l.ops + capacity)
         self.l.heads = <uint32_t *>(self.l.buckets + REACH)
         self.l.unused = self.l.heads + self.l.mask + 1
-        self.l.seed = Seed(now_ms, <uint64_t>memory.shape[0])  # any, but none that the compiler knows
+        self.l.seed = Seed(now_ms, <uint64_t>memory.shape[0])  # any values that the compiler cannot know
 
     def insert(self, const uint8_t[::1] names, const int64_t[::1] deadlines_ms):
         cdef Lists *l = &self.l

@@ -1,4 +1,4 @@
-"""One point of the article's experiment, in each of the two designs: requests arrive at a rate, and are settled.
+"""One point of the article's experiment (see article.py), in both designs: requests arrive at a rate, and are settled.
 
     requests = draw(LOW, rate=40_000, count=160_000, seed=1)
     point = play_old(requests, 1_000, budget=200 << 20)     # the old purgatory, purged every 1,000
@@ -7,13 +7,14 @@
 
 Both get the same registrations, encoded as on the wire, and the same plan of completions, which is drawn beforehand.
 Both look at the clock each millisecond, and handle all that is due by then. A completion never comes before a
-registration that was planned earlier. So a design that falls behind has its completions later, too, as in the original.
+registration that was planned earlier. So in a design that falls behind, completions come later, too, as in the original
+experiment.
 
-The old design has the three threads of the original: one registers, one completes, and one is the reaper. timerd's
-core has one thread, which encodes nothing. It puts a header before the commands that are due. Then it applies them,
-advances the wheel, takes the reports and acknowledges them, as the conductor does in a turn. A request is forced to
-complete here, whatever its keys say. So the core completes it by CANCEL, as its owner can: this settles it like any
-outcome.
+The old design has the three threads of the original: one registers, one completes, and one is the reaper. timerd's core
+has one thread, which encodes nothing. It puts a header before the commands that are due. Then it applies them, advances
+the wheel, takes the reports and acknowledges them, as the conductor does in a turn. The experiment completes a request
+whether or not its keys are satisfied. So the core ends it by CANCEL, as its owner can. This takes the same steps as any
+other outcome.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ KEYS = (b"fakeKey17", b"fakeKey42", b"fakeKey80")  # drawn once for a whole run,
 BATCH = 4_096
 TURN_COMMANDS = BATCH  # in a turn, at most: the daemon's turns are bounded too (32,768 records)
 BUDGET = 1 << 40
-PATIENCE = 1.25  # times the planned time: then a design that is behind stops registering
+PATIENCE = 1.25  # times the planned time. A design that is still behind then stops registering
 DRAIN_NS = TIMEOUT_NS + S  # after the last registration: a request that has not settled by then counts as unsettled
 HEAD_START_NS = 20 * MS
 # Regions with records of an operation.
@@ -85,7 +86,7 @@ class Requests(NamedTuple):
 
     commands: bytes  # REGISTER commands without gaps
     due_ns: array[int]
-    delay_ns: array[int]  # until it completes; NEVER where the timeout comes first
+    delay_ns: array[int]  # until the request completes; NEVER if its timeout comes first
     completed: array[int]  # numbers of the requests that will complete, in the order of their completions
     completed_due_ns: array[int]
 
@@ -96,13 +97,13 @@ class Requests(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The results of a design at one rate. The columns are by request, and end with the last registered one."""
+    """The results of a design at one rate. A column has an entry for each registered request."""
 
     registered: int
     refused: int
     seconds: float  # from the start until the last request was registered
-    drained_seconds: float  # from then until the last one settled
-    cpu_seconds: float  # of the whole process, until then
+    drained_seconds: float  # from then until the last request settled
+    cpu_seconds: float  # of the whole process, until the last request settled
     memory_bytes: int  # of the records that were ever in use
     states: Sequence[int]  # PENDING, COMPLETED, EXPIRED, REFUSED
     settlings: Sequence[int]
@@ -112,7 +113,7 @@ class Point(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether the outcomes are those of the plan."""
+    """How the outcomes differ from the plan."""
 
     expired: int
     expired_planned: int
@@ -123,7 +124,7 @@ class Verdict(NamedTuple):
 
 
 def register_command() -> bytes:
-    """The registration of any request. Its timeout begins when it is applied, and no earlier event counts."""
+    """The registration of any request. The timeout begins when it is applied, and no earlier event counts."""
     names = b"".join(bytes((len(key), KeyKind.EVENT)) + key for key in KEYS)
     size = size_of(RegisterCommand) + len(names) + PAYLOAD
     fixed = struct_of(RegisterCommand).pack(
@@ -217,7 +218,7 @@ class Commands(NamedTuple):
     """Commands in the order in which they are applied."""
 
     due_ns: array[int]
-    offsets: array[int]  # of each in `data`, and the end of the last one
+    offsets: array[int]  # of each command in `data`, and the end of the last command
     data: bytes
 
     @classmethod
@@ -252,14 +253,14 @@ class Script:
         self.commands = Commands.of(array("q", map(times.__getitem__, order)), pieces)
 
     def registered_before(self, position: int) -> int:
-        """Requests among the first `position` commands."""
+        """The number of registrations among the first `position` commands."""
         due = self._requests.due_ns
         if position == len(self._order):
             return self._count
         return bisect_right(due, self.commands.due_ns[position]) - (self._order[position] < self._count)
 
     def completions_after(self, position: int) -> Commands:
-        """The commands after that position that complete a request registered before it."""
+        """The commands after `position` that complete requests registered before `position`."""
         registered = self.registered_before(position)
         rest = [
             at
@@ -311,7 +312,7 @@ class Conductor:
             head = header.pack(PROTOCOL_VERSION, UpKind.COMMANDS, 0, count, 1, bytes(16), self.number, 0, 0)
             frame = head + commands.data[commands.offsets[first] : commands.offsets[first + count]]
             while (status := core.apply(self.slot, frame, now_ns, BUDGET)) == EXPECTED:
-                self._take_reports(now_ns)  # the core keeps no more refusals until some are acknowledged
+                self._take_reports(now_ns)  # the core's room for refusals is full until some are acknowledged
             assert status == APPLIED, status
             self.number += count
             first += count
@@ -362,7 +363,7 @@ class Conductor:
 
 
 def play_timerd(requests: Requests, budget: int) -> Point:
-    """Play the same requests on timerd's core."""
+    """Play the requests on timerd's core."""
     script = Script(requests)
     conductor = Conductor(budget)
     try:
@@ -459,7 +460,7 @@ def judge(requests: Requests, point: Point) -> Verdict:
         elif state == PENDING or point.settlings[number] != 1:
             wrong.append(f"request {number} settled {point.settlings[number]} times")
         elif state == COMPLETED and delay == NEVER:
-            wrong.append(f"request {number} completed, and the plan has no completion of it")
+            wrong.append(f"request {number} completed, though its plan has no completion")
         elif state == EXPIRED:
             late.append(point.settled_ns[number] - point.registered_ns[number] - TIMEOUT_NS)
             missed += delay <= TIMEOUT_NS - MARGIN_NS

@@ -30,7 +30,7 @@ cdef inline void release(Purgatory *p, uint32_t name) noexcept nogil:
 
 
 cdef inline bint settle(Purgatory *p, Operation *op, uint32_t state, int64_t now_ns) noexcept nogil:
-    """Settle the operation, unless another thread did before. Returns whether this call settled it."""
+    """Settle the operation, unless another thread has settled it. Returns whether this call settled it."""
     if not swap32(&op.state, IS_PENDING, state):
         return False
     p.states[op.number] = state
@@ -46,7 +46,7 @@ cdef inline bint try_complete(Purgatory *p, Operation *op, int64_t now_ns) noexc
 
 
 cdef inline uint32_t copy_payload(Purgatory *p, const uint8_t *data, uint32_t length) noexcept nogil:
-    """Copy a payload into a chain of blocks. Returns the first. There are enough for all operations."""
+    """Copy a payload into a chain of blocks. Returns the first block. The pool has enough for all operations."""
     cdef uint32_t first = 0, previous = 0, name, piece, rest = length
     cdef Block *block
     while rest:
@@ -147,7 +147,7 @@ cdef inline uint32_t remove_watcher(Purgatory *p, Key *key, uint32_t name) noexc
 
 
 cdef inline uint32_t purge_list(Purgatory *p, uint32_t at) noexcept nogil:
-    """Remove the settled operations from a key's list. Returns how many it visited."""
+    """Remove the settled operations from a key's list. Returns the number of operations visited."""
     cdef Key *key = p.keys + at
     cdef uint32_t name, visited = 0
     pthread_mutex_lock(p.locks + at)
@@ -163,7 +163,7 @@ cdef inline uint32_t purge_list(Purgatory *p, uint32_t at) noexcept nogil:
 
 
 cdef inline uint32_t check_list(Purgatory *p, uint32_t at, int64_t now_ns) noexcept nogil:
-    """Try all operations in a key's list, and remove the settled ones. Returns how many this call completed."""
+    """Try all operations in a key's list, and remove settled operations. Returns how many this call completed."""
     cdef Key *key = p.keys + at - 1
     cdef Operation *op
     cdef uint32_t name, completed = 0

@@ -1,12 +1,13 @@
 """Kafka's purgatory as it was before its timing wheels: a delay queue ordered by a heap, watcher lists, and a reaper.
 
 For the suite `article`. Only development builds have it (TIMERD_BENCH in timerd/CMakeLists.txt). It follows the source
-walk-through of Kafka's wiki, and the article that describes how it was replaced:
+walk-through in Kafka's wiki, and Confluent's article "Apache Kafka, Purgatory, and Hierarchical Timing Wheels":
 
-* A request is tried. It is put in the list of each of its keys, until it turns out to be complete. It is tried again,
-  and then put in the delay queue.
-* It completes once, by a compare-and-swap. Nothing else is done then: it stays in the queue and in its lists.
-* It leaves a list when the list is checked or purged. It leaves the queue when it is due, or at a purge.
+* A new request is tried, which means that its condition is evaluated. If the condition does not hold, the request is
+  put in the list of each of its keys, tried again, and put in the delay queue.
+* A request completes once, by a compare-and-swap. It stays in the queue and in its lists then.
+* A completed request leaves a list when the list is checked or purged. It leaves the queue when it is due, or at a
+  purge.
 * The reaper removes due requests from the queue, one at a time. After each, or after 200 ms without one, it purges:
   every list if the lists together hold purge_interval watchers or more, and the queue if it holds purge_interval or
   more.
@@ -27,7 +28,7 @@ REFUSED: Final = 3  # no record was free
 NEVER: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 class OldPurgatory:
-    """Has records for `capacity` operations, and a place for the outcomes of `requests` requests.
+    """Has records for `capacity` operations, and room for the outcomes of `requests` requests.
 
     `purge_interval` 0: nothing is ever purged. Requests are numbered from 0. Raises MemoryError.
     """
@@ -46,9 +47,9 @@ class OldPurgatory:
         Raises ValueError for more keys, payload or requests than this purgatory was made for.
         """
     def complete(self, number: int, now_ns: int) -> bool:
-        """Complete a request that has a delay, before or after this delay. Returns whether this call did."""
+        """Complete a request that has a delay, before or after this delay. Returns whether this call completed it."""
     def check_and_complete(self, key: bytes, now_ns: int) -> int:
-        """Try all requests that watch this key. Returns how many completed."""
+        """Try all requests that watch this key. Returns the number that completed."""
     def reap(self, now_ns: int) -> bool:
         """One round of the reaper, without waiting. Returns whether it expired a request."""
 
@@ -56,9 +57,9 @@ class OldPurgatory:
     def generate(
         self, commands: ReadableBuffer, due_ns: ReadableBuffer, delay_ns: ReadableBuffer, start_ns: int, give_up_ns: int
     ) -> None:
-        """Register one request at each time of `due_ns` (int64, from `start_ns`), those of a millisecond together.
+        """Register a request at each time of `due_ns` (int64, from `start_ns`); those of one millisecond go together.
 
-        Ends when all are registered, or at `give_up_ns`. With a delay of NEVER no thread completes the request.
+        Ends when all are registered, or at `give_up_ns`. No thread completes a request whose delay is NEVER.
         """
     def complete_all(self, numbers: ReadableBuffer, due_ns: ReadableBuffer, start_ns: int) -> None:
         """Complete these requests (uint32) at these times, but none before all requests due by then are registered."""
@@ -69,7 +70,7 @@ class OldPurgatory:
     # state and counters ----------------------------------------------------------------------------------------------
     @property
     def registered(self) -> int:
-        """Requests so far, with the refused ones."""
+        """Requests so far, refused requests included."""
     @property
     def refused(self) -> int: ...
     @property
@@ -97,4 +98,4 @@ class OldPurgatory:
     def registered_ns(self) -> bytes:
         """An int64 for each request."""
     def settled_ns(self) -> bytes:
-        """An int64 for each request; 0 where it has not settled."""
+        """An int64 for each request; 0 if it has not settled."""

@@ -67,7 +67,7 @@ cdef uint32_t check_and_watch(Purgatory *p, const uint8_t *data, int64_t now_ns,
 
 
 cdef bint complete(Purgatory *p, uint32_t number, int64_t now_ns) noexcept nogil:
-    """Complete a request, whatever its keys say. Returns whether this call did."""
+    """Complete a request, whether or not its keys are satisfied. Returns whether this call completed it."""
     cdef uint32_t name = p.of_number[number]
     cdef bint won
     if name == 0:
@@ -110,7 +110,7 @@ cdef void generate(
     Purgatory *p, const uint8_t *commands, uint32_t count, const int64_t *due_ns, const int64_t *delay_ns,
     int64_t start_ns, int64_t give_up_ns
 ) noexcept nogil:
-    """Register requests when they are due, those of a millisecond together."""
+    """Register requests when they are due; requests of one millisecond go together."""
     cdef uint32_t at = 0, left
     cdef int64_t now_ns
     write64(&p.next_due_ns, due_ns[0])
@@ -183,7 +183,7 @@ cdef class OldPurgatory:
             pthread_mutex_init(p.locks + at, NULL)
         pthread_mutex_init(&p.queue_lock, NULL)
         make_condition(&p.queue_changed)
-        # Written here, so that no page is new when the first request comes.
+        # Written here, so that all pages are mapped before the first request comes.
         memset(p.queue, 0, (<uint64_t>capacity + 1) * sizeof(QueueEntry))
         memset(p.of_number, 0, requests * sizeof(uint32_t))
         memset(p.states, 0, requests)

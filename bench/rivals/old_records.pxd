@@ -161,7 +161,7 @@ cdef inline int make_pool(Pool *pool, uint64_t size, uint32_t count) except -1:
     pool.base = <char *>calloc(count, size)
     if pool.base == NULL:
         raise MemoryError(f"no memory for {count} records of {size} bytes")
-    memset(pool.base, 0, count * size)  # so that every page is there before anything is measured
+    memset(pool.base, 0, count * size)  # so that every page is mapped before the measurement
     pool.size = size
     pool.count = count
     return 0

@@ -1,4 +1,4 @@
-"""The contestants of bench/suites/quiet.py: how each owns an operation, and how each fires its event."""
+"""The contestants of bench/suites/quiet.py: how each registers and awaits operations, and how it fires events."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ TIMEOUT_S = 30.0
 READY_S = 10.0
 ENDLESS = 1 << 62
 VALUE = struct.Struct("<qq")  # CLOCK_MONOTONIC at the call of fire(), and the number of the operation
-HEAP = struct_of(ReportHeader).size + struct_of(OutcomeRecord).size  # where the value of a report of one begins
-Found = list[tuple[int, int]]  # the number that the value has, and ns from fire() to the result
-Take = Callable[[int, int, Callable[[], None]], Found]  # arguments: count, how many are registered ahead, ready()
+HEAP = struct_of(ReportHeader).size + struct_of(OutcomeRecord).size  # where the value begins in a report of one outcome
+Found = list[tuple[int, int]]  # the number in the value, and ns from fire() to the result
+Take = Callable[[int, int, Callable[[], None]], Found]  # arguments: count, operations registered ahead, ready()
 Fire = Callable[[int, bytes], object]
 
 
@@ -51,13 +51,13 @@ class Way(NamedTuple):
 def found_in(value: bytes) -> tuple[int, int]:
     now_ns = time.monotonic_ns()
     if len(value) != VALUE.size:
-        return -1, 0  # it has expired: its event was lost, or came before its registration
+        return -1, 0  # the operation has expired: its event was lost, or came before its registration
     sent_ns, number = VALUE.unpack(value)
     return number, now_ns - sent_ns
 
 
 def taking(register: Callable[[int], Any], result: Callable[[Any], bytes]) -> Take:
-    """Register each operation `ahead` operations before its result is waited for. `ready` waits for the start."""
+    """Wait for the results in order, and keep `ahead` operations registered in advance. `ready` waits for the start."""
 
     def take(count: int, ahead: int, ready: Callable[[], None]) -> Found:
         pending, found = deque(register(number) for number in range(ahead)), []
@@ -190,7 +190,7 @@ def core_owner(directory: Path) -> Iterator[Take]:
 
         def result(_: None) -> bytes:
             nonlocal told
-            told += 1  # an outcome in each report: the next registration acknowledges it
+            told += 1  # each report has one outcome: the next registration acknowledges it
             return peer.recv(seqpacket.FRAME_MAX)[HEAP:]
 
         yield taking(register, result)

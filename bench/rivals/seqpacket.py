@@ -1,8 +1,8 @@
 """A hub over SOCK_SEQPACKET without threads for the transport: callers block in recv(), the hub in epoll.
 
-The hub only passes frames on, or it applies them to a real core (a frame up is what a client of timerd sends, a frame
-down is the core's report). So it shows the least cost of timerd over a transport without threads. It has no sessions,
-heartbeats or checks of senders. The first socket is the owner's, the second one is of the process that fires.
+The hub only passes frames on, or it applies them to a real core. Then clients send timerd's frames to the hub, and the
+hub sends the core's reports. So it shows the least cost of timerd over a transport without threads. It has no sessions,
+heartbeats or checks of senders. The owner connects first, then the process that fires.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def dial(directory: Path, who: bytes) -> socket.socket:
         found.settimeout(PATIENCE_S)
         found.connect(address_of(directory))
         found.send(who)
-        found.recv(1)  # the hub knows it
+        found.recv(1)  # the hub has accepted this socket
         # SO_RCVTIMEO keeps the socket blocking: recv() is then one system call, without a poll() before it.
         found.settimeout(None)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL)
@@ -47,12 +47,12 @@ def dial(directory: Path, who: bytes) -> socket.socket:
 
 
 def frame(command: bytes, number: int, acknowledged: int = 0) -> bytes:
-    """A frame up with one command."""
+    """A frame to the hub, with one command."""
     return HEADER.pack(PROTOCOL_VERSION, UpKind.COMMANDS, 0, 1, 1, bytes(16), number, acknowledged, 0) + command
 
 
 def serve(listener: socket.socket, with_core: bool) -> None:
-    """The hub, until it is killed."""
+    """Run the hub until this process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if with_core:
         from bench.lib.core_rig import Rig
@@ -82,7 +82,7 @@ def serve(listener: socket.socket, with_core: bool) -> None:
                 assert core.apply(slot, data, now_ns, BUDGET) == APPLIED
                 while core.has_reports():
                     for _, report in core.reports(now_ns):
-                        if REPORT.unpack_from(report)[5]:  # answers go to nobody here
+                        if REPORT.unpack_from(report)[5]:  # an answer: only a refused command has one here
                             raise RuntimeError("the core has refused a command")
                         if REPORT.unpack_from(report)[4]:
                             owner.send(report)

@@ -5,15 +5,15 @@
 Each rival keeps timers with a name of 12 bytes and a deadline in ms. Each has the same operations: insert; cancel, by
 the handle that insert returned; complete, by name; reschedule; expire. A measurement is a loop over many timers,
 without a function call for each. So a figure holds the rival's own work, a dict for the names, and a turn of Python's
-loop. Each rival runs in a process of its own, so that its memory is its own. After the fill gc.freeze() is called, so
-that no garbage collection walks the timers that stay.
+loop. Each rival runs in a process of its own, so that its memory can be measured. After the fill gc.freeze() is called,
+so that no garbage collection walks the timers that stay.
 
     timerd            compiled, frames of 4,096 commands (bench/suites/core.py)
     wheel of 20       compiled, in bulk: the article's timing wheels (wheel_of_20.pyx); no locks, no outcomes
     bare              compiled, in bulk: the core's records and lists alone (bare.pyx); the floor, and no rival
     heapq             Python's recipe: a cancelled entry is marked, and stays in the heap until it is the first
     asyncio           call_at and cancel; its clock is moved by hand
-    uvloop            call_later and cancel, compiled; its clock cannot be moved, so all are overdue when they expire
+    uvloop            call_later and cancel, compiled; real clock, so all timers are overdue when they expire
     sortedcontainers  a SortedList of entries; a cancelled entry is removed at once
 """
 
@@ -45,14 +45,15 @@ LEAST_MS = 1_000
 FAR_MS = 1_000 * SPREAD_MS
 WORK = 20_000
 ROUNDS = 5
-EXPIRED = 300_000  # the earliest timers; a rival in Python lets no more expire
+EXPIRED = 300_000  # the earliest timers. A rival in Python does not let the others expire
 OVERDUE_S = 0.05  # timeout of the timers that expire on a real clock
 
 
 class Timers:
-    """The interface of a rival. Measured are insert, cancel, complete, reschedule and expire. The rest is preparation.
+    """The interface of a rival. insert, cancel, complete, reschedule and expire are measured; the rest is preparation.
 
-    Deadlines are in ms of the rival's own clock, which begins at 0. names() and times() give a rival's own types.
+    Deadlines are in ms of the rival's own clock, which begins at 0. names() and times() return names and deadlines as
+    the rival's calls take them.
     """
 
     def fill(self, numbers: range, deadlines_ms: Sequence[int]) -> None:
@@ -85,18 +86,18 @@ class Timers:
         raise NotImplementedError
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Expire the timers: they are due at these ms only. Returns how many expired, and seconds for each ms."""
+        """Expire the timers, which are due at these ms only. Returns the number expired, and the seconds of each ms."""
         raise NotImplementedError
 
     def pending(self) -> int:
         raise NotImplementedError
 
     def bytes_per_timer(self) -> float | None:
-        """Bytes for a timer; None if the rival does not know: then the process's memory is measured."""
+        """Bytes for a timer; None if the rival cannot tell. Then the process's memory is measured."""
         return None
 
     def huge_share(self) -> float | None:
-        """The share of its memory that is on huge pages; None if the rival cannot use them."""
+        """The share of the rival's memory that is on huge pages; None if the rival cannot use them."""
         return None
 
 
@@ -306,7 +307,7 @@ class Uvloop(Loop):
         return [(deadline + FAR_MS) / 1e3 for deadline in deadlines_ms]
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Insert other timers beside those that stay, wait until all are overdue, and let them expire: one figure."""
+        """Insert timers beside those that stay, wait until they are overdue, and let them expire: one figure."""
         stay = len(self.by_name)
         names = [b"due/%08x" % number for number in range(min(stay, EXPIRED))]
         self.insert(names, [OVERDUE_S] * len(names))
@@ -353,7 +354,7 @@ class Wheels(Timers):
         self.wheel.reschedule(handles, deadlines)
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Expire all. The clock moves from one bucket's beginning to the next, also if the bucket is empty by now."""
+        """Expire all. The clock moves from each bucket's beginning to the next, even if that bucket is empty by now."""
         spent, before = [], self.wheel.pending
         while (tick := self.wheel.next_ms) is not None:
             began = time.perf_counter()
@@ -384,7 +385,7 @@ SMALL, HUGE = "small", "huge"
 
 
 def measure(contestant: str, pending: int, seed: int, work: int = WORK, huge: bool = False) -> dict[str, float | None]:
-    """Measure as bench/suites/core.py: beside `pending` timers that stay, on timers made just before, and on any."""
+    """Measure as bench/suites/core.py does, beside `pending` timers that stay: on recent timers, and on random ones."""
     if contestant == TIMERD:
         return {**core.measure(pending, seed, huge)}
     rng = random.Random(seed)

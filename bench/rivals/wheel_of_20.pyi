@@ -1,12 +1,12 @@
-"""The hierarchical timing wheels of Kafka's article, compiled as timerd's core is: for bench/suites/rivals.py.
+"""The timing wheels of Confluent's article (see article.py), compiled as timerd's core is, for bench/suites/rivals.py.
 
 A wheel has 20 buckets; in the lowest wheel a bucket is 1 ms wide. Overflow wheels are made on demand: each of their
 buckets is as wide as the whole wheel below. Buckets wait in a delay queue, so no thread ticks. When a bucket is due,
 its tasks are inserted again, or expire. A task is removed at once, by its links. A table leads from a name to its task,
 like a watcher list of one.
 
-It is only a timer, without locks, threads, clients and log. Times are whole ms of any clock. Calls are in bulk, as
-the core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
+The wheels are only a timer: there are no locks, threads, clients or log. Times are whole ms of any clock. Calls are in
+bulk, as the core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
 """
 
 from array import array
@@ -26,19 +26,19 @@ class WheelOf20:
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
         """Insert tasks: names without a gap, and as many int64. Returns a handle of each, valid until the task settles.
 
-        The next advance() returns those that are due already. Raises ValueError when there is no room for all.
+        The next advance() returns tasks that are already due. Raises ValueError when there is no room for all.
         """
     def cancel(self, handles: ReadableBuffer) -> int:
-        """Drop these tasks (uint32). Returns how many were pending."""
+        """Drop those of these tasks (uint32) that are pending. Returns their number."""
     def complete(self, names: ReadableBuffer) -> int:
-        """Drop the task of each of these names. Returns how many there were."""
+        """Drop the task of each of these names. Returns the number of tasks dropped."""
     def reschedule(self, handles: ReadableBuffer, deadlines_ms: ReadableBuffer) -> int:
-        """Give these tasks new deadlines. Returns how many were pending."""
+        """Give new deadlines to those of these tasks that are pending. Returns their number."""
     def advance(self, now_ms: int) -> array[int]:
-        """Expire tasks. Returns their handles, bucket by bucket, within a bucket in the order of insertion."""
+        """Expire tasks. Returns their handles, bucket by bucket; the order within a bucket is that of insertion."""
     @property
     def next_ms(self) -> int | None:
-        """The ms at which the next bucket begins, also if its tasks were all removed; None if none is queued."""
+        """The ms at which the next bucket begins, also if all its tasks were removed; None if no bucket is queued."""
     @property
     def pending(self) -> int: ...
     @property
@@ -46,6 +46,6 @@ class WheelOf20:
         """The number of wheels that were made."""
     @property
     def bytes_per_task(self) -> float:
-        """Of its record, and its share of the table of names."""
+        """Bytes of a task: its record, and its share of the table of names."""
     def counters(self) -> dict[str, int]:
         """Visits to buckets, visits to empty buckets, and tasks inserted again."""

@@ -1,9 +1,9 @@
-"""The hierarchical timing wheels of the article, 20 buckets a wheel (see wheel_of_20.pyi). Bulk calls, without the GIL.
+"""The timing wheels of Confluent's article (see wheel_of_20.pyi), 20 buckets a wheel. Bulk calls, without the GIL.
 
 A wheel of level l has SIZE buckets of SIZE ** l ms. A task is in the lowest wheel that reaches its deadline, in bucket
-(deadline / width) mod SIZE. The delay queue is a heap of buckets: a bucket with a new beginning goes in, a task never.
-When a bucket's beginning is due, the clocks of the wheels move there. Its tasks are inserted again, into lower wheels.
-A task that is due by then expires.
+(deadline / width) mod SIZE. The delay queue is a heap of buckets, not of tasks: a bucket enters it when its beginning
+changes. When a bucket's beginning is due, the clocks of the wheels move to this beginning. Then each task of the bucket
+expires if it is due, and otherwise is inserted again, into a lower wheel.
 """
 
 from array import array
@@ -29,7 +29,7 @@ cdef struct Task:
     int64_t deadline_ms
     uint64_t hash
     uint8_t[16] name
-    uint32_t chain  # the next task in the same entry of the table of names; of a free task, the next free one
+    uint32_t chain  # the next task in the same entry of the table of names; in a free task, the next free task
     uint32_t bucket  # 0: it is not in a wheel
     uint32_t next
     uint32_t prev
@@ -53,7 +53,7 @@ cdef struct Wheels:
     int64_t clock_ms[WHEELS]
     uint32_t queue[WHEELS * SIZE]  # a heap of buckets
     uint32_t queued
-    uint32_t *expired  # tasks that have expired, for the next advance() to return
+    uint32_t *expired  # tasks that have expired. The next advance() returns them
     uint32_t expired_count
     uint64_t visits
     uint64_t empty_visits
@@ -81,7 +81,7 @@ cdef void offer(Wheels *w, uint32_t bucket) noexcept nogil:
 
 
 cdef uint32_t poll(Wheels *w) noexcept nogil:
-    """Remove the bucket that begins first from the queue, which is not empty."""
+    """Remove the bucket that begins first from the queue. The queue must not be empty."""
     cdef uint32_t bucket = w.queue[0], last, at = 0, child
     w.queued -= 1
     last = w.queue[w.queued]
@@ -103,7 +103,7 @@ cdef uint32_t poll(Wheels *w) noexcept nogil:
 
 
 cdef inline bint insert(Wheels *w, uint32_t name) noexcept nogil:
-    """Put a task into the bucket of its deadline. False if it is due."""
+    """Put a task into the bucket of its deadline. Returns False if the task is due."""
     cdef Task *task = w.tasks + name - 1
     cdef Bucket *bucket
     cdef uint32_t level = 0, at
@@ -253,7 +253,7 @@ cdef uint64_t heads_for(uint32_t capacity):
 cdef class WheelOf20:
     cdef Wheels w
     cdef uint32_t length
-    cdef uint8_t[::1] memory  # held while this lives
+    cdef uint8_t[::1] memory  # the buffer, kept until the object ends
 
     @staticmethod
     def size(uint32_t capacity):

@@ -1,1 +1,1 @@
-"""The suites, a program each. `make bench` runs those that bench/lib/report.py lists."""
+"""The suites. Each is a program. `make bench` runs the suites that bench/lib/report.py lists."""

@@ -1,14 +1,15 @@
-"""Ways to build the same without timerd: the same workload, the same judge, rate after rate.
+"""Ways to build a purgatory without timerd, beside timerd: the same workload, the same judge, rate after rate.
 
     python bench/suites/alternatives.py [--rates 5k,20k,40k,80k,120k] [--seconds 2] [--ways redis,...]
                                   [--short] [--json FILE]
 
 Each run has one process that registers and one that fires, and a server between them if the way needs one. Both make
 their calls at the load test's times; above 10k/s they send what is due once a millisecond, as with timerd's bulk API.
-timerd is in the same table. The load test's judge judges all: *sustained* means the same as there. *unheard* are
-operations that expired although their event was handled before their deadline: the event overtook its registration, and
-the way forgets an event that no operation waits for yet. *lost* operations have no outcome; *early* ones expired before
-their deadline. CPU is that of all processes. For a way that is not installed, the row says how to install it.
+timerd is in the same table. The load test's judge judges all, so *sustained* means the same as in the load test.
+*unheard* are operations that expired although their event was handled before their deadline: the event overtook its
+registration, and the way forgets an event that no operation waits for yet. *lost* operations have no outcome; *early*
+operations expired before their deadline. CPU is that of all processes. For a way that is not installed, the row says
+how to install it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ REST = ("expiry_p50_ms", "expiry_p99_ms", "cpu_us", "stolen_percent", "why_not")
 
 
 def row_of(result: Result) -> Row:
-    """The row of a run."""
+    """The table row of a run."""
     found = document(result)
     shown, judged = figures(found), result.judgement
     overtaken = unheard(result.workload, result.registered[0], result.fired[0])
@@ -48,7 +49,7 @@ def no_instance() -> InstancePaths:
 
 
 def own_run(bulk: bool) -> Callable[[Workload], Result]:
-    """timerd itself, with a daemon of its own."""
+    """A function that runs timerd itself, with a daemon of its own."""
 
     def run(workload: Workload) -> Result:
         result = run_load(workload, Options(bulk=bulk, own=True), no_instance)
@@ -100,7 +101,7 @@ def main() -> int:
     rates = listed(amount(100, 1_000_000, "operations a second"))
     parser.size("--rates", rates, "5k,20k,40k,80k,120k", "10k", "operations a second, with commas")
     parser.size("--seconds", real(0.2, 600, "seconds"), "2", "0.5", "of arrivals in each run")
-    parser.size("--ways", listed(chosen(NAMES)), ",".join(NAMES), "timerd,redis,asyncio", "what is run")
+    parser.size("--ways", listed(chosen(NAMES)), ",".join(NAMES), "timerd,redis,asyncio", "the ways that are run")
     return run_suite(parser, play)
 
 

@@ -1,31 +1,34 @@
-"""The experiment of the article that introduced Kafka's timing wheels: Kafka's old purgatory beside timerd's core.
+"""An experiment of Confluent's article about Kafka's timing wheels: Kafka's old purgatory beside timerd's core.
 
     python bench/suites/article.py [--rates 10k,20k,...] [--purge 100,1k,10k,never] [--requests 1M] [--seconds 3]
                             [--memory 200] [--full] [--short] [--json FILE]
 
-Fake requests of 100 bytes arrive at a rate, as a Poisson process. They wait on the same three keys, with a timeout of
-200 ms. Each is forced to complete after a time of its own. This time is log-normal, with median and upper quartile
-(20, 60) ms in the low case and (200, 400) ms in the high case: so 7.9 % and 50 % of the requests expire. Everything is
-in one process. The loop is open: arrivals have an absolute schedule, and a late one is sent at once. A point has
---requests requests, or as many as arrive in --seconds, and ends at 1.25 times its planned time at the latest. With
---full each point has all --requests, 1M as in the article: a point of 10,000/s takes 100 s then, and the whole an hour.
-A rate is measured until the last registration.
+The article is "Apache Kafka, Purgatory, and Hierarchical Timing Wheels". Fake requests of 100 bytes arrive at a rate,
+as a Poisson process. They wait on the same three keys, with a timeout of 200 ms. Each is forced to complete after a
+random time. This time is log-normal, with median and upper quartile (20, 60) ms in the low case and (200, 400) ms in
+the high case. So in the low case 7.9 % of the requests expire, in the high case 50 %. Everything is in one process. The
+loop is open: arrivals have an absolute schedule, and a request that is late is sent at once. A point has --requests
+requests, or as many as arrive in --seconds, and ends at 1.25 times its planned time at the latest. With --full each
+point has all --requests, 1M as in the article. Then a point of 10,000/s takes 100 s, and the suite an hour. A rate is
+measured until the last registration.
 
 Both designs are compiled from the same language, by the same compiler, with the same options. Their records have the
-same sizes, and payloads are copied in the same way (old_purgatory.pyx, designs.py). Both have --memory MiB
-for records: a request that does not fit is refused, and the point fails. The old design is purged after each --purge
-entries; its lists and its queue have a trigger each. It has three threads, as in Kafka. timerd's core has one thread
-and none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
+same sizes, and payloads are copied in the same way (old_purgatory.pyx, designs.py). Both have --memory MiB for records:
+a request that does not fit is refused, and the point fails. The old design is purged after each --purge entries,
+counted for its lists together and for its queue. It has three threads, as in Kafka. timerd's core has one thread and
+none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
 
-The article also plots the time of the JVM's garbage collections. Nothing here makes garbage for a collector: all
-records are in memory of the program's own. Three figures stand for it (table "reclaiming"): the time that the old
-design's purges take, which find what is settled and still held; the most memory that a design had in records, for each
-request that was pending at a time; and the time of Python's own collections while the requests ran.
+The article also plots the time of the JVM's garbage collections. Nothing here makes garbage for a collector: the
+designs manage the memory of their records. Three figures stand for the collections (table "reclaiming"). The first is
+the time of the old design's purges, which free settled requests that its lists and queue still hold. The second is the
+most memory that a design had in records, divided by the most requests that were pending at a time. The third is the
+time of Python's own collections while the requests ran.
 
 A design keeps up with a rate if it reaches 99 % of the rate and refuses nothing. It saturates after the last rate that
-it keeps up with. `right` is stricter: also, at most one in a thousand expired that should have completed 5 ms before
-its deadline, and all had settled a second after the last timeout. A rate that is narrowly missed is tried once more,
-because any machine has other things to do. After two rates in a row that are not reached, a design's ladder ends.
+it keeps up with. `right` is stricter. Of a thousand requests, at most one may expire that should have completed 5 ms
+before its deadline. And all requests must have settled a second after the last timeout. A rate that is narrowly missed
+is tried once more, because any machine has other things to do. After two rates in a row that are not reached, a
+design's ladder ends.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ def designs(purges: list[int], budget: int) -> list[Design]:
 
 def row_of(design: Design, rate: int, requests: Requests, point: Point, verdict: Verdict) -> Row:
     """A row of the table of points."""
-    asked = len(requests.due_ns) / (requests.span_ns / S)  # of the random arrivals: not quite the rate
+    asked = len(requests.due_ns) / (requests.span_ns / S)  # the rate of the random arrivals, which is not quite `rate`
     reached = point.registered / point.seconds / asked
     accepted = point.registered - point.refused
     in_time = reached >= REACHED and not point.refused
@@ -128,7 +131,7 @@ class Collections:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count those in the block."""
+        """Count the collections that happen in the block."""
         gc.callbacks.append(self._note)
         try:
             yield
@@ -137,7 +140,7 @@ class Collections:
 
 
 def pending_max(requests: Requests, point: Point) -> int:
-    """The most requests that were pending at a time, by when they were registered and settled."""
+    """The most requests that were pending at a time, from the times of their registrations and settlements."""
     steps = sorted(
         [(at, 1) for at in point.registered_ns if at] + [(at, -1) for at in point.settled_ns if at],
     )
@@ -182,7 +185,7 @@ def play_point(suite: Suite, case: Case, rate: int, design: Design, requests: Re
 
 
 def requests_of_point(args: argparse.Namespace, rate: int) -> int:
-    """How many requests a point of that rate has."""
+    """The number of requests of a point at this rate."""
     return int(args.requests if args.full else min(args.requests, round(rate * args.seconds)))
 
 
@@ -198,7 +201,7 @@ def play_case(suite: Suite, case: Case) -> None:
                 if missed[design] < NOT_REACHED:
                     row = play_point(suite, case, rate, design, requests)
                     missed[design] = 0 if row["kept_up"] else missed[design] + 1
-    finally:  # after an interruption too: of the rows so far
+    finally:  # after an interruption, too: from the rows so far
         rows = suite.tables.get(f"points_{case.name}", [])
         for design in contestants:
             if mine := [row for row in rows if row["design"] == design.name]:

@@ -1,4 +1,4 @@
-"""The client's own CPU for a request, and its memory for a pending one: register, fire and their bulk calls.
+"""The client's own CPU for a request, and its memory for a pending operation: register, fire and their bulk calls.
 
     python bench/suites/client.py [--short] [--requests 32k] [--pending 100k] [--rounds 9] [--handles 200k]
 
@@ -8,12 +8,13 @@ outcomes in each. *caller* is the call itself. *sender* makes frames of the comm
 medians of the rounds, with the garbage collector on, beside `--pending` operations that stay. A registration has three
 keys or one (`keys`). The caller has made them beforehand.
 
-*memory* is what a pending registration keeps in the client: how much a process grows with `--handles` registrations,
-for each of them, without and with the keys that the caller gave (client_memory.py).
+*memory* is the client's memory for a pending registration: a process makes `--handles` registrations, and its growth is
+divided by their number, without and with the keys that the caller gave (client_memory.py).
 
-*handle* is what a handle of `register` takes, pending, settled, and settled and looked at (*read*), part by part: with
-one key of 17 characters, a payload that all share, and a value of 8 bytes (client_memory.py). *traced* are bytes that
-were asked for (tracemalloc), *resident* those that the kernel has given.
+*handle* is the memory of a handle of `register`, part by part: while it is pending, when it has settled, and after
+`outcome()` was called (*read*). The handle has one key of 17 characters, a payload that all handles share, and a value
+of 8 bytes (client_memory.py). *traced* are bytes that were asked for (tracemalloc), *resident* are bytes that the
+kernel has given.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """A measured call. `do` makes all its requests, and returns what the caller keeps of them."""
+    """A measured call. `do` makes all requests of a round, and returns the handles that the caller keeps."""
 
     name: str
     keys: int
@@ -106,7 +107,7 @@ def measure(requests: int, pending: int, rounds: int, per_report: int) -> list[R
 
 
 def play_round(rig: Rig, call: Call, requests: int, per_report: int) -> dict[str, float]:
-    """One round of a call. Returns the ns of each stage, and of all of them."""
+    """One round of a call. Returns the ns of each stage, and their sum."""
     stages: dict[str, float] = {}
 
     def spent(stage: str, do: Callable[[], T]) -> T:

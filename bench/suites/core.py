@@ -4,18 +4,19 @@
                           [--huge-pages] [--short] [--json FILE]
 
 Commands are encoded beforehand, and applied in frames of 4,096, as the daemon does. So a figure holds the core's own
-work and its share of the frame, and no Python for each operation. The work is done beside `pending` operations that
-stay. Their deadlines are spread over a minute. Each has --keys keys of its own, of 12 bytes. `cancel`, `complete` and
-`reschedule` choose at random among 20,000 operations that were registered just before, as requests do. The `_any` rows
-choose among all pending operations: there every step misses the cache and the TLB. Outcomes are counted, and must be
-those that were asked for. `tell_ns` is the later cost of an outcome: its share of a report, and of freeing its record
-when it is acknowledged. The `_full` rows are like the load test: a payload of 100 bytes, a value of 8, completed in the
-order of registration. Bytes are those of the arena for a pending operation: its records, and its share of the tables.
+work and its share of the frame, and no Python for each operation. The work is done while `pending` other operations
+stay pending. Their deadlines are spread over a minute. Each operation has --keys keys of its own, of 12 bytes.
+`cancel`, `complete` and `reschedule` choose at random among 20,000 operations that were registered just before, as
+requests do. The `_any` rows choose among all pending operations, where every step misses the cache and the TLB.
+Outcomes are counted, and their number is checked. `tell_ns` is the later cost of an outcome: its share of a report, and
+of freeing its record when it is acknowledged. The `_full` rows are like the load test: operations with a payload of 100
+bytes and a value of 8 bytes complete in the order of registration. Bytes are arena bytes for a pending operation: its
+records, and its share of the tables.
 
-A figure is the median over the repeats, with the least and the most beside it. The worst tick is that of the best
-repeat, because on a shared machine any tick can be interrupted. With --huge-pages each run is made twice, the second
-time on pages of 2 MiB. The daemon's arena has them, too, where /dev/shm gives them. `huge_share` is the share of the
-memory that got them.
+A figure is the median over the repeats, with the least and the most beside it. For the worst tick the best repeat
+counts, because on a shared machine any tick can be interrupted. With --huge-pages each run is made twice, the second
+time on pages of 2 MiB. The daemon's arena has huge pages, too, if /dev/shm gives them. `huge_share` is the share of the
+memory that is on huge pages.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def play(suite: Suite) -> None:
         for table, found in runs.items():
             for figure in found[0]:
                 values = [run[figure] for run in found]
-                # On a shared machine any tick can be interrupted: so the best repeat counts.
+                # On a shared machine any tick can be interrupted, so the best repeat counts.
                 median = min(values) if figure == "worst_tick_ms" else statistics.median(values)
                 which = table if keys == 1 else f"{table}_with_{keys}_keys"
                 suite.add(which, pending=pending, figure=figure, median=median, least=min(values), most=max(values))

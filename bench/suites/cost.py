@@ -1,15 +1,15 @@
-"""The CPU of an operation: a model of a few terms, fitted to some runs, and how well it predicts others.
+"""The CPU of an operation: a model of a few terms, fitted to some runs, and its errors in other runs.
 
     python bench/suites/cost.py [--seconds 2] [--rounds 3] [--transports zeromq,unix] [--short] [--json FILE]
 
     CPU of an operation = wake-ups x wake-up + frames x frame + operation + further keys x key + call + second / rate
 
-*runs* are those that the terms are fitted to, by least squares of the relative error; no term is below 0. *terms* are
-the CPU of each: of a thread that is woken, of a frame, of an operation, of each key behind the first, of register() and
-fire() beyond register_many() and fire_many(). *second* is what three processes of the load test take each second, at
-any rate. *predictions* are runs that no term was fitted to: the model is given their frames and wake-ups, which are
-counted, and *off* is by how much it is wrong. CPU is that of all processes: registrar, firer and daemon. A figure is
-the median of the rounds.
+The terms are fitted to *runs*, by least squares of the relative error; no term is below 0. *terms* has the CPU of a
+thread that is woken, of a frame, of an operation and of each key behind the first. *call* is the CPU that register()
+and fire() take beyond register_many() and fire_many(). *second* is the CPU that the three processes of a load test take
+each second, at any rate. *predictions* are runs to which no term was fitted. Their frames and wake-ups are counted and
+given to the model; *off* is the model's error. CPU is the sum over all processes: registrar, firer and daemon. A figure
+is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from timerd_wire.transports import TRANSPORTS, Transport
 
 FRAMES = [index_of(DAEMON_COUNTERS, name) for name in ("frames_in", "frames_out")]
 CASE = "low"
-SWEEPS = 20_000  # of the fit; the terms then move by less than a thousandth
+SWEEPS = 20_000  # of the fit; after these the terms move by less than a thousandth
 
 
 class Load(NamedTuple):
@@ -71,7 +71,7 @@ class Terms(NamedTuple):
     second_ms: float
 
     def predict(self, load: Load, spent: Spent) -> float:
-        """The CPU of an operation of such a run, in us, by its frames and wake-ups."""
+        """The CPU of an operation in a run of this load, in us, predicted from the run's frames and wake-ups."""
         return sum(term * times for term, times in zip(self, times_of(load, spent), strict=True))
 
 
@@ -81,8 +81,8 @@ def times_of(load: Load, spent: Spent) -> tuple[float, ...]:
 
 
 def fit(runs: Sequence[tuple[Load, Spent]]) -> Terms:
-    """The terms, none below 0, with the least squares of the relative errors. (One term after the other is moved to
-    its best place. That is slow, but needs no library in the tests.)
+    """The terms, none below 0, with the least squares of the relative errors. (One term after the other is moved to its
+    best value. That is slow, but needs no library in the tests.)
     """
     rows = [[times / spent.cpu_us for times in times_of(load, spent)] for load, spent in runs]
     columns = list(zip(*rows, strict=True))
@@ -100,7 +100,7 @@ def fit(runs: Sequence[tuple[Load, Spent]]) -> Terms:
 
 
 def run(load: Load, transport: Transport, seconds: float, seed: int) -> Spent:
-    """One run with a daemon of its own. The wake-ups are those of all processes, the load test's own included."""
+    """One run with a daemon of its own. The wake-ups of all processes count, the load test's included."""
     workload = workload_of(load.rate, seconds, CASE, seed, load.keys)
     with private_daemon(flags_of(workload, 0)) as paths, open_arena(paths) as reader:
         pid = reader.header().pid
@@ -116,7 +116,7 @@ def frames_of(reader: ArenaReader) -> int:
 
 
 def wakeups_of(pid: int) -> int:
-    """How often a thread of this process, or of the processes that this one has waited for, was woken."""
+    """How often threads were woken: of process `pid`, and of the children that this process has waited for."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     daemon = next(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
     return daemon + resource.getrusage(resource.RUSAGE_CHILDREN).ru_nvcsw

@@ -1,24 +1,26 @@
-"""Deliveries (KIP-91): the longest time to a callback, by rule and for real.
+"""Deliveries (KIP-91): the longest time to a callback, by calculation and in a real run.
 
     python bench/suites/deliveries.py [--rules] [--count 100k] [--rates 500,4k] [--collector on,off]
                                 [--seconds-stopped 2] [--short] [--json FILE]
 
-Table `rules`: a service never answers. For several `retries`, the time from send() to the callback by KIP-19's sum,
-linger + (retries + 1) x request_timeout; what it is without a delivery_timeout; and with one of 120 s. It is measured
-on a manual clock. The backoffs are what the sum lacks. `--rules` prints that table alone.
+Table `rules`: a service never answers. For several `retries` the table has three times from send() to the callback:
+KIP-19's sum, linger + (retries + 1) x request_timeout; the time without a delivery_timeout; and the time with a
+delivery_timeout of 120 s. The last two are measured on a manual clock. The first difference is the backoffs, which the
+sum lacks. `--rules` prints this table alone.
 
 Table `callbacks`: a process sends records over HTTP, in lanes. The server answers, fails with 503, and stalls, in turn.
 Meanwhile the process and the daemon are stopped (SIGSTOP) and go on (SIGCONT), in turn, for up to `--seconds-stopped`.
-Each record has to settle once. `beyond` is how long after delivery_timeout a callback ran, of records that settled
-after it. It counts from SIGCONT where the process itself was stopped. Records whose deadline passed while the daemon
-was stopped are a row of their own: the process then waits a second and a half for it. So are those whose deadline
-passed while the process was stopped. They are called back one after the other when it goes on, so their time goes with
-the rate: each rate is a run. `catching up` are those whose deadline came within a quarter of a second after a SIGCONT:
-they are called back behind these. Each rate is run with Python's cyclic garbage collector and without it, because a
-full collection stops every thread of the process, for longer the more objects it holds.
+Each record has to settle once. `beyond` is, for records that settled after delivery_timeout, how long after it the
+callback ran. If the process itself was stopped, `beyond` counts from its SIGCONT. Records whose deadline passed while
+the daemon was stopped have a row of their own: the process waits a second and a half for the daemon then. Records whose
+deadline passed while the process was stopped also have their own row. Their callbacks run one after the other when the
+process goes on, so the time grows with the rate: each rate is a run. `catching up` are records whose deadline came
+within a quarter of a second after a SIGCONT: their callbacks run behind the overdue ones. Each rate is run with
+Python's cyclic garbage collector and without it, because a full collection stops every thread of the process, and takes
+longer if the process has more objects.
 
-Table `bursts`: of each SIGCONT of the process, how many records were overdue, and how long each took. `floor_us` is a
-bare loop that settles as many futures of concurrent.futures, each with a callback.
+Table `bursts`: how many records were overdue at a SIGCONT of the process, and the time for each. `floor_us` is a bare
+loop that settles as many futures of concurrent.futures, each with a callback.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ REAL: dict[str, float] = {
 }
 LANES = 4
 MODES = (("ok", 1.5), ("fail", 1.0), ("ok", 1.0), ("stall", 2.5))  # of the server, and for how many seconds
-CALM_S = 1.0  # between two stops
+CALM_S = 1.0  # between the end of a stop and the next stop
 BURST = 100  # records that are overdue at once, at least
 CATCHING_UP_NS = 250_000_000  # after a stop
 STOPPED = ("none", "catching up", "sender", "daemon")
@@ -201,7 +203,7 @@ def play_real(suite: Suite, rate: int, collector: str) -> None:
 
 
 def beyond_of(deadline_ns: int, called_ns: int, stops: Sequence[Stop]) -> tuple[int, str]:
-    """How long after its deadline a callback ran, in ns; and the entry of STOPPED for that time."""
+    """How long after its deadline a callback ran, in ns, and which entry of STOPPED this time counts for."""
     since_ns, seen = deadline_ns, {"none"}
     for stop in stops:
         if stop.begun_ns >= called_ns:
@@ -216,7 +218,7 @@ def beyond_of(deadline_ns: int, called_ns: int, stops: Sequence[Stop]) -> tuple[
 
 
 def judge(suite: Suite, run: dict[str, Any], rows: list[list[Any]], stops: list[Stop], taken: list[int]) -> None:
-    """Whether each record has settled once, and how late."""
+    """Check that each record has settled once. Adds the rows of its lateness."""
     beyond: dict[str, list[float]] = {stopped: [] for stopped in STOPPED}
     timeout_ns = round(REAL["delivery_timeout"] * S)
     for returned_ns, callbacks, _ in rows:
@@ -252,7 +254,7 @@ def judge(suite: Suite, run: dict[str, Any], rows: list[list[Any]], stops: list[
 
 
 def add_bursts(suite: Suite, run: dict[str, Any], rows: list[list[Any]], stops: list[Stop]) -> None:
-    """The number of callbacks that are overdue at each SIGCONT of the sender, and the time that they take."""
+    """Add the number of callbacks that were overdue at each SIGCONT of the sender, and the time that they took."""
     timeout_ns = round(REAL["delivery_timeout"] * S)
     overdue, took_us = [], []
     for stop in stops:

@@ -2,12 +2,13 @@
 
     python bench/suites/fuzz.py [--frames N] [--world N] [--json FILE]
 
-The corpus are the frames of tests/support/rig/corpus.py: one of each kind, command and error, and those with which
-members have attacked neighbours. A *world* is a small arena in which everything runs out soon, with a victim and
-attackers. A seed and a world's number decide every frame of it; a world that fails is shown with the command that
-repeats it. At the end of a world `timerctl check` finds nothing, and the victim's operation is as the victim left it.
+The corpus is in tests/support/rig/corpus.py: a frame of each kind, command and error, and frames with which members
+have attacked neighbours. A *world* is a small arena, whose records, ids and quotas are soon used up, with a victim and
+attackers. A seed and a world's number decide every frame of a world. If a world fails, the suite shows the command that
+repeats it. At the end of a world `timerctl check` must find nothing, and the victim's operation must be as the victim
+left it.
 
-`make fuzz` is the slower one, which is led by coverage.
+`make fuzz` is another, slower fuzzer, which is led by coverage.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ def bodies() -> tuple[tuple[int, bytes], ...]:
     found = []
     for case in (*UP.values(), *ATTACKS.values()):
         frame = case.frame(peer)
-        if len(frame) < 1 << 14:  # the few larger ones are changed by `make fuzz`
+        if len(frame) < 1 << 14:  # only `make fuzz` changes the few larger frames
             found.append((len(case.commands), frame))
     return tuple(found)
 
 
 def mutated(frame: bytearray, rng: Random) -> None:
-    """Change a frame in place, somewhere behind its session as a rule."""
+    """Change a frame in place, in most cases behind its session."""
     for _ in range(1 + (rng.random() < 0.4)):
         size = len(frame)
         at = rng.randrange(HEADER, size) if size > HEADER and rng.random() < 0.85 else rng.randrange(size)
@@ -127,14 +128,14 @@ class Fuzzed:
         assert [told.state for told in victim.delivered] == [Outcome.CANCELLED], victim.delivered
 
     def _another(self, attacker: Any) -> Any:
-        """An attacker in place of one that the daemon has closed, as soon as there is a slot."""
+        """A new attacker for one that the daemon has closed, as soon as a slot is free."""
         world = self.world
         for _ in range(100):
             try:
                 return world.client("mallory again")
             except (AssertionError, IndexError):
-                world.run(1_000_000_000)  # its operations are swept
-        raise AssertionError(f"no attacker gets a slot any more in place of {attacker.name}")
+                world.run(1_000_000_000)  # the daemon sweeps the operations of the closed attacker
+        raise AssertionError(f"no slot becomes free for an attacker in place of {attacker.name}")
 
     def _send(self, attacker: Any, command: int) -> None:
         rng, up = self.rng, self.world.network.up

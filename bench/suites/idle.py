@@ -1,9 +1,10 @@
-"""The cost of an idle daemon: wake-ups and CPU with operations that are due in two to three hours, and no client.
+"""The cost of an idle daemon: wake-ups and CPU while operations are due in two to three hours, and no client runs.
 
     python bench/suites/idle.py [--pending 0,1M] [--seconds 20] [--short] [--json FILE]
 
-A client registers them with orphans="keep", and ends. Then the daemon's threads are watched from outside: a wake-up is
-a voluntary context switch of any thread. *turns* are the conductor's own count. There is no watchdog and no journal.
+A client registers the operations with orphans="keep", and ends. Then the daemon's threads are watched from outside: a
+wake-up is a voluntary context switch of any thread. *turns* are the conductor's own count. There is no watchdog and no
+journal.
 """
 
 from __future__ import annotations

@@ -11,15 +11,15 @@ For example, compare a change of the core with the tree before it, which is buil
 
 A busy machine and an idle one execute the same number of instructions, so a difference of one per cent is visible. The
 same operations run in each tree, with fixed seeds, under `valgrind --tool=callgrind`. Only instructions inside
-timerd.core are counted, not those of the C library and of Python. Python's startup is in no figure.
+timerd.core are counted, and not those of the C library or of Python. No figure includes Python's startup.
 
 The phases, in this order: `insert` registers --count operations, `full` a fifth as many with a payload. `cancel`
-cancels half of the first ones at random. `tell` reports these outcomes, and frees the acknowledged records. `complete`
-fires the keys of the other half. `refill` reports these outcomes, and registers --count operations on the freed
-records. `expire` lets all remaining operations expire, tick by tick, with their reports.
+cancels half of the operations of `insert` at random. `tell` reports these outcomes, and frees the acknowledged records.
+`complete` fires the keys of the other half. `refill` reports these outcomes, and registers --count operations on the
+freed records. `expire` lets all remaining operations expire, tick by tick, with their reports.
 
-A process plays the phases, and calls os.getppid() between them. Valgrind writes its counts whenever this function of
-the C library is entered. So each file holds one phase.
+A process plays the phases, and calls os.getppid() between them. Valgrind writes its counts each time the process enters
+this function of the C library. So each file holds one phase.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SEED = 7
 
 
 def play(count: int) -> None:
-    """Play every phase in this process, with the benches and the core of that tree."""
+    """Play every phase in this process, with the benches and the core of the tree on its path."""
     rng = random.Random(SEED)
     rig = core.Rig(3 * count)
 
@@ -93,7 +93,7 @@ def play(count: int) -> None:
 
 
 def counted(dump: Path) -> int:
-    """Instructions inside timerd.core in one file of callgrind: each function's own, without those that it calls."""
+    """Instructions inside timerd.core in one file of callgrind: each function's own, without its callees'."""
     names: dict[str, str] = {}
     total, inside, called = 0, False, False
     for line in dump.read_text().splitlines():
@@ -125,7 +125,7 @@ def measure(tree: Path, count: int) -> dict[str, float]:
         )
         if played.returncode != 0:
             sys.exit(f"instructions: valgrind ended with status {played.returncode}:\n{played.stderr}")
-        # The first file has the startup, the last one has all that follows the last phase.
+        # The first file has the startup, and the last file everything after the last phase.
         dumps = [Path(folder, f"dump.{index}") for index in range(2, 2 + len(PHASES))]
         return {name: counted(dump) / (count * share) for (name, share), dump in zip(PHASES, dumps, strict=True)}
 

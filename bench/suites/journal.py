@@ -2,15 +2,15 @@
 
     python bench/suites/journal.py [--rows 1M] [--repeat 5] [--directory DIR] [--short] [--json FILE]
 
-The core's rows are those of the suite core's operations: each has a 12-byte key of its own, so an outcome is two rows.
-An insert and a completion are measured beside 10,000 pending operations, in turns without a journal and at both levels.
-At the end of each frame its rows are freed, as if they were written. Then the buffer is written to files in DIR (a
-new directory under the temporary one), by the call that the daemon's thread makes. The files are read by chunks() and
-by rows(). These figures are the least of the repeats: the cost of the code, not of a busy machine.
+The operations are those of the suite `core`. Each has a 12-byte key of its own, so an outcome is two rows. An insert
+and a completion are measured beside 10,000 pending operations, in turns without a journal and at both levels. At the
+end of each frame the frame's rows are freed, as if they had been written. Then the buffer is written to files in a new
+directory (under DIR, if it is given), by the call that the daemon's thread makes. The files are read by chunks() and by
+rows(). These figures are the least of the repeats: the cost of the code, not of a busy machine.
 
-The last two tables say how long a turn takes, and how many rows were dropped. *turns*: 500 operations settle in each
+The last two tables show how long a turn takes, and how many rows were dropped. *turns*: 500 operations settle in each
 millisecond, which is a million rows a second, with the journal's thread and without. *burst*: 200,000 operations expire
-in one tick, with a buffer of 4 MiB and of 16.
+in one tick, with a buffer of 4 MiB and with one of 16 MiB.
 """
 
 from __future__ import annotations

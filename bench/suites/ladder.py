@@ -1,19 +1,20 @@
-"""The ladder: timerd end to end, at one rate after the other, until two are not sustained.
+"""The ladder: timerd end to end, at one rate after the other, until two rates are not sustained.
 
     python bench/suites/ladder.py [--rates 10k,30k,...] [--others ...] [--seconds 3] [--keys 3,1] [--goal-runs 3]
                             [--short] [--json FILE]
 
-Each point is a run of `timerctl load` with a daemon of its own. One process registers, another one fires, and every
-outcome is compared with the plan. The main series has three keys for each operation, as the requests of Kafka's
-article have; the second has one key. The series are: the per-op API and the bulk API (a call each millisecond), the low
+Each point is a run of `timerctl load` with a daemon of its own. One process registers, another process fires, and every
+outcome is compared with the plan. The main series has three keys for each operation, like the requests of the suite
+`article`; the second has one key. The series are: the per-op API and the bulk API (a call each millisecond), the low
 case (7.9 % expire) and the high case (half expire), alone and, with three keys, beside a million operations that are
-due in two to three hours. Only three keys in the low case alone have all rates. *goals* are runs of 10 s at the rates
-to reach. Each rate has three runs, with seeds of their own, and the worst of each figure counts (*goal runs* has each
-run). Rates that only packets have to reach run over `unix`, all others over ZeroMQ: see the column *transport*.
+due in two to three hours. Only the series with three keys in the low case, alone, has all rates. *goals* are runs of 10
+s at the rates to reach. Each rate has three runs, with seeds of their own, and the worst of each figure counts (*goal
+runs* has each run). Goals for the transport `unix` run over `unix`, all others over ZeroMQ: see the column *transport*.
 
-*sustained* means: at least 99 % of the rate was reached, all had settled within 1 s of the end, at most 0.1 % ended
-other than planned, no outcome was wrong, and the harness itself was punctual. *busy* is CPU time over time. A process
-at 100 % is the limit. When the sum is near the cores of the machine, the machine is the limit.
+*sustained* means: at least 99 % of the rate was reached, all operations had settled within 1 s of the end, at most 0.1
+% ended other than planned, no outcome was wrong, and the harness itself was punctual. *busy* is CPU time divided by
+time. A process at 100 % is the limit. If the sum over all processes is near 100 % for each core, the machine is the
+limit.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ OTHERS_MOST = 1_000_000  # operations at a point of the other series
 
 
 class Series(NamedTuple):
-    """A series of points: its columns, which each of its rows has."""
+    """A series of points: the columns that all its rows share."""
 
     keys: int
     api: str
@@ -43,7 +44,7 @@ class Series(NamedTuple):
 
 
 def series_of(args: Namespace) -> Iterator[tuple[Series, bool]]:
-    """The series in their order, each with whether it has all rates. Only the main series has others beside it."""
+    """The series in order, and whether each has all rates. Only the main series also runs beside pending operations."""
     for keys in args.keys:
         for pending in args.pending if keys == args.keys[0] else args.pending[:1]:
             for case in args.cases:
@@ -76,7 +77,7 @@ def play(suite: Suite) -> None:
 
 
 def play_series(suite: Suite, series: Series, full: bool) -> None:
-    """One rate after the other. `full`: all rates, each for the whole time."""
+    """Play one rate after the other. With `full` play all rates, each for the whole time."""
     args, rows = suite.args, []
     for rate in sorted(args.rates if full else args.others):
         suite.say(f"{in_words(series)}, {series.pending:,} beside: {rate:,}/s")
@@ -90,7 +91,7 @@ def play_series(suite: Suite, series: Series, full: bool) -> None:
 
 
 def play_goal(suite: Suite, goal: Goal) -> None:
-    """The runs at a rate to reach, and the worst of each of their figures."""
+    """Play the runs at a rate to reach, and add the worst of each figure."""
     args, runs = suite.args, []
     for run in range(args.goal_runs):
         what = f"{in_words(goal)}: {goal.rate:,}/s for {args.goal_seconds:g} s"
@@ -124,7 +125,7 @@ def main() -> int:
     parser.size("--keys", listed(amount(1, 64, "keys")), "3,1", "3,1", "keys of each operation, the main series first")
     parser.size("--goal-runs", amount(0, 100, "runs"), "3", "0", "of each rate to reach")
     parser.size("--goal-seconds", real(0.2, 600, "seconds"), "10", "1", "of arrivals in each of these runs")
-    parser.size("--pending", listed(amount(0, 8_000_000, "operations")), "0,1M", "0", "far-future operations beside it")
+    parser.size("--pending", listed(amount(0, 8_000_000, "operations")), "0,1M", "0", "pending far-future operations")
     parser.size("--cases", listed(chosen(CASES)), "low,high", "low", "cases of the workload")
     parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op,bulk", "APIs that register and fire")
     return run_suite(parser, play)

@@ -4,16 +4,16 @@
 
 These are runs of `timerctl load` with a daemon of its own. Each kind has three runs, with seeds of their own, and the
 worst of each figure counts (*runs* has each run). A completion is measured from the call of fire() in one process to
-the callback of the owner in another one, in the low case. An expiry is measured from the deadline to the owner's
-callback, in a case in which nearly all expire: at ticks of 1 ms, and those at 10k/s at ticks of 100 us. Each transport
-has such runs, in turns. *settled* is the part of this time until the daemon settled the operation: it lasts at least
-until the end of the tick.
+the owner's callback in another process, in the low case. An expiry is measured from the deadline to the owner's
+callback, in a case in which nearly all operations expire: at ticks of 1 ms for 100k/s, and of 100 us for 10k/s. Each
+transport has such runs, in turns. *settled* is the part of this time until the daemon settled the operation, which
+lasts at least until the end of the tick.
 
 *hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over the sockets that
-timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport is faster on
-this machine in that minute. *p99 over hops* is the p99 of a run over that of its hops. *stolen* is the share of the
-processors' time that the host says it took during a run. *pauses* is measured once: how often, and for how long, a
-process that only reads the clock was stopped (pauses.py).
+timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport can be faster on
+this machine in that minute. *p99 over hops* is the p99 of a run divided by the p99 of its hops. *stolen* is the share
+of the processors' time that the host took during a run, as the host reports it. *pauses* is measured once: how often,
+and for how long, a process that only reads the clock was stopped (pauses.py).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def play(suite: Suite) -> None:
 
 
 def row_of(document: dict[str, Any], name: str, bare: Row) -> Row:
-    """The row of one latency of one run, whose hops alone had the latency `bare`."""
+    """The row of one latency of one run. `bare` is the latency of hops alone, measured before the run."""
     own = in_ms(document[name])
     return own | {
         "p99_over_hops": own["p99_ms"] / bare["p99_ms"] if own["p99_ms"] and bare["p99_ms"] else None,

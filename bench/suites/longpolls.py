@@ -5,10 +5,10 @@
 
 --waiters readers wait, each for a key of its own, and poll again when they have an answer. Posts come at planned times,
 to random keys and any worker. The latency of a post counts from its planned time to the reader's answer. One client
-process does all that, by an open plan: a slow answer delays no later post. "timerd" names the mark of the last value in
-the next poll. "redis blpop" keeps a list for each key. "redis pubsub" subscribes in each poll, so it loses what comes
-between two polls. Redis appends to its log. Memory is that of the workers and of the server, by their proportional
-share: with all readers less without any.
+process makes all requests in an open loop: a slow answer delays no later post. With "timerd" a reader's next poll names
+the mark of its last value. "redis blpop" keeps a list for each key. "redis pubsub" subscribes in each poll, so it loses
+messages between two polls. Redis appends to its log. Memory is the growth of the workers and of the server when all
+readers wait; a shared page counts in equal parts for its processes (PSS).
 
 In the table `restart` the server is ended in the middle of the posts, by SIGTERM, and started again. A message is lost
 if its post was answered with success and no reader ever gets it. The ways are run in turns, all in one run.
@@ -52,7 +52,7 @@ def own_directory() -> Iterator[Path]:
 
 
 def unfit(way: str) -> str:
-    """How to install what a way lacks; empty if the way can be run."""
+    """The command that installs a missing program; empty if the way can be run."""
     if way == "timerd":
         return ""
     if not shutil.which("redis-server"):
@@ -61,13 +61,13 @@ def unfit(way: str) -> str:
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """In milliseconds; None of none."""
+    """A percentile in ms; None if there are no values."""
     ordered = sorted(values)
     return None if not ordered else ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1e3
 
 
 def play_way(suite: Suite, way: str) -> None:
-    """Both measurements of one way."""
+    """Make both measurements of one way."""
     args = suite.args
     with own_directory() as directory:
         server = Server(way, directory)
@@ -114,7 +114,7 @@ def add_polls(suite: Suite, way: str, result: Result, grown: int) -> None:
 
 
 def add_restart(suite: Suite, way: str, first: Result, second: Result) -> None:
-    """The posts of both halves; a message of the first half may be received in the second."""
+    """Add the posts of both halves. A message of the first half may be received in the second."""
     accepted = first.accepted | second.accepted
     received = set(first.received) | set(second.received)
     twice = first.twice + second.twice + len(set(first.received) & set(second.received))

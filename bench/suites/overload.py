@@ -1,38 +1,41 @@
-"""A daemon that is offered three times its capacity: what other clients notice, and how much memory it needs.
+"""A daemon that is offered three times its capacity: the effect on other clients, and the daemon's memory.
 
     python bench/suites/overload.py [--seconds 30] [--senders 3] [--flood commands] [--json FILE]
     python bench/suites/overload.py --flood ATTACK [--seconds 5] [--runs 5]
     python bench/suites/overload.py --gate [--seconds 5] [--runs 5]
 
-There is a daemon of its own, and `senders` processes whose frames are encoded beforehand. Beside them runs one ordinary
-client; its round trips are measured all the time. The phases, in this order:
+The suite starts a daemon, and `senders` processes whose frames are encoded beforehand. Beside the senders runs one
+ordinary client, whose round trips are measured all the time. The phases, in this order:
 
-* *unhindered*: the senders together write their frames to a socket that drops them. So this is what they can write.
-* *sustained*: one sender keeps up, with 65,536 commands in flight at most. Commands applied in a second.
+* *unhindered*: the senders together write their frames to a socket that drops them. So this is the rate that they can
+  write.
+* *sustained*: one sender sends as fast as the daemon applies, with 65,536 commands in flight at most.
 * *before*: the client alone.
-* *during*: the senders together ask for six times that, by the clock. A sender whose socket is full skips
-  what is due (*held back*).
-* *after*: the senders stop. How long it takes until the client is served as before.
-* *full*: another, small daemon. Two clients fill its arena, and a third one has operations pending.
+* *during*: the senders together ask for six times the sustained rate, by the clock. A sender whose socket is full skips
+  the commands that are due (*held back*).
+* *after*: the senders stop. The time until the client is served as before is measured.
+* *full*: a daemon with a small arena. Two clients fill the arena, and a third client has operations pending.
 
-The transport holds senders back, so *offered* needs a definition: it is the lower of *asked* (what was due by the
-clock) and *unhindered* (what the senders can write). *sustained* is the highest rate that was applied, before or during
-the flood. So timerd and its transport held back or refused what was offered and not applied; the senders could have
-written it. With --flood commands at least three times the sustained rate must be offered.
+The transport holds senders back, so *offered* needs a definition. It is the lower of two rates: *asked* (the commands
+that were due by the clock) and *unhindered* (the commands that the senders can write). *sustained* is the highest rate
+that was applied, before or during the flood. So the senders could have written the commands that were offered and not
+applied: timerd and its transport held them back or refused them. With --flood commands at least three times the
+sustained rate must be offered.
 
 --flood names what the senders send: `commands` (1,024 in a frame: registrations, each with the event that completes
-it), `single` (the same, one command in a frame), `largest` (frames of 4 MiB, full of values), `hellos` (each with
+it), `single` (the same commands, one in a frame), `largest` (frames of 4 MiB, full of values), `hellos` (each with
 100,000 waits), `asks` (from clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`,
-`snapshots`. For the kinds without commands the rate asked for is that of RATES (attack/frames.py).
+`snapshots`. For the kinds without commands, RATES in attack/frames.py has the rate asked for.
 
 --flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): one hostile process beside a
-bystander, a client whose round trips are measured. Runs with and without the attack alternate. `locks` also kills the
-daemon; then it is started again, as by its systemd unit. `--gate` plays all attacks. The gate, and how its runs are
-judged, is in attack/gate.py. Its results go to results/gate.json, unless --json says otherwise.
+bystander, a client whose round trips are measured. Runs with and without the attack alternate. With `locks` the daemon
+is also killed and started again, as by its systemd unit. `--gate` plays all attacks. attack/gate.py has the gate, and
+judges the runs. The results of `--gate` go to results/gate.json, unless --json says otherwise.
 
 The bounds are in attack/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
-`--slack 3` makes the bounds of time three times as wide, and divides by three how far the offered rate must exceed the
-sustained one. The two rates are measured one after the other, and half a second that the host steals halves either.
+`--slack 3` makes the bounds of time three times as wide, and divides by three by how much the offered rate must exceed
+the sustained rate. The two rates are measured one after the other, and if the host takes half a second, it may halve
+one of them.
 """
 
 from __future__ import annotations
@@ -60,11 +63,11 @@ MS = 1_000_000
 ASKED = 6.0  # times what one sender sustains
 PENDING = 5_000
 SLICE_NS, SLOWER_NS = 100 * MS, 10 * MS
-FLOOD_S, SHORT_S, ATTACK_S = 30.0, 3.0, 5.0  # how long each lasts
+FLOOD_S, SHORT_S, ATTACK_S = 30.0, 3.0, 5.0  # lengths of a flood, a short flood, an attack
 
 
 def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
-    """All phases but the full arena."""
+    """Play all phases except the full arena."""
     short_s = min(max(seconds / 6, 0.4), 2.0)
     with daemon() as (paths, pid), crew(paths, flood, senders) as counts:
         counts.phase.value = Phase.UNHINDERED
@@ -96,7 +99,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
         counts.phase.value = Phase.END
         after_ns = time.monotonic_ns()
         time.sleep(1.0 + short_s)
-        rounds = list(customer.rounds)  # only these: later ones share this process with the computation
+        rounds = list(customer.rounds)  # without later rounds, which share this process with the computation
         outcomes = batch.outcomes(PATIENCE_S)
         states = {outcome.state.name for outcome in outcomes}
         wrong = [] if states == {"EXPIRED"} else [f"pending operations ended as {states}"]
@@ -136,7 +139,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
 
 
 def recovered_ms(rounds: Sequence[Round], before_ns: int, during_ns: int, after_ns: int) -> float:
-    """ms from the end of the flood until round trips are as fast as before, for good: by medians of 100 ms each."""
+    """ms from the end of the flood until round trips are, and stay, as fast as before: by medians of 100 ms each."""
     median = statistics.median(r.took_ns for r in rounds if before_ns <= r.at_ns < during_ns)
     slices: dict[int, list[int]] = {}
     for r in rounds:
@@ -194,10 +197,10 @@ def main() -> int:
         metavar="NAME",
         help=f"what is sent (commands): {', '.join((*FLOODS, *ATTACKS))}",
     )
-    parser.add_argument("--gate", action="store_true", help="play all attacks, and hold the gate")
+    parser.add_argument("--gate", action="store_true", help="play all attacks, and check the gate's limits")
     parser.size("--runs", amount(1, 100, "runs"), "5", "1", "of an attack, and as many without it")
     parser.add_argument(
-        "--slack", type=real(1, 1_000, ""), default=1.0, help="bounds of time are so many times as wide, see above (1)"
+        "--slack", type=real(1, 1_000, ""), default=1.0, help="make the bounds of time N times as wide, see above (1)"
     )
     if "--gate" in sys.argv:
         parser.suite = "gate"

@@ -3,15 +3,16 @@
     python bench/suites/quiet.py [--count 20k] [--rates 100,1k,10k] [--rounds 5] [--ways timerd,hops,...] [--short]
                           [--json FILE]
 
-One process fires, another one owns. Most machines are quiet most of the time: an event comes now and then, and all
-threads sleep. Then the cost is waking up, and each thread between fire() and result() is woken once more.
+One process fires the events of operations that another process owns. Most machines are quiet most of the time: an event
+comes now and then, and all threads sleep. Then the cost is wake-ups, and each further thread between fire() and
+result() adds one.
 
 *latency* is from the call of fire() to the return of the owner's result(), with 2 ms of rest before each fire(). *cost*
-is counted in an open loop: --rates events a second. CPU and switch-ins are those of all threads of all processes, the
-server's too; a switch-in is a context switch, voluntary or not. Registrations are part of the cost, where the way has
-them. *hops* are two bare hops of libzmq (hops.py), and *seqpacket* is a hub without threads for the transport
-(seqpacket.py). *seqpacket core* is this hub with timerd's core behind it. *ratios* are timerd's figures over those of
-the hops in the same run.
+is counted in an open loop: --rates events a second. CPU and switch-ins are sums over all threads of all processes, the
+server included; a switch-in is a context switch, voluntary or not. If a way has registrations, they are part of the
+cost. *hops* are two bare hops of libzmq (hops.py), and *seqpacket* is a hub without threads for the transport
+(seqpacket.py). *seqpacket core* is this hub with timerd's core behind it. *ratios* are timerd's figures divided by the
+figures of the hops in the same run.
 
 The contestants take turns. A figure is the median of the rounds, and the worst round is beside it.
 """
@@ -34,7 +35,7 @@ from bench.rivals.quiet_ways import VALUE, WAYS, Found
 
 REST_S = 0.002
 AHEAD_S = 0.5  # operations are registered this long before their event
-AHEAD_LEAST = 100  # with a rest: an owner that is stopped for a moment still registers in time
+AHEAD_LEAST = 100  # a reserve: an owner that is stopped for a moment still registers in time
 PATIENCE_S = 60.0
 FIGURES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 RATIOS = ("p50", "p99")
@@ -73,7 +74,7 @@ def be_owner(name: str, directory: Path, count: int, ahead: int, connection: Con
 
 
 def be_firer(name: str, directory: Path, count: int, rate: int, connection: Connection) -> None:
-    """The process that fires: at this rate, or with a rest before each (rate 0)."""
+    """The process that fires: `rate` events a second, or with rate 0 a rest before each event."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with WAYS[name].firer(directory) as fire:
         connection.send("ready")
@@ -87,13 +88,13 @@ def be_firer(name: str, directory: Path, count: int, rate: int, connection: Conn
 
 
 def wait_for_end(connection: Connection) -> None:
-    """Until the bench closes the connection: a process that has ended has no counts."""
+    """Wait until the bench closes the connection. Until then it can read this process's counts in /proc."""
     with suppress(EOFError, OSError):
         connection.recv()
 
 
 def run(name: str, count: int, rate: int) -> tuple[Found, Spent]:
-    """One run of one contestant. Raises Failed when a process of it ends, or does not answer."""
+    """One run of one contestant. Raises Failed when one of its processes ends, or does not answer."""
     way, ahead = WAYS[name], max(round(rate * AHEAD_S), AHEAD_LEAST)
     seconds = count / rate if rate else count * 2 * REST_S
     with (
@@ -118,7 +119,7 @@ def latencies(found: Found) -> Row:
 
 
 def of_rounds(rounds: list[Row], unit: str) -> Row:
-    """The median of each figure, and after these the worst."""
+    """The median of each figure, and after the medians the worst of each figure."""
     medians = {f"{figure}{unit}": statistics.median(row[figure] for row in rounds) for figure in rounds[0]}
     return medians | {f"{figure}{unit}_worst": max(row[figure] for row in rounds) for figure in rounds[0]}
 
@@ -147,12 +148,12 @@ def play(suite: Suite) -> None:
                     used = measure(name, count, rate)[1]
                     row = {"cpu_us": used.cpu_ns / 1e3 / count, "switch_ins": used.switches / count}
                     cost.setdefault((name, rate), []).append(row)
-    finally:  # after an interruption too: of the rounds so far
+    finally:  # after an interruption, too: the rounds so far
         show(suite, latency, cost)
 
 
 def show(suite: Suite, latency: dict[str, list[Row]], cost: dict[tuple[str, int], list[Row]]) -> None:
-    """The tables."""
+    """Add the rows of the tables."""
     for name in suite.args.ways:
         if missing := WAYS[name].missing():
             suite.add("latency", way=name, rounds=None, why_not=f"not installed: {missing}")

@@ -3,12 +3,14 @@
     python bench/suites/recovery.py [--pending 1M,4M] [--repeat 5] [--short] [--json FILE]
 
 A daemon of its own has one client, which registers `pending` operations (one key of 12 bytes each, due in one to two
-hours) through the ordinary API. Operations that have expired used a fifth of the records before. So the order of the
-records is not the order of registration. Then the client is stopped. The daemon is killed, and started again on its
-arena, `repeat` times. The stamps are the daemon's own, read from the arena:
+hours) through the ordinary API. A fifth of the records were used before, by operations that have expired. So the order
+of the records differs from the order of registration. Then the client is stopped. The daemon is killed, and started
+again on its arena, `repeat` times. The stamps are the daemon's own, read from the arena:
 
-* `first_turn_ms`: from before the arena's pages are mapped to the first turn. The target is for this time.
-* `process_ms`: from the start of the process to that turn, with interpreter and imports. Clients wait this long.
+* `first_turn_ms`: the time from just before the daemon maps the arena's pages to its first turn. The goal is for this
+  time.
+* `process_ms`: the time from the start of the process to this turn, with interpreter and imports. Clients wait this
+  long.
 
 Each start must find every operation pending. A figure is the median over the starts, with the worst beside it.
 """
@@ -108,7 +110,7 @@ def start(paths: InstancePaths, flags: list[str], reader: ArenaReader) -> tuple[
     end = time.monotonic() + PATIENCE_S
     while True:
         header = reader.header()
-        # The daemon may be writing a stamp: then it is 0 for a moment, or not whole yet.
+        # While the daemon writes a stamp, the stamp may be 0 or half written for a moment.
         if header.attached_ns not in (0, before.attached_ns) and header.turn_at_ns > header.attached_ns:
             header = reader.header()
             first_turn_ns: int = header.turn_at_ns

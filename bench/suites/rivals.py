@@ -5,20 +5,21 @@
 
 Each contestant is measured in a process of its own, in turns with the others. Beside the work there are --pending other
 timers, with deadlines spread over a minute. timers.py describes each contestant and the measurement. In the table
-`recent`, timers are cancelled, completed and rescheduled that were inserted just before, as requests do. In the table
-`any` they are any timers: there each step misses the cache.
+`recent`, the timers that are cancelled, completed and rescheduled were inserted just before, as in a service with
+requests. In the table `any` they are random timers, for which each step misses the cache.
 
-timerd does more than its rivals, and its figures include that. It alone keeps clients apart, logs each change so that a
-SIGKILL harms nothing, and delivers every outcome to an owner. Its commands come encoded, and the figures include the
-decoding. Bytes for a timer are those of timerd's arena, those of the records and the table of the wheel of 20, and else
-the growth of the process. "bare" is no rival but the floor: the core's records, lists and hash without the core's
-promises (bench/rivals/bare.pyx).
+timerd does more than its rivals, and its figures include this work. It alone keeps clients apart, logs each change so
+that a SIGKILL harms nothing, and delivers every outcome to an owner. Its commands come encoded, and the figures include
+the decoding. Bytes for a timer are bytes of the arena for timerd, bytes of records and tables for "wheel of 20" and
+"bare", and the growth of the process for the others. "bare" is no rival but the floor: the core's records, lists and
+hash without the core's promises (bench/rivals/bare.pyx).
 
-With --huge-pages the compiled contestants that keep their records themselves are also measured on pages of 2 MiB, in
-turns with the others. `huge_share` is the share of their memory that got such pages.
+With --huge-pages timerd, "wheel of 20" and "bare" are also measured on pages of 2 MiB, in turns with the others.
+`huge_share` is the share of their memory that is on such pages.
 
-Figures are medians of the repeats. For the worst tick the least counts, because any tick can be interrupted. Beside a
-million pending timers only the compiled contestants have all repeats, beside more none has.
+Figures are medians of the repeats. For the worst tick the least repeat counts, because any tick can be interrupted.
+Beside a million pending timers only timerd, "wheel of 20" and "bare" have all repeats. Beside more than a million each
+contestant has one run.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Contestant(NamedTuple):
 
     how: str
     module: str  # must be installed
-    bytes_per_op: int  # memory that it needs at most, with that of the measurement
+    bytes_per_op: int  # memory for a timer at most, the measurement's memory included
     huge: bool = False  # whether its memory can be on huge pages
 
 
@@ -125,7 +126,7 @@ def play_size(suite: Suite, pending: int) -> None:
                     suite.say(f"{pending:,} pending, {name}{pages.replace('_', ' ')}, {run}")
                     given = HUGE if pages else SMALL
                     runs[name, pages].append(run_one(name, pending, suite.seed + repeat, args.work, given))
-    finally:  # after an interruption too: of the runs so far
+    finally:  # after an interruption, too: from the runs so far
         for name, pages in turns:
             about = {"pending": pending, "contestant": name, "how": reasons[name] or CONTESTANTS[name].how}
             found = runs[name, pages]
@@ -147,7 +148,7 @@ def main() -> int:
     parser.size("--work", amount(100, 1_000_000, "timers"), "20k", "5k", "timers in a step; timerd always has 20k")
     names = ",".join(CONTESTANTS)
     parser.size("--contestants", listed(chosen(tuple(CONTESTANTS))), names, names, "contestants")
-    parser.add_argument("--huge-pages", action="store_true", help="measure some on pages of 2 MiB as well")
+    parser.add_argument("--huge-pages", action="store_true", help="also measure some contestants on pages of 2 MiB")
     return run_suite(parser, play)
 
 

@@ -1,17 +1,18 @@
-"""Many who wait at once: blocking loops in several processes, and long polls of asyncio, one event for each.
+"""Many callers that wait at once: blocking loops in several processes, and asyncio long polls with an event for each.
 
     python bench/suites/scale.py [--processes 8] [--polls 1k] [--rate 5k] [--seconds 3] [--rounds 5]
                            [--short] [--json FILE]
 
 *loops* are what request handlers do: each process registers an operation, fires its event by fire_wait(), and takes the
 result, again and again. Every step waits for the one before. *workers* are *forked*, as gunicorn's are, or started
-*apart*, each as a program of its own. Each program has other addresses, so after each switch the processor predicts
-branches badly, and a loop costs up to twice as much. *polls* are the long polls of one asyncio process: each
-waits for the event of its own key, and registers again when it has come. Another process fires the events, one poll
-after the other, at a rate. The latency is from the call of fire() to the return of the poll's `await`.
+*apart*, each as a program of its own. Programs that start apart have different memory addresses. So after each switch
+of processes the processor predicts branches badly, and a loop costs up to twice as much. *polls* are the long polls of
+one asyncio process: each waits for the event of its own key, and registers again when the event has come. Another
+process fires the events, one poll after the other, at a rate. The latency is from the call of fire() to the return of
+the poll's `await`.
 
-Each is measured over ZeroMQ and over `unix`. CPU is that of all threads of all processes, the daemon's too. All take
-turns. A figure is the median of the rounds, and the worst round is beside it.
+Loops and polls are measured over ZeroMQ and over `unix`, in turns. CPU is the sum over all threads of all processes,
+the daemon included. A figure is the median of the rounds, and the worst round is beside it.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ WORKERS = ("forked", "apart")
 
 
 def begin(connection: Connection) -> None:
-    """Say that this process is ready, and its pid; wait for the start."""
+    """Send "ready" and this process's pid, and wait for the start."""
     connection.send("ready")
     connection.send(os.getpid())
     connection.recv()
 
 
 def be_looper(directory: Path, transport: Transport, number: int, seconds: float, connection: Connection) -> None:
-    """A process of loops. It sends how many it made, and how many of them did not complete with their own value."""
+    """A process of loops. It sends the number of its loops, and how many did not complete with their own value."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport) as client:
         begin(connection)
@@ -64,7 +65,7 @@ def be_looper(directory: Path, transport: Transport, number: int, seconds: float
 
 
 def be_poller(directory: Path, transport: Transport, polls: int, each: int, connection: Connection) -> None:
-    """The process of the long polls. It sends what each event carried, and how long it took."""
+    """The process of the long polls. It sends the number in each event's value, and how long the event took."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     found: Found = []
 
@@ -142,7 +143,7 @@ def long_polls(transport: Transport, polls: int, each: int, rate: int) -> tuple[
 
 
 def missing(found: Found, count: int) -> int:
-    """How many of the events 0 to `count` - 1 no poll has returned; one more for each that was not expected."""
+    """The number of events from 0 to `count` - 1 that no poll returned, plus the number of unexpected events."""
     numbers = [number for number, _ in found]
     return len(set(range(count)).symmetric_difference(numbers)) + len(numbers) - len(set(numbers))
 
@@ -164,7 +165,7 @@ def play(suite: Suite) -> None:
                 row, wrong = long_polls(transport, args.polls, each, args.rate)
                 poll_rows[transport].append(row)
                 check(suite, "polls", wrong)
-    finally:  # after an interruption too: of the rounds so far
+    finally:  # after an interruption, too: from the rounds so far
         for (workers, transport), rounds in loop_rows.items():
             if rounds:
                 about = {"transport": transport, "workers": workers, "processes": args.processes}

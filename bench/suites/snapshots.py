@@ -1,20 +1,20 @@
-"""Copies of the arena while the daemon works: what a turn pays for them, beside a loader and a bystander.
+"""Copies of the arena while the daemon works: their cost in a turn, and their effect on a loader and a bystander.
 
     python bench/suites/snapshots.py [--pending 100k,4M] [--copies 3] [--rate 20k] [--short] [--json FILE]
 
-A daemon of its own holds `pending` operations of a client that is stopped. A loader registers and fires `rate` times a
+The suite's daemon holds `pending` operations of a client that is stopped. A loader registers and fires `rate` times a
 second. A bystander fires, and waits for the answer, some 200 times a second. A third client asks for `copies` copies
 (`client.snapshot()`), one after the other. The daemon's rest between two copies is most of the run.
 
-* `copy_ms`: from the turn that begins a copy to the turn that finds it whole; the worst copy.
-* `tend_cpu_ms`: the conductor's CPU in the worst turn for beginning, looking at, ending and removing a copy.
+* `copy_ms`: the time from the turn that begins a copy to the turn that finds it whole, for the slowest copy.
+* `tend_cpu_ms`: the conductor's CPU, in the worst turn, for the beginning, checking, ending and removal of a copy.
 * `images_a_turn`: how many lines of the arena the worst turn has logged.
-* `turn_cpu_ms` and `quiet_turn_cpu_ms`: all CPU of the conductor in the worst turn, while a copy was made and else.
+* `turn_cpu_ms` and `quiet_turn_cpu_ms`: all CPU of the conductor in the worst turn, during a copy and without one.
 * `touched_a_turn` and `quiet_touched_a_turn`: the records that the worst turn touched, likewise.
-* `round_trip_p99_ms` and `quiet_p99_ms`: the bystander's, likewise. `lost`: answers that were UNAVAILABLE.
-* `memory_mb`: what the daemon's own memory grew by, beside the copy's file, which is as large as the arena.
+* `round_trip_p99_ms` and `quiet_p99_ms`: the bystander's round trips, likewise. `lost`: round trips that failed.
+* `memory_mb`: the growth of the daemon's own memory, without the copy's file, which is as large as the arena.
 
-Figures of a busy machine are the machine's. CPU is CLOCK_THREAD_CPUTIME_ID of the conductor's thread.
+On a busy machine the figures also measure the other work. CPU is CLOCK_THREAD_CPUTIME_ID of the conductor's thread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MEMORY_MB_MAX = 64
 
 
 def serve(report: Path, flags: list[str]) -> None:
-    """The daemon's process: it measures its turns, and writes what it found when it ends."""
+    """The daemon's process. It measures its turns, and writes the results when it ends."""
     from timerd import __main__
     from timerd.conductor.turn import Conductor
     from timerd.snapshots import Snapshots
@@ -117,7 +117,7 @@ def load(directory: str, rate: int, over: Event) -> None:
 
 
 def trips(directory: str, over: Event, out: Any) -> None:
-    """The bystander's process: when each round trip began, and how long it took, in ns; -1 for one that failed."""
+    """The bystander's process. It notes when each round trip began, and its length in ns; -1 if it failed."""
     os.environ[RUNTIME_DIR_VARIABLE] = directory
     found = []
     with contextlib.closing(td.connect(INSTANCE, timeout=PATIENCE_S)) as client:
@@ -133,7 +133,7 @@ def trips(directory: str, over: Event, out: Any) -> None:
 
 
 def ask(directory: str, copies: int, suite: Suite) -> int:
-    """Ask for copies; how many were given up."""
+    """Ask for copies. Returns the number of copies that were given up."""
     os.environ[RUNTIME_DIR_VARIABLE] = directory
     refused = 0
     for number in range(copies):
@@ -152,7 +152,7 @@ def p99(spans: list[int]) -> float | None:
 
 
 def start(paths: InstancePaths, report: Path, flags: list[str]) -> subprocess.Popen[bytes]:
-    """Start the daemon that measures itself, on the arena of the one that was killed."""
+    """Start the daemon that measures itself, on the arena of the killed daemon."""
     with (paths.directory / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve()), "--serve", str(report), *flags],
@@ -230,7 +230,7 @@ def measure(pending: int, suite: Suite) -> None:
 
 def play(suite: Suite) -> None:
     need_memory(
-        max(suite.args.pending) * (BYTES_PER_OP + 500),  # and the copy
+        max(suite.args.pending) * (BYTES_PER_OP + 500),  # with the copy
         f"{max(suite.args.pending):,} operations and a copy",
         "ask for fewer (--pending)",
     )

@@ -1,9 +1,9 @@
-"""Fresh seeds of the simulation: conductor, core, clients and their faults in one process, on a manual clock.
+"""Fresh seeds of the simulation: conductor, core, clients and injected faults in one process, on a manual clock.
 
     python bench/suites/soak.py [--seeds N] [--first N] [--json FILE]
 
-Each seed decides a whole run: which faults there are, and when. A seed that fails is shown with the command that
-repeats it. --seed is not used: the seeds are --first and the following ones.
+Each seed decides a whole run: which faults happen, and when. If a seed fails, the suite shows the command that repeats
+it. --seed is not used: the first seed is --first, and the others follow it.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def play(suite: Suite) -> None:
 if __name__ == "__main__":
     parser = Parser("soak", __doc__)
     parser.size("--seeds", amount(1, 1_000_000), "10k", "20", "seeds")
-    parser.add_argument("--first", type=amount(0, 1 << 32), default=1_000_000, metavar="N", help="the first (1000000)")
-    parser.add_argument("--steps", type=amount(1, 1_000_000), default=3_000, metavar="N", help="of each seed (3000)")
+    parser.add_argument("--first", type=amount(0, 1 << 32), default=1_000_000, metavar="N", help="first seed (1000000)")
+    parser.add_argument("--steps", type=amount(1, 1_000_000), default=3_000, metavar="N", help="steps of each (3000)")
     parser.add_argument(
         "--processes", type=amount(1, 256), default=os.cpu_count() or 1, metavar="N", help="at a time (one a core)"
     )

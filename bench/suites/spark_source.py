@@ -1,16 +1,16 @@
-"""How fast Spark's data source reads a journal on this machine, in rows of the terminal view a second.
+"""How fast Spark's data source `timerd` reads a journal on this machine, in rows of the terminal view a second.
 
     .venv-spark/bin/python bench/suites/spark_source.py [--rows 4M] [--repeat 3] [--cores 2] [--audit JOURNAL]
 
 The journal is synthetic. Each outcome has a key of its own, so two rows of the journal make one row of Spark. Segments
 have 64 MiB, as the daemon writes them. The journal is decoded in one process without Spark; read into Spark's noop sink
 (two columns, the columns that rollup() and report() need, and all); and counted by outcome. The best of the repeats
-counts. Beside it is the CPU time of all processes: on a busy machine it shows what an idle one would need. Each query
-takes some tenths of a second, whatever it reads, and the JVM compiles in its first seconds. So give --rows 16M for the
-rate of a large journal.
+counts. Beside it is the CPU time of all processes. On a busy machine this shows how long an idle machine would take.
+Each query takes some tenths of a second for any number of rows, and the JVM compiles in its first seconds. So give
+--rows 16M for the rate of a large journal.
 
 With --audit it measures audit() of a journal that a daemon has written at level events, and the same audit without
-Spark. The figures are rows of the journal a second, with its texts.
+Spark. The figures are rows of the journal a second, rows of texts included.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WALL_NS = 1_700_000_000_000_000_000
 
 
 def fill(directory: Path, count: int, seed: int = 1) -> None:
-    """Write segments with `count` outcomes, each after the row of its key. The waits are those of the seed workload."""
+    """Write segments with `count` outcomes, each after the row of its key. Waits have the load test's distribution."""
     random = np.random.default_rng(seed)
     per_segment = (SEGMENT_BLOCKS * BLOCK_ROWS - 3) // 2
     for sequence, first in enumerate(range(0, count, per_segment), start=1):
@@ -151,7 +151,7 @@ def audit_rates(spark: SparkSession, journal: Path, repeat: int) -> None:
 
     print(f"{rows:,} rows of {len(spans)} parts")
     best(repeat, "audit()", rows, on_spark)
-    # Spark's idle workers end meanwhile, and their times with them: this is of one process alone.
+    # Spark's idle workers end meanwhile, so only the CPU time of this process is measured.
     best(repeat, "audit_journal(), without Spark, one process", rows, without, time.process_time)
 
 

@@ -4,17 +4,18 @@
 
 Both get the same rows: `rate` rows a second, each with a timeout of 500 ms. Half of the rows get their event after a
 random part of this time. Rows and events come from outside of Spark, on this machine. Both tools stamp a result with
-CLOCK_MONOTONIC, in the Python code that makes the row. So neither figure has the time until a sink has the row: with
-await_events that is the end of the task or stage, with transformWithState the end of the micro-batch.
+CLOCK_MONOTONIC, in the Python code that makes the row. So neither figure has the time until a sink has the row. With
+await_events a sink has it at the end of the task or stage, with transformWithState at the end of the micro-batch.
 
     await_events        a query for every four seconds of rows; a client of the daemon fires the events
     transformWithState  RocksDB, processing-time timers, micro-batches back to back; rows and events come by a socket
 
-Columns: how long after its event a completed row was made, and how long after its deadline an expired one. With
-await_events a deadline counts from when the task had its batch. The table `capacity` has await_events alone: --capacity
-rows at once, with a timeout of 8 s and of 10 ms. The difference is the memory that waiting rows cost a Python worker.
+The columns show how long after its event a completed row was made, and how long after its deadline an expired row. With
+await_events a row's timeout begins when the task gets the row's batch. The table `capacity` has await_events alone:
+--capacity rows wait at once, with a timeout of 8 s and of 10 ms. The difference is the memory that waiting rows cost a
+Python worker.
 
-It needs `protobuf` in the environment (pip install protobuf), which transformWithState imports.
+The suite needs `protobuf` (pip install protobuf), which transformWithState imports.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from bench.lib.common import Failed, Parser, Suite, amount, run_suite
 TIMEOUT_S = 0.5
 PATIENCE_S = 120.0
 EPHEMERAL_S = 11.0  # a daemon that a client started ends 10 s after its last client
-WARM_ROWS = 100  # expire before anything is measured: the first micro-batches of a stream compile
-FEED_S = 0.05  # the period of rows that no timer waits for: so timers always have a micro-batch
+WARM_ROWS = 100  # expire before the measurement: during the first micro-batches of a stream the JVM compiles
+FEED_S = 0.05  # the period of rows without a timer, which keep micro-batches going: timers expire only in one
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -105,7 +106,7 @@ def awaiting(instance: str) -> Any:
 
 
 def play_await_events(suite: Suite, spark: Any, instance: str, planned: list[tuple[str, float, float | None]]) -> None:
-    """Run a query for every four seconds of rows. A row waits from when its task has registered it."""
+    """Run a query for every four seconds of rows. A row begins to wait when its task has registered it."""
     completed: list[int] = []
     expired: list[int] = []
     at_once = 4 * suite.args.rate
@@ -150,7 +151,7 @@ def counters(client: td.Client) -> dict[str, int]:
 
 
 def play_capacity(suite: Suite, spark: Any, instance: str, rows: int) -> None:
-    """Let many rows wait at once: what a waiting row costs, and how long all of them take."""
+    """Let many rows wait at once. Measures the memory of the largest worker, and the time for all rows."""
     df = spark.range(0, rows, 1, 2).selectExpr("concat('c', id) as k")
     maxima = [0, 0]  # pending operations, bytes of the largest worker
     stop = threading.Event()
@@ -162,7 +163,7 @@ def play_capacity(suite: Suite, spark: Any, instance: str, rows: int) -> None:
                 maxima[0] = max(maxima[0], counters(client)["pending"])
                 maxima[1] = max(maxima[1], max(workers, default=0))
 
-    for timeout in (0.01, 8.0):  # the first one shows a worker without waiting rows
+    for timeout in (0.01, 8.0):  # the first timeout shows a worker without waiting rows
         stop.clear()
         maxima[:] = [0, 0]
         watching = threading.Thread(target=watch)

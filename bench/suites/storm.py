@@ -1,20 +1,21 @@
-"""A storm of real processes: a daemon with a journal, and workers; SIGKILL and SIGSTOP of everybody, again and again.
+"""A storm of real processes: a daemon with a journal and workers, all of them killed and stopped again and again.
 
     python bench/suites/storm.py [--seconds N] [--workers N] [--json FILE]
 
-Workers register, fire, take and give jobs (limited events), cancel and reschedule. Every second worker does it over
-packets (transport="unix"), the others over ZeroMQ. A worker that takes jobs is often stopped for a while and then
-killed: the grants that it got meanwhile are requeued. They have children whose last act is a call that returns at once.
-Every third worker makes and takes calls instead. The handlers of some calls end their process. A daemon that was killed
-is started again on its arena. At the end all goes on, and no new calls are made. The workers end, the daemon ends in
-order, and then
+Workers register, fire, take and give jobs (limited events), cancel and reschedule. Every second worker uses packets
+(transport="unix"), the others ZeroMQ. A worker that takes jobs is often stopped for a while and then killed: the grants
+that it got meanwhile are requeued. Workers have children, whose last act returns before it is applied. Every third
+worker makes and takes group calls instead. The handlers of some calls end their process. A daemon that was killed is
+started again on its arena. At the end stopped processes are continued, and no new calls are made. The workers end, the
+daemon ends in order, and then
 
 * the audit computes each outcome again from the journal, and finds nothing;
 * `timerctl check` finds nothing in the arena;
 * the daemon has never ended by itself;
 * each call that was accepted has run to its end, was cancelled, or is a dead letter. Only calls that end processes are
-  dead letters. None of them began more often than `deliveries` says, and from the third time on it was alone;
-* what a child did last is in the journal, or the child has said that it is lost, at a time when the daemon was away.
+  dead letters. No such call began more often than `deliveries` says, and from the third time on it ran alone in its
+  process;
+* the last act of a child is in the journal, or the child reported the loss while the daemon was away.
 """
 
 from __future__ import annotations
@@ -70,10 +71,10 @@ class Worker:
     calls: bool
     process: subprocess.Popen[bytes]
     stopped: bool = False
-    expected: tuple[int, ...] = ()  # how it may end
+    expected: tuple[int, ...] = ()  # the exit statuses that are no fault
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it, unless the process has ended."""
+        """Send the signal, unless the process has ended."""
         if self.process.poll() is None:
             if number in (signal.SIGKILL, signal.SIGTERM):
                 self.expected += (-number, 0) if number == signal.SIGTERM else (-number,)
@@ -109,7 +110,7 @@ class Storm:
         ]
 
     def tend(self, count: int, calls: int) -> None:
-        """Start workers up to `count`, `calls` of them for calls. Note those that have ended by themselves."""
+        """Start workers up to `count`, `calls` of them for calls. Note workers that have ended by themselves."""
         for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
             self.workers.remove(worker)
             if (status := worker.process.returncode) not in worker.expected:
@@ -142,7 +143,7 @@ class Storm:
         self.workers.append(Worker(name, calls, process))
 
     def run(self, seconds: float, workers: int) -> None:
-        """Strike until the time is over."""
+        """Kill and stop processes at random for `seconds`."""
         blows, weights = zip(*self.blows, strict=True)
         end = time.monotonic() + seconds
         said = time.monotonic()
@@ -194,7 +195,7 @@ class Storm:
             self._stop(worker, LONG_S if self.rng.random() < 0.05 else self.rng.random() * 3, signal.SIGCONT)
 
     def stop_and_kill_worker(self) -> None:
-        """Stop a worker, and kill it before it goes on: its grants from meanwhile are requeued."""
+        """Stop a worker, and kill it before it goes on: the grants that it got meanwhile are requeued."""
         if (worker := self._some()) is not None:
             self.counts["workers stopped and killed"] += 1
             self._stop(worker, 0.2 + self.rng.random(), signal.SIGKILL)
@@ -225,7 +226,7 @@ class Storm:
         return {name: int(found[name]) for name in COUNTED if name in found}
 
     def begin(self, workers: int) -> None:
-        """Start the workers, and make a call of each kind that ends them."""
+        """Start the workers, and make one call of each kind that ends its worker."""
         self.tend(workers, calls_of(workers))
         with self.client() as client:
             caller = Caller(client, Notes(self.directory, "storm"), "storm", self.rng)
@@ -234,11 +235,11 @@ class Storm:
                     caller.make(name, way, self.rng.random())
 
     def client(self) -> td.Client:
-        """A member of the group of calls, which serves none."""
+        """A member of the group `calls` that serves no calls."""
         return td.connect(runtime_dir=str(self.directory), group=GROUP, timeout=PATIENCE_S)
 
     def end(self) -> list[str]:
-        """Let everybody go on, and end all in order; the ids that the dead letters had. Raises Failed."""
+        """Continue stopped processes, and end all in order. Returns the ids of dead letters' calls. Raises Failed."""
         for _, act in self.later:
             act()
         self.later = []
@@ -262,7 +263,7 @@ class Storm:
         return letters
 
     def _wait(self, what: str, is_over: Callable[[], bool], calls: int = 0) -> None:
-        """Wait until `is_over`, with `calls` workers of calls. Raises Failed, which says `what` still holds."""
+        """Wait until `is_over`, with `calls` workers of calls. Raises Failed, whose text has `what` still holds."""
         until = time.monotonic() + CALM_S
         self.tend(calls, calls)
         while not is_over():
@@ -279,7 +280,7 @@ class Storm:
         return [process.pid for process in processes_of(self.directory, 0) if process.pid not in known]
 
     def close(self) -> None:
-        """End what is left."""
+        """End the processes that still run."""
         for worker in self.workers:
             worker.signal(signal.SIGKILL)
             worker.process.wait()
@@ -290,12 +291,12 @@ class Storm:
 
 
 def calls_of(workers: int) -> int:
-    """How many of them make and take calls."""
+    """The number of workers that make and take calls."""
     return max(1, workers // 3)
 
 
 def judge(suite: Suite, storm: Storm, seconds: float, letters: list[str]) -> None:
-    """End the daemon, and look at what is left. `letters` are the ids that the dead letters had."""
+    """End the daemon, and check its arena, journal and notes. `letters` are the ids of the dead letters' calls."""
     from timerd_client.audit.journal import audit_journal
 
     counters = storm.counters()
@@ -345,12 +346,12 @@ def judge_calls_and_children(suite: Suite, storm: Storm, letters: list[str]) -> 
     says = f"{len(calls.faults)} faults; {killers:,} calls are dead letters, {ends:,} others were ended and ran again"
     suite.check("calls", not calls.faults and killers > 0, says)
     lost = last_acts.counts["said lost"]
-    says = f"{len(last_acts.faults)} faults; {len(children):,} children, {lost:,} have said a loss"
+    says = f"{len(last_acts.faults)} faults; {len(children):,} children, {lost:,} have reported a loss"
     suite.check("children", not last_acts.faults and len(children) > lost, says)
 
 
 def keep(suite: Suite, directory: Path) -> None:
-    """Keep the files that show how it came to a fault."""
+    """Keep the files that show the cause of a fault."""
     kept = ROOT / "build" / "storm"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
@@ -380,7 +381,7 @@ def play(suite: Suite) -> None:
 
 if __name__ == "__main__":
     parser = Parser("storm", __doc__)
-    parser.size("--seconds", amount(1, 1_000_000), "3600", "20", "seconds of blows")
+    parser.size("--seconds", amount(1, 1_000_000), "3600", "20", "seconds of kills and stops")
     parser.add_argument(
         "--workers", type=amount(1, 200), default=3 * (os.cpu_count() or 1), metavar="N", help="at a time (3 a core)"
     )

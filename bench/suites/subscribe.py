@@ -1,11 +1,12 @@
-"""Subscribers of one asyncio process: what each costs in memory, and how long an event takes to reach all of them.
+"""Subscribers of one asyncio process: the memory of each, and the time until an event has reached all of them.
 
     python bench/suites/subscribe.py [--subscribers 10k] [--keys 1,10k] [--events 50] [--short] [--json FILE]
 
-The subscribers divide the keys among them: with one key all share a watch, with as many keys as subscribers each has
-its own. Another client of the process fires on all keys, and waits until every subscriber has its event. *bytes* is the
-growth of the process's memory for each subscriber, with the task that follows it. *first* and *all* are from the call
-of fire_many() until the first subscriber had its event, and until all had. *events_s* counts what subscribers got.
+The subscribers divide the keys among them. With one key all share a watch. With as many keys as subscribers, each
+subscriber has its own watch. Another client of the process fires on all keys, and waits until every subscriber has its
+event. *bytes* is the growth of the process's memory for each subscriber, the task that follows it included. *first* is
+the time from the call of fire_many() until the first subscriber has its event, *all* until all have. *events_s* is the
+number of events that subscribers received in a second.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CAPACITY = 65_536
 
 
 class Meter:
-    """Counts the subscribers that have had the present event."""
+    """Counts the subscribers that have received the present event."""
 
     def __init__(self, subscribers: int) -> None:
         self.subscribers = subscribers
@@ -36,7 +37,7 @@ class Meter:
         self.all = asyncio.Event()
 
     def begin(self) -> None:
-        """Wait for the next event."""
+        """Reset the counts for the next event."""
         self.got = self.first_ns = 0
         self.all.clear()
 
@@ -96,9 +97,9 @@ def run(suite: Suite, paths: InstancePaths, keys: int) -> None:
 
 def main() -> int:
     parser = Parser("subscribe", __doc__)
-    parser.size("--subscribers", amount(1, 50_000, "subscribers"), "10k", "1k", "of one asyncio process")
-    parser.size("--keys", listed(amount(1, 50_000, "keys")), "1,10k", "1,1k", "that they divide")
-    parser.size("--events", amount(1, 10_000, "events"), "50", "10", "on each key")
+    parser.size("--subscribers", amount(1, 50_000, "subscribers"), "10k", "1k", "subscribers in one process")
+    parser.size("--keys", listed(amount(1, 50_000, "keys")), "1,10k", "1,1k", "keys that they divide")
+    parser.size("--events", amount(1, 10_000, "events"), "50", "10", "events on each key")
     return run_suite(parser, play)
 
 

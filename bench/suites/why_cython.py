@@ -2,9 +2,9 @@
 
     python bench/suites/why_cython.py [--count 100k] [--repeat 5] [--short] [--json FILE]
 
-All three fill records of the declared layout. The one in pure Python is as short as possible. It has an operation with
-its watch node, a key in a dict and the list of a bucket, but no redo slot, no replay and no quotas. Figures are medians
-of the runs, in ns for an operation.
+All three fill records of the declared layout. The version in pure Python is as short as possible. It has an operation
+with its watch node, a key in a dict and the list of a bucket, but no redo slot, no recovery and no quotas. Figures are
+medians of the runs, in ns for an operation.
 """
 
 from __future__ import annotations

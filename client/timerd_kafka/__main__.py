@@ -18,12 +18,12 @@ INTERRUPTED = 130
 CAPACITY_MIN, CAPACITY_MAX = 16, 1 << 24
 DESCRIPTION = """\
 A Kafka cluster on this machine, for tests and development. Its brokers are processes, and every
-wait of a client is a delayed operation of timerd's. It runs in the foreground until Ctrl-C.
+wait of a client is a delayed operation of timerd. It runs in the foreground until Ctrl-C.
 
   python -m timerd_kafka                       a cluster with a new directory, on port 9092
-  python -m timerd_kafka --data kafka-data     one that keeps its records
+  python -m timerd_kafka --data kafka-data     a cluster that keeps its records
   kafka-console-consumer.sh --bootstrap-server 127.0.0.1:9092 --topic orders --from-beginning
-  timerctl --instance kafka-9092 stats         what its requests wait for
+  timerctl --instance kafka-9092 stats         the waits of its requests
 """
 
 
@@ -34,35 +34,37 @@ def parser() -> argparse.ArgumentParser:
     )
     default = Settings(data=Path())
     made.add_argument(
-        "--data", type=directory, help="directory of records, offsets and topics (default: a new one, removed)"
+        "--data", type=directory, help="directory of records, offsets and topics (default: a temporary one)"
     )
     made.add_argument("--workers", type=int, default=default.workers, help="brokers (default: %(default)s)")
     made.add_argument("--replicas", type=int, help="replicas of a topic that names none (default: 3, workers at most)")
     made.add_argument("--partitions", type=int, default=1, help="partitions of a topic that names none (default: 1)")
     made.add_argument("--host", default=default.host, help="address to listen at (default: %(default)s)")
     made.add_argument("--port", type=int, default=default.port, help="bootstrap port; 0 = any (default: %(default)s)")
-    made.add_argument("--produce-quota", type=size, metavar="BYTES", help="a second, of each client id: 1MB, 512kB")
-    made.add_argument("--fetch-quota", type=size, metavar="BYTES", help="likewise, for what clients read")
-    made.add_argument("--no-auto-create", action="store_true", help="do not create topics that clients ask for")
-    made.add_argument("--initial-rebalance-delay", type=float, default=0.0, metavar="S", help="default: %(default)s")
-    made.add_argument("--instance", help="a timer daemon that runs (default: one of its own, kafka-PORT)")
     made.add_argument(
-        "--capacity", type=capacity, default=32_768, help="waits that its own daemon holds (default: %(default)s)"
+        "--produce-quota", type=size, metavar="BYTES", help="bytes a second that a client id may write, as 1MB"
     )
-    made.add_argument("--runtime-dir", help="directory of the timer daemon's sockets (default: as timerd's)")
-    made.add_argument("--json", action="store_true", help="say {bootstrap, instance, data} in a line when it serves")
+    made.add_argument("--fetch-quota", type=size, metavar="BYTES", help="bytes a second that a client id may read")
+    made.add_argument("--no-auto-create", action="store_true", help="do not create topics that clients ask for")
+    made.add_argument("--initial-rebalance-delay", type=float, default=0.0, metavar="S", help="(default: %(default)s)")
+    made.add_argument("--instance", help="a running timer daemon (default: a new one, kafka-PORT)")
+    made.add_argument(
+        "--capacity", type=capacity, default=32_768, help="waits that the new daemon holds (default: %(default)s)"
+    )
+    made.add_argument("--runtime-dir", help="directory of the timer daemon's sockets (default: timerd's default)")
+    made.add_argument("--json", action="store_true", help="print a line {bootstrap, instance, data} when it serves")
     made.add_argument("--commands", action="store_true", help="for tests: take commands from standard input")
     made.add_argument(
         "--log-level",
         default="warning",
         choices=("debug", "info", "warning", "error"),
-        help="info also says why a connection was closed (default: %(default)s)",
+        help="info also logs why a connection was closed (default: %(default)s)",
     )
     return made
 
 
 def directory(text: str) -> Path:
-    """A directory."""
+    """The directory of --data."""
     if not text:
         raise argparse.ArgumentTypeError("'' is no directory")
     return Path(text)

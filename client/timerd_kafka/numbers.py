@@ -1,4 +1,4 @@
-"""Integers in a mapped file: a store needs no system call, and is complete even if its process is killed."""
+"""Integers in a mapped file: a store needs no system call, and survives the end of its process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Numbers:
     def __init__(self, path: Path, count: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, count * 8)  # a hole would end the process when the disk is full
+            os.posix_fallocate(descriptor, 0, count * 8)  # with a hole in the file, a full disk would end the process
             self._map = mmap.mmap(descriptor, count * 8)
         finally:
             os.close(descriptor)

@@ -13,14 +13,14 @@ from pathlib import Path
 from timerd_client.operations import Quota
 from timerd_kafka.numbers import Numbers
 
-CLIENTS_MAX = 1_000  # client ids that a worker follows; beyond it, the id that was quiet for longest begins anew
+CLIENTS_MAX = 1_000  # client ids that a worker counts; if there are more, the one quiet for longest is forgotten
 
 
 class Quotas:
     """The quotas of one kind: for produced bytes, or for fetched bytes."""
 
     def __init__(self, directory: Path, rate: float | None, window: float, worker: int, workers: int) -> None:
-        """`rate` in bytes a second of each client id; None: no quota."""
+        """`rate` is in bytes a second, for each client id; None means no quota."""
         self._directory, self._rate, self._window = directory, rate, window
         self._worker, self._workers = worker, workers
         self._clients: OrderedDict[str, _Client] = OrderedDict()
@@ -28,7 +28,7 @@ class Quotas:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def record(self, client_id: str, size: int, now: float) -> float:
-        """Note a use of `size` bytes. Returns for how many seconds to throttle the client."""
+        """Note a use of `size` bytes. Returns the seconds for which to throttle the client."""
         if self._rate is None or not size:
             return 0.0
         client = self._clients.get(client_id)

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         "--journal", metavar="DIR", help="read this journal, and play nothing (the audit needs level events)"
     )
     run.add_argument("--ops", type=int, default=5_000_000, help="operations, played and planned (default: %(default)s)")
-    run.add_argument("--played", type=int, help=f"how many of these are played (default: {PLAYED:,} at most)")
+    run.add_argument("--played", type=int, help=f"number of played operations (default: {PLAYED:,} at most)")
     run.add_argument("--rate", type=float, default=10_000.0, help="operations a second (default: %(default)s)")
     run.add_argument("--profile", default="seed", help="seed (7.9 %% expire) or slow (half) (default: %(default)s)")
     run.add_argument("--seed", type=int, default=1, help="seed of the workload (default: %(default)s)")
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_out(out, given.journal)
         if not MEMORY.fullmatch(given.memory):
             raise InvalidValueError(f"--memory={given.memory!r}: give a size as 2g or 512m")
-        plan = given if given.journal is None else parser().parse_args(["run"])  # a journal is not played
+        plan = given if given.journal is None else parser().parse_args(["run"])  # not played
         options = Options(
             given.journal,
             plan.ops,
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.mkdir(parents=True, exist_ok=True)
         show("starting Spark, some 5 s")
         logging.basicConfig(filename=out / SPARK_LOG)
-        with errors_into(out / SPARK_LOG):  # the session's processes keep it
+        with errors_into(out / SPARK_LOG):  # the session's processes keep this file
             spark = local_session(given.cores, spark__driver__memory=given.memory, spark__log__level="ERROR")
         try:
             disagreements = pipeline.run(spark)

@@ -9,7 +9,7 @@ from typing import Final
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.host import quantity
 
-# Spark's names of timerd's units; each may have an s at its end.
+# Spark's names of timerd's units. Each may end with an s.
 WORDS: Final = {
     "nanosecond": "ns",
     "microsecond": "us",
@@ -23,7 +23,7 @@ _PART = re.compile(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 def duration_ns(what: str, given: str | float | timedelta) -> int:
-    """A duration in ns; a number is seconds. Raises InvalidValueError, which names the argument `what`."""
+    """A duration in ns; a number is in seconds. Raises InvalidValueError, which names the argument `what`."""
     ns = -1
     if isinstance(given, timedelta):
         ns = given // timedelta(microseconds=1) * 1_000
@@ -39,7 +39,7 @@ def duration_ns(what: str, given: str | float | timedelta) -> int:
 
 
 def _sum(text: str) -> int:
-    """The ns of all parts together; -1 if a part is not a duration."""
+    """The sum of all parts in ns; -1 if a part is not a duration."""
     total = at = 0
     while at < len(text):
         match = _PART.match(text, at)

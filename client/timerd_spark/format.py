@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
-PROVIDER = "provider"  # Spark adds it to the options of a new table
+PROVIDER = "provider"  # an option that Spark adds for a new table
 OPTIONS = "timerd.options"  # in the metadata of a table's columns
 
 
@@ -65,7 +65,7 @@ class TimerdDataSource(DataSource):
 
 
 def with_options(columns: Sequence[Column], options: Mapping[str, str]) -> StructType:
-    """The columns of a table. Their metadata has the options: Spark gives no options to the source of a table."""
+    """The columns of a table, with the options in their metadata: Spark gives the source of a table no options."""
     made = spark_schema(columns)
     for field in made.fields:
         field.metadata |= {OPTIONS: json.dumps(known_options(options, READ_OPTIONS))}

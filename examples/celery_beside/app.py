@@ -1,11 +1,11 @@
-"""Periodic work beside Celery: each time one of N workers sends the task. There is no beat process that could die.
+"""Periodic work beside Celery: one of N workers sends the task each time. There is no beat process that could die.
 
     celery -A app worker --pool=solo -n one@%h       # as many of these as you like
 
-The schedule lies at timerd's daemon. A worker that dies with a call has not acknowledged it, so another one gets that.
-The broker of this example, a folder, loses the task of a worker that dies; brokers that acknowledge may repeat one. So
-the sender waits until the task has said that it is done, and sends it again if it has not. The table has each report
-once, also if a task runs twice.
+timerd's daemon keeps the schedule. A worker that dies during a call has not acknowledged it, so another worker gets the
+call. The broker of this example is a folder. It loses the task of a worker that dies; a broker with acknowledgements
+may run a task twice. So the sender waits until the task reports that it is done, and sends the task again if no report
+comes. The table has each report once, even if its task runs twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     task_ignore_result=True,
 )
-client = td.Client(group="celery", name="celery")  # it connects at its first use, in each process anew
+client = td.Client(group="celery", name="celery")  # each process connects at its first use
 calls = td.Calls(group="celery")
 
 
@@ -60,14 +60,14 @@ report: Any = app.task(write_report, name="report")
 
 
 def is_written(due: str) -> bool:
-    """Whether that report is in the table."""
+    """Whether the report that was due then is in the table."""
     with database() as connection:
         return connection.execute("SELECT 1 FROM reports WHERE due = ?", (due,)).fetchone() is not None
 
 
 @calls.every("report", seconds=EVERY)
 def send_report(call: td.Call) -> None:
-    """The call of a schedule: in one worker at a time, and again in another one if that dies."""
+    """Handle a call of the schedule. One worker does this at a time; if it dies, another worker gets the call again."""
     assert call.due is not None, "a schedule says when its call was due"
     due = call.due.isoformat()
     while not is_written(due):
@@ -77,5 +77,5 @@ def send_report(call: td.Call) -> None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]  # Celery has no types
 def serve(**_: object) -> None:
-    """In each Celery worker. Handlers run in a thread of the client."""
+    """Serve calls in each Celery worker. Handlers run in a thread of the client."""
     client.serve(calls)

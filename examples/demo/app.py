@@ -1,7 +1,7 @@
 """Long polling over several worker processes, as a plain WSGI application for gunicorn.
 
-    GET  /poll/KEY?timeout=SECONDS   200 and what was posted, or 204 when nobody posted in time
-    POST /post/KEY                   200 and the number of polls that this post has answered
+    GET  /poll/KEY?timeout=SECONDS   200 with the posted message, or 204 when nobody posted in time
+    POST /post/KEY                   200 with the number of polls that this post has answered
 
 A poll waits in one worker, and its post may arrive at any other: timerd connects them. Every answer names the worker
 that sent it. A posted value names the worker that received the post.
@@ -20,12 +20,12 @@ import timerd as td
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
-# Made in gunicorn's master (--preload), on purpose: it connects at its first use, in each worker by itself.
+# Made in gunicorn's master (--preload), on purpose: each worker connects by itself, at its first use of the client.
 IN_MASTER = td.client()
 
 
 def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-    """The WSGI entry."""
+    """The WSGI entry point."""
     method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
     match (method, *path.strip("/").split("/")):
         case ("GET", "poll", key):

@@ -3,9 +3,9 @@
     python examples/demo/run.py [--quick]
 
 It starts a daemon in a runtime directory of its own and a gunicorn application (app.py). It opens hundreds of polls at
-once, and posts to some. It ends the daemon with SIGTERM while polls wait, and starts it again. It posts to others, and
-lets the rest time out. Then it runs `timerctl load` for a short time. The exit status is 0 only if the HTTP clients'
-counts are exactly those of `timerctl stats --json`.
+once, and answers some with posts. It ends the daemon with SIGTERM while polls wait, and starts it again. It answers
+more polls, and lets the rest time out. Then it runs `timerctl load` for a short time. The exit status is 0 only if the
+HTTP clients' counts are exactly those of `timerctl stats --json`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Plan(NamedTuple):
     after: int = 100
     early: int = 100
     late: int = 50
-    early_s: float = 4.0  # time-out of the early ones
+    early_s: float = 4.0  # time-out of the early polls
     late_s: float = 14.0
     load: str = "2s"  # how long the load test is
-    in_shared_memory: bool = True  # else it is a small file: tests that run at once share a small /dev/shm
+    in_shared_memory: bool = True  # else the arena is a small file: tests that run at once share a small /dev/shm
 
     @property
     def posts(self) -> int:
@@ -143,7 +143,7 @@ class Demo:
         self.listener.close()  # only gunicorn has the socket now: if it dies, polls fail instead of waiting for ever
 
     def close(self) -> bool:
-        """End everything. Returns whether nothing is left behind. A second Ctrl-C does not interrupt it."""
+        """End everything. Returns whether nothing is left behind. A second Ctrl-C does not interrupt this."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for name in reversed(list(self.processes)):
             self.stop(name)
@@ -169,7 +169,7 @@ class Demo:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True)
 
     def look(self) -> dict[str, Any]:
-        """The document of `timerctl stats --json`, but without a process for it; empty while there is no instance."""
+        """The document of `timerctl stats --json`, made in this process. Empty while there is no instance."""
         paths = InstancePaths(self.directory, INSTANCE_DEFAULT)
         try:
             with open_arena(paths) as reader:
@@ -178,7 +178,7 @@ class Demo:
             return {}
 
     def registered_and_expired(self) -> tuple[int, int]:
-        """How many polls were registered, and how many have expired, up to now."""
+        """The number of polls that were registered up to now, and how many of them have expired."""
         counters = self.look()["purgatories"]["default"]["counters"]
         return counters["registered"], counters["expired"]
 
@@ -235,7 +235,7 @@ class Demo:
 
 
 class Row(NamedTuple):
-    """A line of the summary: a count of the HTTP clients, and timerd's own."""
+    """A line of the summary: a count of the HTTP clients, and timerd's own count."""
 
     what: str
     counted: int
@@ -243,7 +243,7 @@ class Row(NamedTuple):
 
 
 def play(demo: Demo, plan: Plan, pool: ThreadPoolExecutor) -> list[Row]:
-    """The whole demo. Returns the summary."""
+    """Run the whole demo. Returns the summary."""
     demo.start_daemon()
     demo.say(f"daemon {demo.processes['timerd'].pid} is ready in {demo.directory}")
     demo.start_application()
@@ -257,7 +257,7 @@ def play(demo: Demo, plan: Plan, pool: ThreadPoolExecutor) -> list[Row]:
     posts = post(demo, pool, islice(numbers, plan.before))
     finish(posts)
     demo.say(f"{plan.before} posts have answered their polls")
-    # At least: on a slow machine some late ones have timed out, too.
+    # `>=`, because on a slow machine some of the late polls have timed out, too.
     demo.wait_for("time-outs", lambda: demo.registered_and_expired()[1] >= plan.early)
     demo.say(f"{plan.early} polls have timed out, as they should")
 

@@ -1,12 +1,13 @@
-"""Sessions that end by themselves after a time without a request: at that time, and not when somebody looks.
+"""Sessions that end after a time without a request: at that time, not when the next request finds them too old.
 
     POST /login?user=NAME   begins a session (a cookie)
-    POST /touch             200: it goes on from now; 410: it has ended
-    POST /logout            ends it
+    POST /touch             200: the session goes on from now; 410: the session has ended
+    POST /logout            ends the session
 
-Each session has a call at timerd's daemon, by the session's key. One worker of the group gets the call when it is due,
-also if the worker that has made it is dead by then. A session's last request is noted in the session. So a call that
-comes early, because the worker of that request died before it could put the call off, is put off by its handler.
+For each session timerd's daemon keeps a call, whose id is the session's key. One worker of the group gets the call when
+it is due, even if the worker that asked for the call is dead by then. The session notes the time of its last request.
+If the worker of that request died before it could postpone the call, the call comes too early; then the handler
+postpones it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ settings.configure(
 )
 from django.contrib.sessions.backends.file import SessionStore  # noqa: E402 - it reads the settings
 
-client = td.Client(group="sessions", name="sessions")  # it connects at its first use, in each worker anew
+client = td.Client(group="sessions", name="sessions")  # each worker connects at its first use
 calls = td.Calls(group="sessions")
 
 
@@ -60,7 +61,7 @@ def end(key: str, why: str) -> None:
 
 @calls.handler("end_session", retries=3)
 def end_session(call: td.Call) -> None:
-    """The time is over, or the last request came later than this call knows."""
+    """End the session, or postpone this call if the session's last request is too recent."""
     key = call.payload.decode()
     left_s = SessionStore(key).get("seen", 0.0) + SESSION_S - time.time()
     if left_s > 0:

@@ -1,6 +1,6 @@
 """Four workers, which load the application after their fork."""
 
-from timerd_client.web.gunicorn import *  # noqa: F403  # SIGTERM and SIGHUP answer what waits
+from timerd_client.web.gunicorn import *  # noqa: F403  # SIGTERM and SIGHUP answer the waiting requests
 
 wsgi_app = "app:application"
 workers = 4

@@ -1,10 +1,11 @@
 """Server-sent events over several workers: each stream has every message, once and in order.
 
     GET  /rooms/ROOM    a stream; after a break the browser names the last message that it has (Last-Event-ID)
-    POST /rooms/ROOM    {"id": ..., "text": ...}: 201, or 200 if there is a message of that id already
+    POST /rooms/ROOM    {"id": ..., "text": ...}: 201, or 200 if a message has this id already
 
-The messages are in SQLite. A subscription says when there are new ones, so a stream sleeps in between. It asks the
-database after each event, after a gap, and every 15 s. So the messages that it sends depend on the database alone.
+The messages are in SQLite. A subscription tells a stream when there are new messages, so the stream sleeps in between.
+A stream asks the database after each event, after a gap, and every 15 s. So the messages that it sends depend on the
+database alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DATABASE = os.environ.get("EVENTS_DATABASE", "events.sqlite")
 SILENT_S = float(os.environ.get("EVENTS_SILENT_S", "15"))
 
 app = FastAPI()
-client = aio.client()  # of the module: each worker has its own, which connects at its first use
+client = aio.client()  # each worker has its own, which connects at its first use
 
 
 class Message(BaseModel):
@@ -54,7 +55,7 @@ with database() as at_start:
 
 
 def messages(room: str, after: int) -> list[tuple[int, str, str]]:
-    """The number, id and text of a room's messages after that number, in order."""
+    """The messages of a room whose numbers are larger than `after`, in order: number, id and text."""
     with database() as connection:
         return connection.execute(
             "SELECT number, id, text FROM messages WHERE room = ? AND number > ? ORDER BY number LIMIT 100",
@@ -63,14 +64,14 @@ def messages(room: str, after: int) -> list[tuple[int, str, str]]:
 
 
 def store(room: str, message: Message) -> bool:
-    """Whether the message is a new one."""
+    """Store a message. Returns whether it is new."""
     with database() as connection:
         row = (room, message.id, message.text)
         return connection.execute("INSERT OR IGNORE INTO messages (room, id, text) VALUES (?, ?, ?)", row).rowcount > 0
 
 
 async def stream(room: str, last: int) -> AsyncIterator[str]:
-    """The stream that the browser reads. It subscribes before it queries, so it misses no message in between."""
+    """The stream that the browser reads. It subscribes before it asks the database, so it misses no message."""
     yield "retry: 1000\n\n"
     try:
         async with client.subscribe(f"room/{room}") as events:
@@ -81,7 +82,7 @@ async def stream(room: str, last: int) -> AsyncIterator[str]:
                         last = number
                 if await events.next(SILENT_S) is None:
                     yield ": alive\n\n"
-    except td.RequestEnded:  # the worker drains: the browser connects to another one at once
+    except td.RequestEnded:  # the worker drains: the browser connects to another worker at once
         yield "retry: 0\n\n"
 
 
@@ -92,9 +93,9 @@ async def read(room: str, last_event_id: Annotated[int, Header()] = 0) -> Stream
 
 @app.post("/rooms/{room}")
 async def post(room: str, message: Message) -> Response:
-    """First the row, then the event: a woken reader finds the row."""
+    """Store the row first, then fire the event: so a woken reader finds the row."""
     is_new = await asyncio.to_thread(store, room, message)
-    client.fire(f"room/{room}")  # also the second time: its first worker may have died before this line
+    client.fire(f"room/{room}")  # also for a repeated post: the worker of the first post may have died before this line
     return Response(status_code=201 if is_new else 200)
 
 

@@ -1,11 +1,11 @@
 """A chat over several workers: long polls that lose no message and show none twice.
 
-    GET  /rooms/ROOM?after=NUMBER   200 and the messages after that one, at once when there are any; 204 after 25 s
-    POST /rooms/ROOM                {"id": ..., "text": ...}: 201, or 200 if there is a message of that id already
+    GET  /rooms/ROOM?after=NUMBER   200 with the messages after NUMBER, as soon as there are any; 204 after 25 s
+    POST /rooms/ROOM                {"id": ..., "text": ...}: 201, or 200 if a message has this id already
 
-The messages are in SQLite, and timerd says that there are new ones: to any worker, from any worker. A poll names the
-last message that its reader has, so messages between two polls are in the next answer. A writer that got no answer
-posts again with the same id.
+The messages are in SQLite. timerd wakes the polls of all workers when any worker has stored a message. A poll names the
+last message that its reader has, so the next answer has the messages that came between two polls. A writer that got no
+answer posts again with the same id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ client = td.client()  # each worker has its own, which connects at its first use
 
 
 class Message(NamedTuple):
-    """A row. Its number is larger than those of all earlier messages."""
+    """A row. Its number is larger than the numbers of all earlier messages."""
 
     number: int
     id: str
@@ -50,7 +50,7 @@ with database() as at_start:
 
 
 def messages(room: str, after: int) -> list[Message]:
-    """The messages of a room after that number, in order."""
+    """The messages of a room whose numbers are larger than `after`, in order."""
     with database() as connection:
         rows = connection.execute(
             "SELECT number, id, text FROM messages WHERE room = ? AND number > ? ORDER BY number LIMIT 100",
@@ -61,7 +61,7 @@ def messages(room: str, after: int) -> list[Message]:
 
 @app.get("/rooms/<room>")
 def poll(room: str) -> tuple[Response, int]:
-    """While the daemon is lost, the database is asked at intervals."""
+    """Wait for messages. While the daemon is lost, this asks the database at intervals."""
     after = request.args.get("after", 0, int)
     found = client.wait_for(lambda: messages(room, after), f"room/{room}", timeout=POLL_S, unavailable="poll")
     return (jsonify([one._asdict() for one in found]), 200) if found else (Response(), 204)
@@ -69,13 +69,13 @@ def poll(room: str) -> tuple[Response, int]:
 
 @app.post("/rooms/<room>")
 def post(room: str) -> tuple[Response, int]:
-    """First the row, then the event: a woken reader finds the row."""
+    """Store the row first, then fire the event: so a woken reader finds the row."""
     message = request.get_json()
     with database() as connection:
         stored = connection.execute(
             "INSERT OR IGNORE INTO messages (room, id, text) VALUES (?, ?, ?)", (room, message["id"], message["text"])
         )
-    client.fire(f"room/{room}")  # also the second time: its first worker may have died before this line
+    client.fire(f"room/{room}")  # also for a repeated post: the worker of the first post may have died before this line
     return Response(), 201 if stored.rowcount else 200
 
 

@@ -1,15 +1,16 @@
 """A replicated log: each of three workers is a replica. A write is answered when two of them have it.
 
-    POST /log                         {"id": ..., "text": ...}: 201 and {"offset"}; 200 if that id is written already
-    GET  /log?offset=0&max_wait=25    {"records"} from that offset on, at once when there are any, else after max_wait
+    POST /log                         {"id": ..., "text": ...}: 201 and {"offset"}; 200 if a record has this id already
+    GET  /log?offset=0&max_wait=25    {"records"} from this offset on, as soon as there are any, else after max_wait
 
-Ask any worker. 503 and 504 say: try again, with the same id. A record that was answered with an offset stays at that
-offset, whichever workers are killed. Readers see records in order, and only those that two replicas have.
+Ask any worker. After 503 or 504 try again, with the same id. A record that was answered with an offset stays at that
+offset, whichever workers are killed. Readers see records in order, and only records that two replicas have.
 
-One replica is the leader, by a lock on a file, which ends with its process. The next leader takes over the longest of
-the logs that are left, so each log is always a beginning of one sequence. One of the three files may be lost. The
-followers fetch from the leader, as Kafka's do: the offset of a fetch shows the leader what the follower has. A follower
-proves itself by a secret that the leader has written to a file of the replicas.
+The leader is the replica that holds the lock on a file; the lock ends with the process. The next leader takes over the
+longest of the logs that are left. So there is one sequence of records, and each log is always the beginning of it. One
+of the three files may be lost. The followers fetch from the leader, as Kafka's followers do: the offset of a fetch
+shows the leader which records the follower has. A follower sends a secret, which the leader has written to a file that
+other users cannot read.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ WRITE_S = float(os.environ.get("LOG_WRITE_S", "5"))  # a write waits at most thi
 FETCH_S = 1.0  # a follower's fetch waits at most this long for records
 HTTP_S = WRITE_S + 5.0
 BATCH = 500  # records in an answer
-OFFSET_MAX = 2**53  # the largest that a reader may ask for
+OFFSET_MAX = 2**53  # the largest offset that a reader may ask for
 MAX_WAIT_S = 60.0
 SECRET = "X-Replica-Secret"  # a header
 NAMES = ("0", "1", "2")
@@ -59,12 +60,12 @@ class Log:
         self._path = DIRECTORY / f"replica-{name}.log"
         self._path.touch()
         self.lines = read_lines(name)
-        os.truncate(self._path, sum(map(len, self.lines)))  # without a line that a kill has cut
+        os.truncate(self._path, sum(map(len, self.lines)))  # remove a line that a kill has cut
         self.offsets = {json.loads(line)["id"]: offset for offset, line in enumerate(self.lines)}
         self._file = self._path.open("ab", buffering=0)
 
     def append(self, lines: list[bytes]) -> None:
-        """At the end. With the replica's lock held."""
+        """Append the lines. The caller holds the replica's lock."""
         self._file.write(b"".join(lines))
         for line in lines:
             self.offsets[json.loads(line)["id"]] = len(self.lines)
@@ -79,7 +80,7 @@ def read_lines(name: str) -> list[bytes]:
 
 
 class Replica:
-    """This worker's log; it leads, or follows the leader."""
+    """This worker's log. The worker leads, or follows the leader."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -88,7 +89,7 @@ class Replica:
         self.log = Log(self.name)
         self.leads = False
         self.secret = secrets.token_hex(16)
-        self.partition = ""  # of the leader's epoch: a watermark never sinks, and each epoch begins with its own
+        self.partition = ""  # named by the leader's epoch: a watermark never sinks, so each epoch needs a new one
         self.replicas = Replicas(client, NAMES, QUORUM)
         server = make_server("127.0.0.1", 0, app, threaded=True)  # for the other workers
         self.address = f"http://127.0.0.1:{server.server_port}"
@@ -96,14 +97,14 @@ class Replica:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _free_names(self) -> Any:
-        while True:  # the one before may not have ended yet
+        while True:  # the process that had the name before may not have ended yet
             for name in NAMES:
                 if self._take(f"replica-{name}.lock"):
                     yield name
             time.sleep(0.05)
 
     def _take(self, name: str) -> bool:
-        """Whether this process holds the lock now. It ends with the process."""
+        """Try to take a lock, which ends with the process. Returns whether this process holds it now."""
         file = (DIRECTORY / name).open("a")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +127,7 @@ class Replica:
                 time.sleep(0.2)
 
     def _follow(self) -> None:
-        """Fetch from the leader: this shows it the records that this replica has, and waits for more."""
+        """Fetch from the leader. The request shows the leader which records this replica has, and waits for more."""
         leader = leader_of()
         query = f"replica={self.name}&epoch={leader['epoch']}&offset={len(self.log.lines)}"
         asked = Request(f"{leader['address']}/replica?{query}", headers={SECRET: leader["secret"]})
@@ -136,16 +137,16 @@ class Replica:
             if leader_of()["epoch"] != leader["epoch"]:
                 return  # the next leader has counted this replica's records
             self.log.append(lines)
-        client.fire(f"log/replica/{self.name}")  # waiting readers of this replica look
+        client.fire(f"log/replica/{self.name}")  # waiting readers of this replica look again
 
     def _lead(self) -> None:
-        """Take over the longest log, and have a quorum take it over before anybody writes."""
+        """Take over the longest log, and wait until a quorum has it too, before anybody writes."""
         with epoch_lock():
             log = leader_of()["log"] if LEADER.exists() else secrets.token_hex(8)
-            epoch = secrets.token_hex(8)  # no watermark of the daemon's is of an earlier epoch, or of a lost log
+            epoch = secrets.token_hex(8)  # new, so that no old watermark of the daemon is taken for this epoch's
             draft = LEADER.with_suffix(".draft")
             draft.unlink(missing_ok=True)
-            draft.touch(mode=0o600)  # it has a secret
+            draft.touch(mode=0o600)  # the file has a secret
             draft.write_text(json.dumps({"address": self.address, "log": log, "epoch": epoch, "secret": self.secret}))
             draft.replace(LEADER)
         with self.lock:
@@ -155,9 +156,9 @@ class Replica:
         self.leads = self.replicated(len(self.log.lines)) if self.log.lines else True
 
     def replicated(self, end: int) -> bool:
-        """Wait until a quorum has the log up to this offset; False after WRITE_S."""
+        """Wait until a quorum has the log up to this offset. Returns False if no quorum has it within WRITE_S."""
         self.replicas.acknowledge(self.partition, self.name, end)
-        client.fire(self.partition)  # the fetches of followers look
+        client.fire(self.partition)  # waiting fetches of followers look again
         answers: list[Mapping[str, Part]] = []
         wait = DelayedProduce({self.partition: Appended(end, end)}, self.replicas, answers.append)
         wait.watch(client, timeout=WRITE_S).settled(HTTP_S)
@@ -168,19 +169,19 @@ class Replica:
 
 
 def leader_of() -> dict[str, Any]:
-    """Where the leader is, its epoch and secret, and which log it is."""
+    """The leader's address, epoch and secret, and the id of the log."""
     found: dict[str, Any] = json.loads(LEADER.read_text())
     return found
 
 
 def committed_key() -> str:
-    """The watermark of the log: the number of records on a quorum. FileNotFoundError: there was no leader yet."""
+    """The log's watermark: the number of records on a quorum. FileNotFoundError if there was no leader yet."""
     return f"log/{leader_of()['log']}/committed"
 
 
 @contextmanager
 def epoch_lock() -> Iterator[None]:
-    """While it is held no epoch begins."""
+    """Hold the lock of the epochs: no epoch begins in the meantime."""
     with (DIRECTORY / "epoch.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -191,7 +192,7 @@ def try_again(status: int) -> tuple[Response, int]:
 
 
 def in_range(name: str, value: Any, most: Any) -> Any:
-    """The value of an argument, which is 0 at least."""
+    """The value of an argument. The answer is 400 if it is not in 0 to `most`."""
     if not 0 <= value <= most:
         abort(400, f"{name}={value}: 0 to {most}")
     return value
@@ -202,11 +203,11 @@ replica = Replica()
 
 @app.post("/log")
 def write() -> tuple[Response, int]:
-    """The leader appends, and waits for a quorum. Another replica asks the leader."""
+    """The leader appends, and waits for a quorum. Any other replica asks the leader."""
     if not replica.leads:
         try:
             leader = leader_of()["address"]
-            if leader == replica.address:  # it has just become the leader, and has no quorum yet
+            if leader == replica.address:  # this replica has just become the leader, and has no quorum yet
                 return try_again(503)
             asked = Request(f"{leader}/log", request.get_data(), {"Content-Type": "application/json"})
             with urlopen(asked, timeout=HTTP_S) as answer:
@@ -231,7 +232,7 @@ def write() -> tuple[Response, int]:
 
 @app.get("/log")
 def read() -> Response | tuple[Response, int]:
-    """From this worker's replica, as far as a quorum has it."""
+    """Read from this worker's replica, but only records that a quorum has."""
     try:
         key = committed_key()
     except FileNotFoundError:
@@ -254,7 +255,7 @@ def read() -> Response | tuple[Response, int]:
 
 @app.get("/replica")
 def fetch() -> tuple[Response, int]:
-    """A follower has the log up to this offset, and asks for more."""
+    """Answer a follower, which has the log up to `offset`, and asks for more."""
     if not hmac.compare_digest(request.headers.get(SECRET, "").encode(), replica.secret.encode()):
         abort(403, "this route is for replicas")
     epoch, name = (request.args.get(what, "") for what in ("epoch", "replica"))

@@ -1,4 +1,4 @@
-"""Three workers. Each is a replica. A fourth one would find no free number."""
+"""Three workers. Each is a replica. A fourth worker would find no free number."""
 
 from timerd_client.web.gunicorn import *  # noqa: F403  # SIGTERM and SIGHUP answer the open polls
 

@@ -1,20 +1,21 @@
 """A group of workers that shares twelve shards of jobs, by Kafka's group protocol. This is the group's coordinator.
 
-    POST /jobs       {"id", "key", "text"}: 201, or 200 if there is a job of that id already
+    POST /jobs       {"id", "key", "text"}: 201, or 200 if a job has this id already
 
     POST /join       {"member"}: {"error", "generation", "members", "shards"}, when all known members have joined
-    POST /sync       {"member", "generation", "assignment"}: {"error", "shards"}, when the leader has assigned them
+    POST /sync       {"member", "generation", "assignment"}: {"error", "shards"}, when the leader has assigned them all
     POST /heartbeat  {"member", "generation"}: {"error"}
-    POST /poll       {"member", "generation", "shards"}: {"jobs"}, at once when there are any, else after a while
+    POST /poll       {"member", "generation", "shards"}: {"jobs"}, as soon as there are any, else after a while
     POST /commit     {"member", "generation", "job", "result"}: {"error"}
     POST /leave      {"member"}: {"error"}
 
-worker.py is a member. Jobs of one key are in one shard. Each job is done exactly once, and those of a shard in order. A
-job may be begun twice, but it has one result: a commit names its generation, and one transaction stores the result only
-if no later generation has begun, and the shard is this member's in it. So the table decides, also if a member or the
-coordinator was killed or stopped. A member that got no answer asks again.
+worker.py is a member. Jobs with the same key are in one shard. Each job is done exactly once, and the jobs of a shard
+are done in order. A job may be begun twice, but it has one result: a commit names its generation, and is refused if a
+later generation has begun, or if the shard belongs to another member in this generation. One transaction checks this
+and stores the result. So the table decides, even if a member or the coordinator was killed or stopped. A member that
+got no answer asks again.
 
-The list of members is in memory alone. A restarted coordinator knows no member, and all members join it anew.
+The list of members is in memory alone. A restarted coordinator knows no member, so all members join again.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ with database() as at_start:
 
 
 def begin_generation() -> int:
-    """From now on no result of an earlier generation is stored."""
+    """Begin the next generation. From now on no result of an earlier generation is stored. Returns its number."""
     with database() as connection:
         return int(connection.execute("INSERT INTO generations DEFAULT VALUES").lastrowid or 0)
 
 
 def store_owners(generation: int, assignment: Mapping[str, Sequence[int]]) -> None:
-    """All shards of a generation, or none."""
+    """Store the owners of all shards of a generation, or of none."""
     rows = [(generation, shard, member) for member, shards in assignment.items() for shard in shards]
     with database() as connection, connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -95,7 +96,7 @@ def open_jobs(shards: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def store_result(commit: Mapping[str, Any]) -> bool:
-    """Whether the job has the result of this member and generation. A commit that comes again changes nothing."""
+    """Store a result, if this member may. Returns whether the job has it. A commit that comes again changes nothing."""
     with database() as connection:
         connection.execute(
             "UPDATE jobs SET result = :result, member = :member, generation = :generation"
@@ -111,13 +112,13 @@ def store_result(commit: Mapping[str, Any]) -> bool:
 
 
 class Coordinator:
-    """The members of the group. When one comes or goes, all join again, and the next generation begins."""
+    """The members of the group. When a member comes or goes, all join again, and the next generation begins."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._sessions: dict[str, DelayedHeartbeat] = {}  # of the known members
         self._generation = 0
-        self._joined: list[str] = []  # of the generation, in a rebalance of the next one; the leader is the first
+        self._joined: list[str] = []  # members of this generation; in a rebalance, of the next. The first leads
         self._assignment: Mapping[str, Sequence[int]] | None = None  # None: the leader has not decided yet
         self._synced: set[str] = set()  # the members that have got their shards
         self._rebalances = False
@@ -162,14 +163,14 @@ class Coordinator:
             return {"error": Errors.NONE, "shards": self._assignment.get(member, [])}
 
     def heartbeat(self, member: str, generation: int) -> Errors:
-        """The member lives."""
+        """Note that the member lives. Returns what `check` returns."""
         with self._lock:
             if member in self._sessions:
                 self._sessions[member].heartbeat()
             return self.check(member, generation)
 
     def check(self, member: str, generation: int) -> Errors:
-        """Whether the member may go on with its work; if not, it joins again."""
+        """Errors.NONE if the member may go on with its work; otherwise the reason why it must join again."""
         with self._lock:
             if member not in self._sessions:
                 return Errors.UNKNOWN_MEMBER_ID
@@ -178,14 +179,14 @@ class Coordinator:
             return Errors.REBALANCE_IN_PROGRESS if self._rebalances else Errors.NONE
 
     def leave(self, *members: str) -> None:
-        """Remove these members. The others share their shards."""
+        """Remove these members. The other members share the removed members' shards."""
         with self._lock:
             left = [self._sessions.pop(member) for member in members if member in self._sessions]
             for session in left:
                 session.leave()
             if self._rebalances:
                 self._joined = [member for member in self._joined if member in self._sessions]
-                client.fire(JOIN)  # it may be that only these were waited for
+                client.fire(JOIN)  # perhaps the rebalance waited only for these members
             elif left:
                 self._prepare_rebalance()
 
@@ -197,7 +198,7 @@ class Coordinator:
         if not self._rebalances:
             self._rebalances, self._joined = True, []
         delay = 0.0 if self._sessions else INITIAL_S
-        self._overdue = 0.0  # if this is not done to the end, the next member that joins does it anew
+        self._overdue = 0.0  # if an error ends this method, the next member that joins begins the rebalance again
         for session in self._sessions.values():
             session.heartbeat()
         for member in members:
@@ -206,10 +207,10 @@ class Coordinator:
             GROUP, lambda: list(self._sessions), lambda: list(self._joined), self._begin, initial_delay=delay
         ).watch(client, timeout=REBALANCE_S)
         self._overdue = time.monotonic() + WAIT_S
-        client.fire_many([JOIN, SYNC])  # those who wait for jobs, or for an assignment, learn of it at once
+        client.fire_many([JOIN, SYNC])  # wakes the members that wait for jobs or for an assignment
 
     def _add(self, member: str) -> None:
-        """The member has joined. While it waits for the others it sends no heartbeats."""
+        """Add a member that has joined. It sends no heartbeats while it waits for the others."""
         session = self._sessions.get(member)
         if session is None or not session.is_alive:
             session = DelayedHeartbeat(client, GROUP, member, SESSION_S, lambda: self._expired(member))
@@ -239,10 +240,10 @@ class Coordinator:
             client.fire(JOIN)
 
     def _expired(self, member: str) -> None:
-        """The member has sent no heartbeat for a session timeout."""
+        """Remove a member that has sent no heartbeat for a session timeout."""
         with self._lock:
             session = self._sessions.get(member)
-            if session is not None and not session.is_alive:  # else it has joined anew
+            if session is not None and not session.is_alive:  # otherwise it has joined again
                 self.leave(member)
 
 
@@ -269,7 +270,7 @@ def are_shards(value: Any) -> bool:
 
 
 def is_assignment(value: Any) -> bool:
-    """Each shard is one member's at most."""
+    """Whether it is an object of lists of shards, in which each shard belongs to at most one member."""
     if not isinstance(value, dict) or not all(map(are_shards, value.values())):
         return False
     shards = [shard for own in value.values() for shard in own]
@@ -286,7 +287,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def asked(*names: str) -> dict[str, Any]:
-    """These fields of the request, which has no others. 400 says which is wrong."""
+    """The fields of the request. The answer is 400 if a field is wrong or missing, or if the request has others."""
     body = request.get_json()
     if not isinstance(body, dict) or set(body) != set(names):
         abort(400, f"the body is an object with {', '.join(names)}")
@@ -299,14 +300,14 @@ def asked(*names: str) -> dict[str, Any]:
 
 @app.post("/jobs")
 def add_job() -> tuple[Response, int]:
-    """First the row, then the event: a woken member finds the row."""
+    """Store the row first, then fire the event: so a woken member finds the row."""
     job = asked("id", "key", "text")
     shard = zlib.crc32(job["key"].encode()) % SHARDS
     with database() as connection:
         stored = connection.execute(
             "INSERT OR IGNORE INTO jobs (id, shard, text) VALUES (?, ?, ?)", (job["id"], shard, job["text"])
         )
-    client.fire(f"jobs/{shard}")  # also the second time: the first time the process may have died before this line
+    client.fire(f"jobs/{shard}")  # also for a repeated post: the first time, the process may have died before this
     return Response(), 201 if stored.rowcount else 200
 
 
@@ -327,7 +328,7 @@ def heartbeat() -> Response:
 
 @app.post("/poll")
 def jobs() -> Response:
-    """A rebalance ends the wait, too."""
+    """Wait for jobs. A rebalance ends the wait, too."""
     poll = asked("member", "generation", "shards")
 
     def jobs_or_error() -> list[tuple[int, str]] | Errors:
@@ -340,7 +341,7 @@ def jobs() -> Response:
 
 @app.post("/commit")
 def commit() -> Response:
-    """Also of a member that the coordinator does not know, because it was just started: its generation goes on."""
+    """Store a result, even if a restarted coordinator does not know the member: its generation goes on."""
     return jsonify(
         error=Errors.NONE if store_result(asked("member", "generation", "job", "result")) else Errors.ILLEGAL_GENERATION
     )

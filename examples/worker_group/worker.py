@@ -2,8 +2,9 @@
 
     python worker.py NAME [http://127.0.0.1:8000]
 
-Each worker has a NAME of its own. All that it asks may be asked again. So while the coordinator is away, it asks until
-there is an answer. After SIGTERM its shards go to the others at once, and after SIGKILL when its session has ended.
+Each worker has a NAME of its own. Every request may be repeated, so while the coordinator is away, a worker repeats its
+request until an answer comes. After SIGTERM the worker's shards go to the others at once, and after SIGKILL when its
+session has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from timerd_client.operations import Errors
 JOB_S = float(os.environ.get("WORKER_JOB_S", "0.1"))
 PATIENCE_S = float(os.environ.get("WORKER_PATIENCE_S", "120"))  # longer than a rebalance
 RETRY_S = 0.2
-NO_ANSWER = (OSError, http.client.HTTPException)  # a status that is no success included
+NO_ANSWER = (OSError, http.client.HTTPException)  # OSError includes answers with a status of 400 or more
 
 logger = logging.getLogger("worker")
 
@@ -49,18 +50,18 @@ class Worker:
         self._shards: list[int] = []
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Do jobs until the process ends."""
         try:
             while True:
                 if self.join():
                     while self.ask("heartbeat", generation=self._generation)["error"] == Errors.NONE:
                         self.do_jobs()
         finally:
-            with contextlib.suppress(*NO_ANSWER):  # without it, its session ends by itself
+            with contextlib.suppress(*NO_ANSWER):  # without this request, the session ends by itself
                 self.post("leave")
 
     def join(self) -> bool:
-        """Whether it has its shards. If not, another rebalance has begun."""
+        """Join the group. Returns whether this worker has its shards. If not, another rebalance has begun."""
         joined = self.ask("join")
         if joined["error"]:
             return False
@@ -75,14 +76,14 @@ class Worker:
         return True
 
     def do_jobs(self) -> None:
-        """Some jobs, in order. A commit that is refused ends it: the shard is another worker's."""
+        """Do some jobs, in order, until a commit is refused, which means that the shard is another worker's."""
         for job, text in self.ask("poll", generation=self._generation, shards=self._shards)["jobs"]:
             if self.ask("commit", generation=self._generation, job=job, result=work(text))["error"]:
                 logger.info("%s is too late with job %d in generation %d", self._name, job, self._generation)
                 return
 
     def ask(self, what: str, **more: Any) -> Any:
-        """The coordinator's answer, however long it is away."""
+        """Repeat a request until the coordinator answers, however long it is away."""
         while True:
             try:
                 return self.post(what, **more)
@@ -91,7 +92,7 @@ class Worker:
                 time.sleep(RETRY_S)
 
     def post(self, what: str, **more: Any) -> Any:
-        """Ask once."""
+        """Send a request once. Returns the answer."""
         body = json.dumps({"member": self._name, **more}).encode()
         asked = Request(f"{self._url}/{what}", body, {"Content-Type": "application/json"})
         with urlopen(asked, timeout=PATIENCE_S) as answer:

@@ -1,4 +1,4 @@
-"""Faults at length, at a tiny size: what they say, and that a process that dies is found."""
+"""The suites soak, fuzz and storm at a tiny size: their figures, and that a process that dies is found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 200
 
 
 def play(name: str, *arguments: str, directory: Path) -> tuple[int, dict[str, Any]]:
-    """Run a suite; its exit status and document."""
+    """Run a suite. Returns its exit status and its document."""
     file = directory / f"{name}.json"
     command = [sys.executable, str(BENCH / "suites" / f"{name}.py"), f"--json={file}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)

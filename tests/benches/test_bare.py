@@ -1,4 +1,4 @@
-"""The core's lists in a bare loop, the floor that bench/suites/rivals.py measures: they do what a dumb model does."""
+"""The core's lists in a bare loop, which bench/suites/rivals.py measures, behave like a simple model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def names(numbers: list[int]) -> bytes:
 def test_the_bare_wheel_behaves_like_a_dict(seed: int) -> None:
     choose = random.Random(seed)
     bare = Bare(400, 12, 0, bytearray(Bare.size(400)))
-    deadline_of: dict[int, int] = {}  # of what is pending
+    deadline_of: dict[int, int] = {}  # of each pending operation
     handle_of: dict[int, int] = {}
     number = now_ms = 0
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""The benches: each suite at a tiny size, what they refuse, what Ctrl-C leaves, and a report from results alone."""
+"""The benches: each suite at a tiny size, refused arguments, Ctrl-C, and a report made from results alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMEOUT_S = 120
 PAGE_OF_DELIVERIES = (ROOT / "docs" / "deliveries.md").read_text()
 FIGURE = re.compile(r"^\| (\d+) \| ([\d.]+) s \| ([\d.]+) s \| ([\d.]+) s \|$", re.MULTILINE)
 PRINTED = re.compile(r"^ *(\d+) +([\d.]+) +([\d.]+) +([\d.]+) *$", re.MULTILINE)
-JITTER = 0.02  # the backoffs are drawn
+JITTER = 0.02  # relative; the backoffs are random
 FIELDS = {"suite", "about", "command", "machine", "started", "seconds", "short", "partial", "seed", "tables", "checks"}
 MACHINE = {
     "cpu", "cores", "memory_bytes", "huge_pages", "kernel", "python", "libzmq", "pyzmq", "compiler", "commit",
@@ -47,7 +47,7 @@ def bench(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def left_in(directory: Path) -> list[str]:
-    """Files that a suite has left there, beside its results, and its processes, which have TMPDIR there."""
+    """Files other than results that a suite has left in this directory, and processes whose TMPDIR it is."""
     ours = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -59,7 +59,7 @@ def left_in(directory: Path) -> list[str]:
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Runs a program of the benches in this process, and gives its status."""
+    """A function that runs a program of the benches in this process, and returns its status."""
 
     def run(name: str, *arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
@@ -71,7 +71,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
-    """A directory in which a suite makes whatever it makes."""
+    """The directory in which a suite makes all its files."""
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     return runtime_dir
 
@@ -157,7 +157,7 @@ def test_a_senseless_argument_is_refused_with_value_limit_and_remedy(
 
 
 def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place: Path) -> None:
-    """A /dev/shm as small as a container's, say; here the load test refuses a rate."""
+    """A small /dev/shm, as in a container, can cause such a refusal. Here the load test refuses a rate."""
     result = place / "result.json"
     program = (
         "import sys; from bench.lib import loads; from bench.suites import ladder;"
@@ -185,7 +185,7 @@ def test_an_alternative_that_is_not_installed_says_how_to_install_it(
 
 
 def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way forgets an event that nobody waits for yet: all that expire because of it count, and no others."""
+    """Each way forgets an event that no operation waits for yet. Only operations that expire because of this count."""
     from bench.rivals.alternative.trial import unheard
 
     ms, none = 1_000_000, array("q")
@@ -199,20 +199,20 @@ def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: p
         plan(workload), sent_ns, returned_ns, state, told, none, none, none, delivered_ns, 14 * ms, 3, none, {},
         Usage(0, 0), "",
     )  # fmt: skip
-    # 0 completed, so the events of 1 and 3, fired before its own, were handled. The event of 2 was fired later.
+    # 0 completed, so the events of 1 and 3, fired before the event of 0, were handled. The event of 2 was fired later.
     events = Events(none, array("I", [1, 3, 0, 2]), array("I"))
     at_ns = array("q", [20 * ms, 21 * ms, 25 * ms, 30 * ms])
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 2
     # An event that was fired before register() returned does not count.
     at_ns[0] = 11 * ms
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 1
-    # The outcome of 0 was delivered after the deadlines: perhaps the events were late.
+    # Now the outcome of 0 is delivered after the deadlines: perhaps the events were late.
     delivered_ns[0] = 214 * ms
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 0
 
 
 def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
-    """Start a suite, interrupt it a moment after a line with `after`; its status, and the rest of its output."""
+    """Start a suite, and interrupt it just after a line with `after`. Returns its status and the rest of its output."""
     process = subprocess.Popen(
         [sys.executable, str(BENCH / "suites" / f"{name}.py"), *arguments],
         stdout=subprocess.PIPE,
@@ -235,7 +235,7 @@ def test_ctrl_c_ends_all_suites_and_keeps_the_rows_so_far(place: Path) -> None:
     assert status == 130, err
     assert json.loads((place / "why_cython.json").read_text())["partial"] is True
     assert "what there was" in err and not left_in(place)
-    assert sorted(path.name for path in place.iterdir()) == ["why_cython.json"], "the second suite was begun"
+    assert sorted(path.name for path in place.iterdir()) == ["why_cython.json"], "the second suite must not begin"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_all_suites_and_keeps_the_rows_so_far(place: Path) -> None:
 def test_ctrl_c_keeps_the_rows_so_far_and_leaves_no_files(
     name: str, arguments: tuple[str, ...], after: str, place: Path
 ) -> None:
-    """In the middle of the second of two steps, with daemons and other processes under way."""
+    """The suite is interrupted in the second of two steps, while daemons and other processes run."""
     result = place / "result.json"
     status, err = interrupted(name, *arguments, f"--json={result}", after=after)
     assert status == 130, err
@@ -289,7 +289,7 @@ def test_the_committed_report_follows_from_the_committed_results(call: Callable[
 
 
 def write_document(directory: Path, suite: str, tables: dict[str, Any], **machine: str) -> dict[str, Any]:
-    """Write a document as that suite would, on a machine with these facts."""
+    """Write a document as this suite would, on a machine with these facts."""
     where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
     where |= machine
     document = {
@@ -323,7 +323,7 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Calla
 
 
 def report_of(directory: Path, call: Callable[..., int]) -> str:
-    """The report that the documents there give."""
+    """The report that is made from the documents in this directory."""
     assert call("lib.report", f"--results={directory}", f"--out={directory / 'R.md'}") == 0
     return (directory / "R.md").read_text()
 
@@ -340,7 +340,7 @@ def test_the_first_page_has_three_keys_then_the_quiet_machine_then_the_numbers_t
     first, rest = report_of(tmp_path, call).split("## Numbers to reach")
     assert "| 3 | bulk | low | zeromq | 500,000 | - | 499,000 |" in first and "| 1 | bulk |" not in first
     assert "| Kafka's own purgatory (JVM, warm) | 414,000 to 460,000 | 4.0 to 5.1 us |" in first
-    assert "| seqpacket | - | 61.0 | 254 |" in first and "| 77.0 |" not in first, "the section has what is left out"
+    assert "| seqpacket | - | 61.0 | 254 |" in first and "| 77.0 |" not in first, "it leaves columns out"
     order = ["## Three keys", "`python bench/suites/ladder.py`, machine A", "### Kafka's own", "## A quiet machine"]
     assert sorted(order, key=first.index) == order
     assert (
@@ -396,7 +396,7 @@ def test_a_report_that_is_stale_or_lacks_a_plot_is_refused(
     assert call("lib.report", *given, "--check") == 1
     assert call("lib.report", *given) == 0
     (tmp_path / "plots").mkdir(exist_ok=True)
-    for name in ("ladder-reached", "ladder-cpu"):  # where there is no matplotlib, they are not made
+    for name in ("ladder-reached", "ladder-cpu"):  # without matplotlib the report makes no plots
         (tmp_path / "plots" / f"{name}.svg").touch()
     assert call("lib.report", *given, "--check") == 0
     (tmp_path / "plots" / "ladder-cpu.svg").unlink()
@@ -411,7 +411,7 @@ def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.
     plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
     row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "transport": "unix"}
     rows = [row | {"rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
-    rows.append(row | {"pending": 1_000_000, "rate": 10, "cpu_us": 20.0})  # the plot has those that were alone
+    rows.append(row | {"pending": 1_000_000, "rate": 10, "cpu_us": 20.0})  # not plotted: others are pending
     lines = points(plot, {"ladder": {"tables": {"points": rows}}})
     assert lines == {"3 keys, bulk, low, unix": ([10, 100, 1000], [9.0, 4.5, 3.0])}
     for name in ("one.svg", "two.svg"):

@@ -1,4 +1,4 @@
-"""The bench of the client: registrations with several keys, and what a pending one keeps in memory."""
+"""The bench of the client: registrations with several keys, and the memory of a pending registration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_memory_is_that_of_pending_registrations_without_and_with_their_keys(cal
     done = subprocess.run([sys.executable, *MEMORY, call, "3", "30000"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    # Each keeps some bytes at least; three names and their tuple take some 260.
+    # Each registration keeps at least some bytes. Three names and their tuple take about 260 bytes.
     assert 20 < found["without_keys"] < found["with_keys"] - 150 < 2_000, found
 
 

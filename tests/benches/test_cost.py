@@ -1,4 +1,4 @@
-"""The cost model: it finds the terms that made its figures, and none below zero."""
+"""The cost model: the fit finds the terms from which its figures were made, and no term below zero."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.suites.cost import FITTED, PREDICTED, Spent, Terms, fit
 
 @pytest.fixture
 def spent() -> dict[object, Spent]:
-    """Frames and wake-ups of an operation by run, roughly as measured, with a CPU that is still 0."""
+    """For each run the frames and wake-ups of an operation, roughly as measured. The CPU time is still 0."""
     dice = random.Random(1)
     return {
         load: Spent(0.0, dice.uniform(3e3, 12e3) / load.rate, dice.uniform(4e3, 17e3) / load.rate)

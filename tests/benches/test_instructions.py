@@ -1,4 +1,4 @@
-"""The bench `instructions`: which costs of a callgrind file are the core's own, and what is said without valgrind."""
+"""The bench `instructions`: which costs in a callgrind file are the core's own, and the error without valgrind."""
 
 from __future__ import annotations
 

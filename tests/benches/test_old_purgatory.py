@@ -1,6 +1,6 @@
-"""The purgatory that the suite `article` runs beside the core: it does what the original did, and a dumb model.
+"""The old purgatory that the suite `article` runs beside the core behaves like Kafka's first one, and like a model.
 
-Codes in comments are those of tests/core/test_kafka.py.
+Comments have the codes of tests/core/test_kafka.py, such as P1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = tuple(b"key%d" % number for number in range(5))
 
 
 def command(keys: Sequence[bytes], timeout_ns: int, payload: bytes = b"") -> bytes:
-    """A registration as the wire has it."""
+    """The bytes of a registration on the wire."""
     names = b"".join(bytes((len(key), KeyKind.EVENT)) + key for key in keys)
     size = size_of(RegisterCommand) + len(names) + len(payload)
     fixed = struct_of(RegisterCommand).pack(
@@ -54,7 +54,7 @@ def test_a_completed_operation_stays_in_the_queue_and_on_every_list() -> None:
     assert (old.watched, old.delayed) == (6, 3)  # P3
     assert old.complete(1, 10 * MS) and not old.complete(1, 11 * MS)  # O1
     assert (old.watched, old.delayed, old.settled) == (6, 3, 1)
-    assert old.check_and_complete(KEYS[1], 20 * MS) == 0  # P2: dead ones are dropped, and not counted
+    assert old.check_and_complete(KEYS[1], 20 * MS) == 0  # P2: completed ones are dropped, and not counted
     assert (old.watched, old.delayed) == (5, 3)
 
 
@@ -88,20 +88,20 @@ def test_lists_and_the_queue_are_purged_at_their_limits() -> None:  # P5, in its
     old.register(command(KEYS[:3], 100 * MS), 0, 50 * MS)
     old.complete(0, 1 * MS)
     old.reap(2 * MS)
-    assert (old.watched, old.delayed) == (3, 1), "both are short of the interval"
+    assert (old.watched, old.delayed) == (3, 1), "both numbers are below the interval"
     old.register(command(KEYS[:1], 100 * MS), 2 * MS, 50 * MS)
     old.reap(3 * MS)
-    assert (old.watched, old.delayed) == (1, 2), "four watched, and one of them left"
+    assert (old.watched, old.delayed) == (1, 2), "there were four watchers, and the purge left one"
     assert old.counters()["list_purges"] == 1 and old.counters()["watchers_visited"] == 4
     for _ in range(2):
         old.register(command(KEYS[:1], 100 * MS), 3 * MS, 50 * MS)
     old.reap(4 * MS)
-    assert (old.watched, old.delayed) == (3, 3), "four delayed, and one of them was complete"
+    assert (old.watched, old.delayed) == (3, 3), "four operations were delayed, and one of them was complete"
     assert old.counters()["queue_purges"] == 1 and old.counters()["waiting_visited"] == 4
 
 
 def test_a_purge_runs_even_without_anything_to_purge() -> None:
-    """The defect that the article names: many pending ones, and the lists are walked each time."""
+    """The defect that the article names: with many pending operations, the lists are walked at each turn."""
     old = purgatory(purge_interval=10)
     for _ in range(20):
         old.register(command(KEYS[:1], 100 * MS), 0, 50 * MS)
@@ -118,7 +118,7 @@ def test_without_purges_settled_operations_stay_queued_until_due_and_listed_for_
         old.complete(number, 1 * MS)
     old.reap(200 * MS)
     assert (old.delayed, old.watched) == (0, 30)
-    assert old.in_use() == (10, 30, 20), "payloads of two blocks, too"
+    assert old.in_use() == (10, 30, 20), "each payload takes two blocks"
     for key in KEYS[:3]:
         old.check_and_complete(key, 201 * MS)
     assert old.watched == 0 and old.in_use() == (0, 0, 0)
@@ -129,7 +129,7 @@ def test_operations_beyond_the_capacity_are_refused_and_counted() -> None:
     assert [old.register(command(KEYS[:1], 10 * MS), 0, 5 * MS) for _ in range(3)] == [PENDING, PENDING, REFUSED]
     assert old.refused == 1 and old.registered == 3 and not old.complete(2, 1)
     old.complete(0, 1)
-    assert old.register(command(KEYS[:1], 10 * MS), 1) == REFUSED, "a completed one takes its record until it is purged"
+    assert old.register(command(KEYS[:1], 10 * MS), 1) == REFUSED, "a completed one keeps its record until a purge"
     old.check_and_complete(KEYS[0], 2)
     old.reap(20 * MS)
     assert old.register(command(KEYS[:1], 10 * MS), 20 * MS) == PENDING
@@ -164,7 +164,7 @@ class Entry(NamedTuple):
 
 
 class Model:
-    """The same in lists that are searched."""
+    """A simple model of the purgatory: lists, which it searches."""
 
     def __init__(self, purge_interval: int) -> None:
         self.purge_interval = purge_interval
@@ -236,7 +236,7 @@ def test_it_behaves_like_a_simple_model(purge_interval: int, seed: int) -> None:
         match rng.randrange(10):
             case 0 | 1 | 2 | 3:
                 keys = tuple(rng.sample(KEYS, rng.randint(1, 3)))
-                # All deadlines differ: the order of equal ones is nobody's promise.
+                # All deadlines differ, because the order of operations with equal deadlines is not defined.
                 timeout, delay = rng.randrange(MS, 60 * MS), rng.choice([0, rng.randrange(1, 80 * MS)])
                 if any(entry.deadline_ns == now_ns + timeout for entry in model.entries):
                     continue
@@ -263,7 +263,7 @@ def test_it_behaves_like_a_simple_model(purge_interval: int, seed: int) -> None:
 
 @pytest.fixture
 def threads() -> Iterator[list[threading.Thread]]:
-    """Threads that the test starts; they are waited for."""
+    """Threads that the test starts. The fixture waits for their end."""
     started: list[threading.Thread] = []
     yield started
     for thread in started:
@@ -275,7 +275,7 @@ def threads() -> Iterator[list[threading.Thread]]:
 def test_three_threads_settle_every_request_once(
     purge_interval: int, seed: int, threads: list[threading.Thread]
 ) -> None:
-    """A third expires at 20 ms, completions and expiries race for another, and purges run all the while."""
+    """A third of the requests expires at 20 ms. For others completions and expiries race. Purges run all the time."""
     rng = random.Random(seed)
     count, timeout_ns = 6_000, 20 * MS
     due = array("q", sorted(rng.randrange(60 * MS) for _ in range(count)))
@@ -316,4 +316,4 @@ def test_three_threads_settle_every_request_once(
         old.check_and_complete(key, time.monotonic_ns())
     while old.delayed:
         old.reap(time.monotonic_ns() + 1_000 * MS)
-    assert old.in_use() == (0, 0, 0), "and nothing is left of them"
+    assert old.in_use() == (0, 0, 0), "all records are free again"

@@ -1,4 +1,4 @@
-"""More than the daemon can do, for some seconds: bench/suites/overload.py holds its bounds, in its short form."""
+"""For some seconds the daemon gets more work than it can do: the bounds of bench/suites/overload.py hold."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from support.real.trees import ROOT
 
 BENCH = ROOT / "bench/suites/overload.py"
 TIMEOUT_S = 120
-TURN_CPU_MS_MAX, GROWN_MB_MAX = 20, 64  # the gate's
-SLACK = 5  # tests share a machine that is busy without them
+TURN_CPU_MS_MAX, GROWN_MB_MAX = 20, 64  # the bounds of the suite's gate
+SLACK = 5  # the machine is busy even without these tests
 
 
 @pytest.mark.parametrize(("flood", "seconds"), [("commands", 2), pytest.param("commands", 6, marks=pytest.mark.long)])
@@ -33,8 +33,9 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     assert found.exists(), done.stdout
     run = json.loads(found.read_text())
     failed = {name for name, check in run["checks"].items() if not check["held"]}
-    # `offered` compares two rates, measured one after the other, and a busy machine changes between them (1.2 and 2.7
-    # were seen where 3 is usual). That more was offered than fits is seen below: the transport held senders back.
+    # `offered` compares two rates that are measured one after the other, and a busy machine changes in between (their
+    # ratio is usually 3, but was 1.2 and 2.7 in some runs). Another check below shows that the load was too high: the
+    # transport held senders back.
     assert run["checks"] and failed <= {"offered"}, done.stdout
     assert done.returncode == bool(failed), done.stdout
     (flooded,), (memory,) = run["tables"]["flood"], run["tables"]["private_bytes"]
@@ -65,7 +66,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
 def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
     attack: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
-    """The gate's first half. Its second half is the bystander's times, which a busy machine spoils."""
+    """Checks the first half of the gate. The second half is the bystander's times, which a busy machine spoils."""
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     found = runtime_dir / "found.json"
     command = [sys.executable, str(BENCH), f"--flood={attack}", f"--seconds={seconds}", "--runs=1", f"--json={found}"]
@@ -85,7 +86,7 @@ def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
 def test_a_daemon_is_there_after_an_attack_and_serves_a_bystander(
     attack: str, restarts: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
-    """`locks` kills the daemon, and holds all files that a neighbour may hold. `connections-limit` opens too many."""
+    """`locks` kills the daemon, and locks all files that a neighbour may lock. `connections-limit` opens too many."""
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     found = runtime_dir / "found.json"
     command = [sys.executable, str(BENCH), f"--flood={attack}", "--seconds=3", "--runs=1", f"--json={found}"]
@@ -93,7 +94,7 @@ def test_a_daemon_is_there_after_an_attack_and_serves_a_bystander(
     assert found.exists(), done.stdout
     tables = json.loads(found.read_text())["tables"]
     (gate,) = tables["gate"]
-    # A run of which too much was stolen is repeated: the last one counts.
+    # A run in which too much CPU time was stolen is repeated: the last run counts.
     peace, war = ([run for run in tables["runs"] if run["attacked"] is attacked][-1] for attacked in (False, True))
     assert gate["acts"] > 0 and war["rounds"] > 0, done.stdout
     assert (peace["restarts"], war["wrong"], war["alive"]) == (0, "", True), done.stdout

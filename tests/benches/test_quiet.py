@@ -1,4 +1,4 @@
-"""The bench of a quiet machine: its hub over the real core passes on each outcome, and missing rivals are named."""
+"""The bench of a quiet machine: its hub over the real core passes each outcome on, and missing rivals are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rivals of the core at a tiny size: they keep and end the timers they are given, and missing ones are named."""
+"""The rivals of the core at a tiny size: they keep and end their timers, and missing rivals are named."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_rival_that_is_not_installed_or_does_not_fit_is_named_with_the_remedy(
     assert told is not None and told.startswith("not run: it needs ") and told.endswith(" are available")
 
 
-def test_beside_many_timers_only_those_are_repeated_that_take_little_time() -> None:
+def test_beside_many_timers_only_quick_contestants_are_repeated() -> None:
     repeated = {name for name, contestant in CONTESTANTS.items() if repeats_all(contestant, MANY)}
     assert repeated == {TIMERD, "wheel of 20", "bare"}
     assert all(repeats_all(contestant, MANY // 10) for contestant in CONTESTANTS.values())

@@ -1,4 +1,4 @@
-"""The rooms of bench/: imports go one way, from what is shared to what runs all, and never in a circle."""
+"""The rooms of bench/: a room imports only rooms below it in LEVEL, and no import goes in a circle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of many who wait at once: each loop and each poll gets its own event, and faults are counted."""
+"""The bench of many waits at once: each loop and each poll gets its own event, and faults are counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_each_poll_gets_each_of_its_events_once(transport: Transport) -> None:
     assert wrong == 0 and 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"]
 
 
-def test_a_lost_event_and_one_that_came_twice_are_counted() -> None:
+def test_a_lost_event_and_a_repeated_event_are_counted() -> None:
     assert missing([(0, 5), (1, 5), (2, 5)], 3) == 0
     assert missing([(0, 5), (2, 5)], 3) == 1
     assert missing([(0, 5), (1, 5), (1, 5), (2, 5)], 3) == 1

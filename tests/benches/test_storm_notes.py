@@ -1,4 +1,4 @@
-"""Faults that the suite `storm` finds in notes of calls and in records of children. All of them are made up here."""
+"""Faults that the suite `storm` finds in notes of calls and in records of children. The notes here are made up."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ def child(directory: Path, said: str = "", verb: str = "fire") -> Child:
     return found
 
 
-def test_a_child_is_excused_only_if_it_has_said_so_while_the_daemon_was_away(tmp_path: Path) -> None:
+def test_a_lost_act_of_a_child_is_no_fault_if_the_child_reported_it_while_the_daemon_was_away(tmp_path: Path) -> None:
     found = child(tmp_path)
     assert not judge_children([found], {"child/1-2"}, []).faults
-    assert "the journal has nothing of it" in judge_children([found], set(), []).faults[0]
+    assert "the journal has no row of its act" in judge_children([found], set(), []).faults[0]
     said = "the process ends, and 1 command to instance 'default' is lost: no timerd\n"
     lost = child(tmp_path, said + "all that follows to 'default' is lost as well\n")
     assert lost.lost and not lost.else_said
     assert not judge_children([lost], set(), [(lost.acted - 1, lost.acted + 1)]).faults
-    assert "the daemon was there" in judge_children([lost], set(), [(lost.acted - 2, lost.acted - 1)]).faults[0]
+    assert "the daemon was running" in judge_children([lost], set(), [(lost.acted - 2, lost.acted - 1)]).faults[0]
     assert "ValueError" in judge_children([child(tmp_path, "ValueError\n")], {"child/1-2"}, []).faults[0]
 
 

@@ -1,4 +1,4 @@
-"""The numbers to reach, and the ladder's series: each target finds its figure, or none if it was not measured."""
+"""The numbers to reach, and the ladder's series: a target finds its figure in results, or None if not measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ M = 1_000_000
 
 
 def reached(suite: str, table: str, rows: list[Row]) -> dict[Target, float]:
-    """The targets that these rows have figures of, in their order."""
+    """The targets for which these rows have figures, in the order of TARGETS."""
     found = {target: target.reached({suite: {"tables": {table: rows}}}) for target in TARGETS}
     return {target: figure for target, figure in found.items() if figure is not None}
 
@@ -35,7 +35,7 @@ def test_targets_of_three_keys_come_first() -> None:
     assert three == sorted(three, reverse=True) and 20 < sum(three) < len(three)
 
 
-def test_the_highest_rate_counts_that_was_sustained_with_three_keys() -> None:
+def test_the_highest_sustained_rate_with_three_keys_counts() -> None:
     row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "transport": "zeromq"}
     rows = [
         row | {"rate": 300_000, "sustained": True},
@@ -47,8 +47,8 @@ def test_the_highest_rate_counts_that_was_sustained_with_three_keys() -> None:
     ]
     assert list(reached("ladder", "points", rows).values()) == [600_000]
     rows = [row | {"rate": 300_000, "sustained": False}]
-    assert list(reached("ladder", "points", rows).values()) == [0], "it was measured"
-    del rows[0]["keys"]  # as results were written before
+    assert list(reached("ladder", "points", rows).values()) == [0], "0 and not None, because it was measured"
+    del rows[0]["keys"]  # as in older results
     assert not reached("ladder", "points", rows)
 
 
@@ -67,7 +67,7 @@ def test_the_core_is_compared_with_the_bare_loop_of_the_same_run() -> None:
     found = reached("rivals", "recent_on_huge_pages", [core, bare])
     assert list(found.values()) == [1.15, 1.4] and [*map(Target.held, found, found.values())] == [True, False]
     assert not reached("rivals", "recent_on_huge_pages", [core, bare | {"pending": 10_000}])
-    assert not reached("rivals", "recent", [core, bare]), "the goals are of pages of 2 MiB"
+    assert not reached("rivals", "recent", [core, bare]), "the goals are for pages of 2 MiB"
 
 
 def test_three_keys_are_compared_with_one_of_the_same_call_and_stage() -> None:

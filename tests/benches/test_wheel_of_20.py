@@ -1,6 +1,6 @@
-"""The article's timing wheels, which the suite `rivals` measures: they do what Kafka's do, and a dumb model.
+"""The article's timing wheels, which the suite `rivals` measures, behave like Kafka's wheels and a simple model.
 
-Codes in comments are those of tests/core/test_kafka.py.
+Comments have the codes of tests/core/test_kafka.py, such as T2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def wheel(capacity: int = 1_000, now_ms: int = 0) -> WheelOf20:
 
 
 def run_all(w: WheelOf20) -> list[tuple[int, int]]:
-    """(time, handle) of all that expires, by going from bucket to bucket."""
+    """The (time, handle) of all tasks that expire, going from bucket to bucket."""
     told = []
     while (at := w.next_ms) is not None:
         told += [(at, handle) for handle in w.advance(at)]
@@ -56,7 +56,7 @@ def test_every_task_runs_once_at_its_time_whatever_its_wheel() -> None:  # T4, W
     told = run_all(w)
     assert Counter(handle for _, handle in told) == Counter(handles)
     assert all(at == due[handle] for handle, at in ((handle, at) for at, handle in told))
-    assert w.pending == 0 and w.wheels == 7, "20^7 ms are the first that reach 10^9"
+    assert w.pending == 0 and w.wheels == 7, "20^7 ms is the first power that reaches 10^9 ms"
     assert w.counters()["reinserted"] > 0
 
 

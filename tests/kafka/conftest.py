@@ -16,7 +16,7 @@ from timerd_kafka.testing import KafkaCluster
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[KafkaCluster]:
-    """Shared: a test takes topics and groups of its own, and kills nothing."""
+    """The cluster that tests share. A test uses topics and groups of its own, and kills nothing."""
     with KafkaCluster(["--workers", "4"]) as made:
         yield made
 

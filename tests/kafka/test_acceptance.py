@@ -12,8 +12,9 @@ import pytest
 
 from support.real.trees import ROOT
 
-# Bounds of time, which a busy machine may miss: a member with a session of two seconds must get to its heartbeats
-# meanwhile. And claims about quotas, which need clients that are faster than their quota. The full form holds them.
+# A busy machine may break these claims. Most are bounds of time: for example, a member with a session of two seconds
+# must be able to send its heartbeats. Claims about quotas need clients that are faster than their quota. The full form
+# checks all of them.
 TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leaving_member", "slow_rejoiner"}
 TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
 TIMED |= {"all_answered", "producers_go_on", "works_again_in_time", "members_stay"}

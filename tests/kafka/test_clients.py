@@ -1,4 +1,4 @@
-"""Clients that this project did not write, as they are: kafka-python, aiokafka and confluent-kafka."""
+"""Unmodified clients that this project did not write: kafka-python, aiokafka and confluent-kafka."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_each_record_is_consumed_once_whoever_has_produced_it(
     assert sorted(found) == sorted(VALUES)
     end = time.monotonic() + PATIENCE_S
     while any(cluster.purgatories()[name]["pending"] for name in ("produce", "fetch", "heartbeat", "rebalance")):
-        assert time.monotonic() < end, "the clients have left, and something waits"
+        assert time.monotonic() < end, "the clients have left, and something still waits"
         time.sleep(0.05)
 
 

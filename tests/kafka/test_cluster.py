@@ -1,4 +1,4 @@
-"""The processes of a cluster: how they start, end, are killed, and what is left on the disk."""
+"""The processes of a cluster: how they start, end and are killed, and what they leave on the disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOIN_GROUP, REBALANCE_S = 11, 1.0
 def eventually(condition) -> None:  # type: ignore[no-untyped-def]
     end = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < end, "it did not come to that"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)
 
 
@@ -167,7 +167,7 @@ def test_a_directory_that_cannot_be_written_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_it_ends_quietly_and_removes_its_directory(name: signal.Signals, tmp_path: Path) -> None:
+def test_a_cluster_ends_quietly_and_removes_its_directory(name: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "timerd_kafka", "--port", "0", "--workers", "2", "--capacity", "4096"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -176,7 +176,7 @@ def test_it_ends_quietly_and_removes_its_directory(name: signal.Signals, tmp_pat
     assert process.stdout is not None
     assert "2 brokers at" in process.stdout.readline()
     with contextlib.suppress(ProcessLookupError):
-        while process.poll() is None:  # again and again, as an impatient user does
+        while process.poll() is None:  # send the signal again and again, as an impatient user does
             os.killpg(process.pid, name)
             time.sleep(0.001)
     assert process.communicate(timeout=PATIENCE_S)[1] == "" and process.returncode == 0
@@ -186,7 +186,7 @@ def test_it_ends_quietly_and_removes_its_directory(name: signal.Signals, tmp_pat
 def test_a_cluster_that_ends_right_after_its_daemon_leaves_no_arena() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         shared = [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
-        for _ in range(2):  # the second time it is started again half a second later: it had just begun
+        for _ in range(2):  # after the second kill it restarts only half a second later, because it was new
             cluster.kill_daemon()
     assert shared and not [path for path in shared if path.exists()]
 
@@ -195,7 +195,7 @@ def test_a_cluster_ends_with_its_test_and_leaves_no_process() -> None:
     cluster = KafkaCluster().start()
     pids = cluster.pids().values()
     assert cluster._process is not None
-    cluster._process.kill()  # not even its supervisor can say goodbye
+    cluster._process.kill()  # so that the supervisor cannot end its processes
     eventually(lambda: not any(runs(pid) for pid in list(pids)[:3]))
     cluster.close()
     assert not any(runs(pid) for pid in pids), "not even its daemon"
@@ -341,9 +341,9 @@ def test_an_id_of_a_producer_is_not_given_from_a_block_that_could_not_be_written
 def test_a_quota_counts_what_a_client_id_uses_at_all_workers(tmp_path: Path) -> None:
     one, other = (Quotas(tmp_path, 1_000.0, 1.0, worker, 2) for worker in range(2))
     assert one.record("a", 600, now=0.0) == 0.0
-    assert other.record("b", 900, now=0.0) == 0.0, "another client has its own"
+    assert other.record("b", 900, now=0.0) == 0.0, "another client id has a quota of its own"
     assert other.record("a", 600, now=0.0) == 0.0
-    assert one.record("a", 600, now=0.0) == pytest.approx(0.8), "1,800 of the 1,000 that may be used at once"
+    assert one.record("a", 600, now=0.0) == pytest.approx(0.8), "1,800 bytes are used, and 1,000 may be used at once"
     assert other.record("a", 100, now=1.0) == 0.0
     assert Quotas(tmp_path / "none", None, 1.0, 0, 2).record("a", 10**9, now=0.0) == 0.0
     assert not (tmp_path / "none").exists()
@@ -358,7 +358,7 @@ def test_quotas_of_many_client_ids_leave_a_bounded_number_of_files(
     for number in range(10):
         one.record(str(number), 1, now=0.0)
     assert len(list(tmp_path.iterdir())) == 3
-    assert other.record("0", 1_000, now=0.0) == pytest.approx(0.6, abs=0.01), "it goes on with what it has"
+    assert other.record("0", 1_000, now=0.0) == pytest.approx(0.6, abs=0.01), "it still counts its own 600"
 
 
 def test_a_throttle_time_begins_with_its_answer_and_mutes_that_connection_alone(tmp_path: Path) -> None:
@@ -368,11 +368,11 @@ def test_a_throttle_time_begins_with_its_answer_and_mutes_that_connection_alone(
             address = raw.leaders(topic)[0]
         with RawKafka(address, "greedy") as greedy, RawKafka(address, "other") as other:
             begun = time.monotonic()
-            for number in range(4):  # 40 kB, which a follower copies: that is no use of a client
+            for number in range(4):  # 40 kB; a follower copies them, which does not count as a client's use
                 sent = greedy.produce(topic, {0: batch([b"%d" % number * 10_000])}, acks=-1)[0]
                 assert sent.error_code == ErrorCode.none
             assert time.monotonic() - begun < 1.0
-            asked = time.monotonic()  # the throttle time begins when the answer is sent: after this, and before it came
+            asked = time.monotonic()  # the throttle time begins when the answer is sent: between `asked` and `came`
             answer = greedy.ask(FETCH, 12, **fetch_fields(topic, {0: 0}, 0.0))
             came, throttle = time.monotonic(), answer.throttle_time.total_seconds()
             assert 0.9 <= throttle <= 1.1, "40 kB where 20 kB may be used at once"
@@ -389,7 +389,7 @@ def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_pat
         with RawKafka(cluster.bootstrap) as raw:
             address = raw.leaders(topic)[0]
         with RawKafka(address) as greedy:
-            for _ in range(3):  # each of them is answered when the throttle time of the one before is over
+            for _ in range(3):  # each is answered when the throttle time of the request before it is over
                 greedy.produce(topic, {0: batch([b"x" * 9_000])}, acks=1)
             begun = time.monotonic()
             cluster.kill_daemon(signal.SIGSTOP)
@@ -411,17 +411,17 @@ def test_a_join_while_the_timer_daemon_is_stopped_gets_an_error_to_try_again(tmp
         cluster.kill_daemon(signal.SIGSTOP)
         try:
             begun = time.monotonic()
-            refused = join(second)  # it waits for the other one, which does not join again
+            refused = join(second)  # it waits for the first member, which does not join again
             assert refused.error_code == ErrorCode.coordinator_load_in_progress
             assert time.monotonic() - begun < REBALANCE_S + 3.0
         finally:
             cluster.kill_daemon(signal.SIGCONT)
         again = join(second)
-        assert again.error_code == ErrorCode.none and again.leader == again.member_id, "the other one is gone"
+        assert again.error_code == ErrorCode.none and again.leader == again.member_id, "the first member is gone"
 
 
 def join(raw: RawKafka) -> Any:
-    """Join a group (version 3: a member needs no id before)."""
+    """Join a group. In version 3 a new member needs no id."""
     module = Question(JOIN_GROUP, 3).module
     return raw.ask(
         JOIN_GROUP,

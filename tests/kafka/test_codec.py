@@ -1,4 +1,4 @@
-"""Frames: sound ones pass, others are refused before they cost memory."""
+"""Frames: valid frames pass, and others are refused before they cost memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = [(key, version) for key, (name, _) in APIS.items() for version in versions
 
 
 def some(kind: Any, rng: random.Random) -> Any:
-    """An object of kio's with something in each of its fields."""
+    """An object of the library kio with a random value in each of its fields."""
     return kind(**{field.name: some_field(field, rng) for field in fields(kind)})
 
 
@@ -76,7 +76,7 @@ def frames(rng: random.Random) -> Iterator[tuple[Api, bytearray]]:
 
 
 def test_damaged_frames_are_read_or_refused_and_cost_no_memory(rng: random.Random) -> None:
-    """Many of these state arrays of billions of elements: without the guard kio ends the process."""
+    """Many of these frames state arrays of billions of elements. Without the check, kio would end the process."""
     tracemalloc.start()
     refused = 0
     for _, (api, frame) in zip(range(1_500), frames(rng), strict=False):
@@ -116,7 +116,7 @@ def test_an_array_that_cannot_be_in_its_frame_is_refused(version: int) -> None:
     ("version", "null"), [(0, b"\xff\xff\xff\xff"), (1, b"\xff\xff\xff\xfe"), (1, b"\xff\xff\xff\xff")]
 )
 def test_an_array_is_null_only_where_it_may_be(version: int, null: bytes) -> None:
-    """The topics of Metadata may be null since v1. For kio any array may be, and modules would fail later."""
+    """The topics of Metadata may be null since v1. kio takes null for any array, and the broker would fail later."""
     frame = struct.pack(">hhih", 3, version, 1, -1) + null
     if (version, null) == (1, b"\xff" * 4):
         assert api_of(3, version).read(frame).body.topics is None
@@ -132,7 +132,7 @@ def test_more_elements_than_any_client_sends_are_refused() -> None:
 
 
 def test_bytes_behind_a_request_are_ignored(rng: random.Random) -> None:
-    body, frame = frame_of(3, 13, rng)  # as librdkafka's, which asks for all topics
+    body, frame = frame_of(3, 13, rng)  # librdkafka sends such a frame when it asks for all topics
     assert api_of(3, 13).read(frame + b"\0\0\0").body == body
 
 

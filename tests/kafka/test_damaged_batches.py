@@ -1,4 +1,4 @@
-"""Record batches that are damaged, or lie about sizes and times: their cost is bounded, and the broker answers."""
+"""Record batches that are damaged, or state wrong sizes and times: their cost is bounded, and the broker answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ except Unreadable as error:
 def stating(
     records: bytes, *, codec: int = 0, count: int = 1, base_timestamp: int = 0, max_timestamp: int = 0
 ) -> bytes:
-    """A batch whose header states what it likes, with a right check sum."""
+    """A batch whose header states the given values, true or not, with a right check sum."""
     size = HEADER.size - 12 + len(records)
     header = (0, size, 0, 2, 0, codec, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
     made = bytearray(HEADER.pack(*header) + records)
@@ -77,7 +77,7 @@ def add(partition: Partition, data: bytes) -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one for each batch that is decompressed."""
+    """A list that grows by one for each batch that is decompressed."""
     calls, really = list[int](), times.decompressed
 
     def counted(codec: int, data: bytes, *more: Work) -> bytes | memoryview:
@@ -144,7 +144,7 @@ def test_blocks_of_snappy_java_are_read_until_the_room_is_full() -> None:
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_each_codec_is_read_and_none_beyond_the_room(codec: int) -> None:
+def test_each_codec_is_read_but_not_beyond_the_limit_of_decompressed_bytes(codec: int) -> None:
     whole = record(b"a", 0) + record(b"b", 1, 7)
     assert list(records_of(stating(packed(codec, whole), codec=codec, count=2), Work())) == [(0, 0), (1, 7)]
     larger = record(bytes(DECOMPRESSED_MAX), 0)
@@ -162,8 +162,8 @@ def test_batches_that_lie_about_their_times_are_decompressed_twice_at_most(
     add(partitions[1], batch([b"a", b"b"], timestamps=[0, 2**60]))
     work = Work()
     timestamp, offset = look(partitions[0], 2**59, work)
-    assert timestamp == 2**59 and 0 < offset <= 2, "the first batch that it did not look into"
-    assert look(partitions[1], 2**59, work) == (2**59, 0), "it had no work left for another partition"
+    assert timestamp == 2**59 and 0 < offset <= 2, "the first batch that it did not decompress"
+    assert look(partitions[1], 2**59, work) == (2**59, 0), "no work was left for another partition"
     assert len(opened) <= 2
     assert look(partitions[1], 2**59, Work()) == (2**60, 1)
 
@@ -206,7 +206,7 @@ def test_a_batch_of_tiny_blocks_and_of_tiny_members_costs_little() -> None:
     tiny = xerial(*[packed(SNAPPY, b"x")] * (RECORDS_MAX + 1))
     with pytest.raises(Unreadable, match="too much"):
         list(records_of(stating(tiny, codec=SNAPPY), Work()))
-    whole = packed(GZIP, record(b"a", 0)) + packed(GZIP, b"") * 50_000  # no client writes a second member
+    whole = packed(GZIP, record(b"a", 0)) + packed(GZIP, b"") * 50_000  # clients write only one member
     assert list(records_of(stating(whole, codec=GZIP), Work())) == [(0, 0)]
 
 
@@ -220,7 +220,7 @@ def test_a_batch_of_tiny_blocks_and_of_tiny_members_costs_little() -> None:
     ],
     ids=["a late time", "an early time", "an offset behind the batch", "an offset before it"],
 )
-def test_times_and_offsets_that_cannot_be_are_answered_with_the_batch(
+def test_impossible_times_and_offsets_are_answered_with_the_start_of_the_batch(
     cluster: KafkaCluster, raw: RawKafka, records: bytes, base_timestamp: int
 ) -> None:
     topic = cluster.topic(replicas=1)

@@ -1,4 +1,4 @@
-"""Followers: one partition of a leader does not hold up the others. And what a stopped broker does to a test."""
+"""Followers: one partition of a leader does not hold up the others. Also: calls of a test while a broker is stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET = "secret"
 def eventually(condition: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < end, "it did not come to that"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.01)
 
 
@@ -43,7 +43,7 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 class Looking:
-    """As much of Waits as a fetch needs: it looks every millisecond."""
+    """Stands in for Waits, as far as a fetch needs it: it tries to complete the fetch every millisecond."""
 
     async def until(self, _: str, timeout: float, make: Callable[[Callable[..., Any]], DelayedFetch]) -> None:
         loop = asyncio.get_running_loop()
@@ -56,10 +56,10 @@ class Looking:
 
 
 class Pair:
-    """Broker 0, which leads partitions, and the followers of broker 1. `asked` has the partitions of each fetch."""
+    """Broker 0, which leads partitions, and broker 1, which follows. `asked` has the partitions of each fetch."""
 
     def __init__(self, directory: Path, partitions: int) -> None:
-        """`partitions` that broker 0 leads."""
+        """`partitions` is the number of partitions that broker 0 leads."""
         catalog = Catalog(directory)
         catalog.create({"orders": (2 * partitions, 2, {})})
         catalog.refresh()
@@ -116,7 +116,7 @@ def append(leader: Partition, data: bytes) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A batch: an answer of Fetch has room for four of its size, and a partition in it for one."""
+    """A batch. An answer of Fetch has room for four batches of its size, and each partition in the answer for one."""
     one = batch([b"x" * 100])
     monkeypatch.setattr(follower, "BYTES", 4 * len(one))
     monkeypatch.setattr(follower, "PARTITION_BYTES", len(one), raising=False)
@@ -133,7 +133,7 @@ def test_partitions_that_catch_up_take_turns(tmp_path: Path, small: bytes) -> No
     pair.before = lambda: ends.append([one.end_offset for one in pair.copies])
     pair.run(lambda: pair.copied(*range(11)))
     assert ends[3][-1] == 1, "three answers have the first batch of each of the 11"
-    assert all(max(now[:-1]) - min(now[:-1]) <= 1 for now in ends), "none is further than the others"
+    assert all(max(now[:-1]) - min(now[:-1]) <= 1 for now in ends), "no partition is two batches ahead of another"
     assert [one.log.path.read_bytes() for one in pair.copies] == [one.log.path.read_bytes() for one in pair.leads]
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_partition_is_left_out_for_a_second_and_slows_no_other(tmp_pat
             await pair.copied(0)
         assert asyncio.get_running_loop().time() - begun < 0.9, "20 pauses of 50 ms would be a second"
         assert times_asked(pair, damaged) == 1
-        assert len(pair.asked) <= 2 * 20 + 3, "a fetch for the records, and one for the watermark"
+        assert len(pair.asked) <= 2 * 20 + 3, "a fetch for the records, and a fetch for the watermark"
         damaged.log.is_damaged = False
         await pair.copied(1)
         assert asyncio.get_running_loop().time() - begun > 0.9
@@ -291,7 +291,7 @@ def test_a_call_names_a_broker_that_does_not_answer_and_the_next_one_has_its_own
             with pytest.raises(KafkaClusterError, match=r"state: broker 1 does not answer within .*SIGCONT"):
                 cluster.state()
             assert time.monotonic() - begun < 9.0
-            assert "daemon" in cluster.pids(), "what asks no broker is answered meanwhile"
+            assert "daemon" in cluster.pids(), "calls that ask no broker are answered meanwhile"
         finally:
             cluster.kill(1, signal.SIGCONT)
         assert "daemon" in cluster.pids()
@@ -299,7 +299,7 @@ def test_a_call_names_a_broker_that_does_not_answer_and_the_next_one_has_its_own
         assert cluster.leader(topic) in range(3)
 
 
-def test_a_late_answer_is_not_that_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_answer_is_not_taken_for_the_answer_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     with KafkaCluster() as cluster:
         cluster.kill(1, signal.SIGSTOP)
         try:

@@ -32,7 +32,7 @@ class Connection:
 
 
 async def ask(broker: Broker, name: str, version: int, /, **fields: Any) -> Any:
-    """Ask an API as a client does, through the bytes of the request and of the answer. Unknown fields are left out."""
+    """Ask an API as a client does, through the bytes of the request and the answer. Leaves out fields that it lacks."""
     question, api = Question(KEYS[name], version), api_of(KEYS[name], version)
     names = {one.name for one in dataclasses.fields(question.request)}
     frame = question.write(5, "tester", question.request(**{k: v for k, v in fields.items() if k in names}))
@@ -43,7 +43,7 @@ async def ask(broker: Broker, name: str, version: int, /, **fields: Any) -> Any:
 
 
 def part(api: str, version: int, kind: str, /, **fields: Any) -> Any:
-    """A part of a request."""
+    """A part of a request. Leaves out fields that it lacks in this version."""
     made = getattr(Question(KEYS[api], version).module, kind)
     names = {one.name for one in dataclasses.fields(made)}
     return made(**{k: v for k, v in fields.items() if k in names})
@@ -309,6 +309,6 @@ def test_delete_groups_in_every_version(run: Run, version: int) -> None:
         assert committed(broker) is None and not broker.coordinator.groups
         assert not list((broker.settings.data / "groups").iterdir())
         commit(broker, 6)
-        assert committed(Broker(broker.settings.data)) == (6, 3, "m"), "the group may come again"
+        assert committed(Broker(broker.settings.data)) == (6, 3, "m"), "a deleted group can be used again"
 
     run(scenario)

@@ -57,7 +57,7 @@ def test_offsets_are_committed_by_members_and_by_clients_without_a_group(run: Ru
     run(scenario)
 
 
-def test_offsets_outlive_a_broker_and_what_was_cut_is_dropped(run: Run) -> None:
+def test_offsets_outlive_a_broker_and_a_record_that_was_cut_is_dropped(run: Run) -> None:
     async def scenario(broker: Broker) -> None:
         for offset in range(100):
             commit(broker, offset)
@@ -71,7 +71,7 @@ def test_offsets_outlive_a_broker_and_what_was_cut_is_dropped(run: Run) -> None:
         (path.parent / "rubbish").write_bytes(b"\0\0\0\x05abc")
         again = Broker(broker.settings.data)
         assert committed(again) == (99, 3, "m") and committed(again, 1) == (7, 3, "m")
-        assert path.stat().st_size < len(before) / 10, "it was rewritten"
+        assert path.stat().st_size < len(before) / 10, "the file was rewritten"
         commit(again, 9, 1)
         again.kill()
         last = Broker(broker.settings.data)
@@ -99,7 +99,7 @@ def test_a_file_of_offsets_is_rewritten_when_it_has_grown(run: Run, monkeypatch:
     run(scenario)
 
 
-def test_a_write_that_fails_keeps_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_changes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker) -> None:
         commit(broker, 1)
         (path,) = (broker.settings.data / "groups").iterdir()
@@ -122,7 +122,7 @@ def test_a_topic_that_is_created_again_has_no_offsets(run: Run) -> None:
         assert committed(broker) is None and commit(broker, 1, 2) is NONE
         assert [index for _, index, _ in broker.coordinator.all_committed("workers")] == [2]
         again = Broker(broker.settings.data, uuid4())
-        assert not again.coordinator.groups, "there is a topic of this name, with another id"
+        assert not again.coordinator.groups, "the topic of this name has another id now"
         assert not list((broker.settings.data / "groups").iterdir())
 
     run(scenario)
@@ -146,7 +146,7 @@ def test_a_stable_group_goes_on_with_a_broker_that_is_started_again(run: Run) ->
         await beat_for(8, a, b)
         assert again.group().state is State.STABLE
         await beat_for(4, a, b)
-        assert len(again.group().members) == 2, "c is silent since"
+        assert len(again.group().members) == 2, "c has been silent since its sync"
         await settle(again, a, b)
         again.kill()
 

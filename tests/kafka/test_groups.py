@@ -63,10 +63,10 @@ def test_a_client_without_an_id_is_given_one_and_its_join_is_waited_for(run: Run
         a, b = Consumer(broker, "a", needs_known_id=True), Consumer(broker, "b", needs_known_id=True)
         assert (await a.join()).error is ErrorCode.member_id_required and a.member.startswith("a-")
         assert (await b.join()).error is ErrorCode.member_id_required
-        assert a.heartbeat() is ErrorCode.unknown_member_id, "it has not joined"
+        assert a.heartbeat() is ErrorCode.unknown_member_id, "a has an id, but has not joined"
         joining = asyncio.create_task(a.join())
         await asyncio.sleep(5)
-        assert not joining.done(), "b has an id, and is waited for"
+        assert not joining.done(), "b has an id, so the rebalance waits for b"
         await asyncio.sleep(6)
         assert joining.done() and (await joining).generation == 1, "b's session is over"
         assert (await b.join()).error is ErrorCode.unknown_member_id
@@ -125,7 +125,7 @@ def test_a_member_that_joins_again_unchanged_goes_on_and_the_leader_begins_a_reb
         assert broker.group().state is State.PREPARING and leader.heartbeat() is ErrorCode.rebalance_in_progress
         assert (await leader.join()).generation == (await joining).generation == generation + 1
         again = await leader.join()
-        assert again.generation == generation + 1 and len(again.members) == 2, "in CompletingRebalance: a lost answer"
+        assert again.generation == generation + 1 and len(again.members) == 2, "as after a lost answer"
         await all_sync(a, b)
         joining = asyncio.create_task(leader.join())
         await asyncio.sleep(1)
@@ -170,23 +170,23 @@ def test_a_member_without_heartbeats_is_removed_after_its_session_timeout(run: R
     run(scenario)
 
 
-def test_a_slow_member_goes_at_the_rebalance_timeout(run: Run) -> None:
+def test_a_slow_member_is_removed_at_the_rebalance_timeout(run: Run) -> None:
     async def scenario(broker: Broker) -> None:
         a, b = await stable(broker, "a", "b")
         joining = asyncio.create_task(Consumer(broker, "c").join())
         again = asyncio.create_task(a.join())
         await beat_for(REBALANCE - 4, b)
         assert not again.done() and b.heartbeat() is ErrorCode.rebalance_in_progress
-        assert b.commit(5) is NONE, "what it has done counts"
+        assert b.commit(5) is NONE, "b's commit is still taken"
         await beat_for(6, b)
         assert (await again).generation == (await joining).generation and len(broker.group().members) == 2
         assert b.heartbeat() is ErrorCode.unknown_member_id
-        assert {a.member} < set(broker.group().members), "it has waited for a minute without a heartbeat"
+        assert {a.member} < set(broker.group().members), "a has waited for a minute without a heartbeat, and stays"
 
     run(scenario)
 
 
-def test_a_member_that_does_not_sync_goes_at_the_rebalance_timeout(run: Run) -> None:
+def test_a_member_that_does_not_sync_is_removed_at_the_rebalance_timeout(run: Run) -> None:
     async def scenario(broker: Broker) -> None:
         a, b = Consumer(broker, "a", rebalance=20.0), Consumer(broker, "b", rebalance=20.0)
         await all_join(a, b)
@@ -223,7 +223,7 @@ def test_a_member_whose_connection_ends_in_its_join_stays_until_its_session_ends
         joining = asyncio.create_task(lost.join())
         await asyncio.sleep(1)
         joining.cancel()
-        assert len((await a.join()).members) == 2, "it is a member, as in Kafka"
+        assert len((await a.join()).members) == 2, "the lost consumer is still a member, as in Kafka"
         await a.sync()
         await beat_for(12, a)
         assert len(broker.group().members) == 1 and (await a.join()).generation == 3
@@ -264,7 +264,7 @@ def test_clients_that_never_join_take_no_room_from_others(run: Run, monkeypatch:
 
         first, second, third = (Consumer(broker, name, needs_known_id=True) for name in "abc")
         assert await ask(first) is await ask(second) is ErrorCode.member_id_required
-        assert await ask(third) is ErrorCode.coordinator_load_in_progress, "it tries again"
+        assert await ask(third) is ErrorCode.coordinator_load_in_progress, "an error after which the client tries again"
         assert first.leave() is NONE and await ask(third) is ErrorCode.member_id_required
         await asyncio.sleep(SESSION + 1)
         assert not broker.coordinator.groups, "their sessions are over"
@@ -312,7 +312,7 @@ def test_a_static_member_is_gone_only_after_its_session_or_by_an_administrator(r
         if broker.group().leader != b.member:
             b.protocols = (GroupProtocol("range", b"other"),)
         answer = await b.join()
-        assert len(broker.group().members) == 2, "the rebalance timeout is over, and it has not joined: it stays"
+        assert len(broker.group().members) == 2, "a static member that has not joined in time stays"
         assert answer.leader == b.member and {one.instance for one in answer.members} == {"one", None}
         assert broker.coordinator.leave(Identity("workers", "", "nobody")) is ErrorCode.unknown_member_id
         assert broker.coordinator.leave(Identity("workers", "", "one")) is NONE
@@ -350,7 +350,7 @@ def test_a_join_that_the_daemon_loses_is_tried_again(run: Run, manual: Manual) -
         assert {answer.error for answer in answers} == {ErrorCode.coordinator_load_in_progress}
         assert asyncio.get_running_loop().time() - start < REBALANCE + 2
         assert broker.group().state is State.PREPARING and broker.group().join is None
-        assert len(broker.group().members) == 3, "each has its session"
+        assert len(broker.group().members) == 3, "each still has its session"
         c.member = answers[0].member
         manual.start()
         assert {answer.error for answer in await all_join(a, b, c)} == {NONE}
@@ -385,7 +385,7 @@ def test_operations_that_cannot_begin_end_requests_with_errors_that_clients_try_
             await (b if leader is a else a).join()
             await joining
             await asyncio.sleep(0.1)
-            assert broker.group().state is State.PREPARING, "nothing would end a sync"
+            assert broker.group().state is State.PREPARING, "without a DelayedSync nothing would end a sync"
             assert (await a.sync()).error is ErrorCode.rebalance_in_progress
         await settle(broker, a, b)
 
@@ -407,7 +407,7 @@ def test_a_heartbeat_whose_session_the_daemon_does_not_take_is_answered(
             await asyncio.sleep(20)
             assert a.heartbeat() is b.heartbeat() is NONE and len(broker.group().members) == 2
         await beat_for(14, a)
-        assert list(broker.group().members) == [a.member], "b's session was tried again, although it is silent"
+        assert list(broker.group().members) == [a.member], "b's session was registered again, although b is silent"
 
     run(scenario)
 
@@ -495,7 +495,7 @@ def test_requests_out_of_bounds_are_refused_and_leave_nothing(run: Run, monkeypa
         monkeypatch.setattr(coordinator_module, "HELD_MAX", 40)
         large = (GroupProtocol("range", bytes(40)),)
         assert await error(protocols=large) is ErrorCode.group_max_size_reached
-        assert a.heartbeat() is NONE and (await a.join()).error is NONE, "it states nothing new"
+        assert a.heartbeat() is NONE and (await a.join()).error is NONE, "a join that states nothing new takes no room"
         assert (await a.sync({a.member: bytes(40)})).error is ErrorCode.invalid_request
         assert (await a.sync({a.member: bytes(9)})).error is NONE
 

@@ -1,4 +1,4 @@
-"""Clients that send damaged or excessive data, and the service of the others meanwhile."""
+"""Clients that send damaged data or too much data, and how other clients are served meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from timerd_kafka.wire.connection import Buffers, Connection
 
 
 def closed(connection: RawKafka) -> bool:
-    """Whether the broker has closed it."""
+    """Whether the broker has closed the connection."""
     try:
         connection.frame()
     except (EOFError, ConnectionResetError):
@@ -131,7 +131,7 @@ def test_damaged_requests_harm_no_other_client_and_fill_no_memory(
             begun = time.monotonic()
             assert bystander.produce(topic, {0: batch([b"a"])})[0].error_code == ErrorCode.none
             slowest = max(slowest, time.monotonic() - begun)
-    assert cluster.pids() == pids, "nobody has ended"
+    assert cluster.pids() == pids, "no process has ended"
     assert slowest < 5.0
     for name, pid in pids.items():
         assert memory_of(pid) - before[name] < 64 << 20
@@ -162,7 +162,7 @@ def test_many_connections_at_once_are_all_served(cluster: KafkaCluster, raw: Raw
 def test_records_sent_with_acks_0_before_the_connection_was_closed_are_kept(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
-    """The operations of another connection are withdrawn, although requests are behind the waiting one."""
+    """The second connection's fetch is withdrawn when it closes, although requests are queued behind the fetch."""
     topic = cluster.topic(replicas=1)
     address = raw.leaders(topic)[0]
     with RawKafka(address) as client:
@@ -199,7 +199,7 @@ async def never(connection: Connection, frame: bytes) -> bytes | None:
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["half a frame", "a request in hand"])
-def test_of_too_many_bytes_the_connection_that_holds_most_is_closed(is_whole: bool) -> None:
+def test_the_connection_with_the_most_bytes_is_closed_when_there_are_too_many(is_whole: bool) -> None:
     async def main() -> None:
         buffers, connections = Buffers(1_000), set[Connection]()
         made = [Connection(never, connections, buffers, 10_000) for _ in range(3)]
@@ -221,7 +221,7 @@ def test_of_too_many_bytes_the_connection_that_holds_most_is_closed(is_whole: bo
 
 
 def least(kind: Any) -> Any:
-    """An object of kio's with one element in each array, and the least in each other field."""
+    """An object of the library kio with one element in each array, and the least value in each other field."""
     given = {}
     for field in dataclasses.fields(kind):
         of = classify_field(field)
@@ -245,21 +245,21 @@ def test_every_version_of_every_api_is_answered(cluster: KafkaCluster, key: int)
     with RawKafka(cluster.bootstrap) as client:
         for version in versions_of(APIS[key][0]):
             if key == METADATA and version in (10, 11):
-                continue  # these have a name that may be null, and is not
+                continue  # in these versions the name of a topic may be null, and `least` gives none
             question = Question(key, version)
             client.send(question.write(version, "least", least(question.request)))
             assert question.read(client.frame()) is not None, version
 
 
 def test_a_client_that_is_gone_no_longer_waits_whatever_it_has_sent(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """Many bytes lie behind the waiting request. The broker does not read them, so reading does not show the end."""
+    """The broker does not read the bytes behind the waiting request, so no read shows it that the client is gone."""
     topic = cluster.topic(replicas=1)
     with RawKafka(raw.leaders(topic)[0]) as client:
         client.send(client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 1_000.0))[1])
         client.send(struct.pack(">i", 1 << 20) + b"\0" * 200_000)
     end = time.monotonic() + 15
     while cluster.purgatories()["fetch"]["pending"]:
-        assert time.monotonic() < end, "it waits still"
+        assert time.monotonic() < end, "the fetch still waits"
         time.sleep(0.02)
 
 
@@ -288,10 +288,10 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
     assert used <= 20 << 20 and 1 <= kept < 6
 
 
-def test_a_throttle_time_of_no_millisecond_mutes_nothing(
+def test_a_throttle_time_that_rounds_to_0_ms_mutes_nothing(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer states whole milliseconds. A client whose answer states none is not muted."""
+    """An answer states whole milliseconds. If it states 0, the client is not muted."""
 
     async def main() -> list[float]:
         with brokers(tmp_path, 1, produce_quota=1e6) as (broker,):

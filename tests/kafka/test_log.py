@@ -1,4 +1,4 @@
-"""The log of a partition: held against a plain list, over crashes at every byte."""
+"""The log of a partition: compared with a plain list, and after crashes at every byte."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_reading_begins_with_the_batch_that_has_the_offset_and_ends_before_the_l
     assert values_of(log.read(0, 10, one * 3 - 1, at_least_one=False)) == [(0, 2), (2, 2)]
     assert log.read(0, 10, one - 1, at_least_one=False) == b""
     assert values_of(log.read(0, 10, one - 1, at_least_one=True)) == [(0, 2)], (
-        "KIP-74: else a consumer would stand still"
+        "KIP-74: otherwise a consumer could not go on"
     )
-    assert log.size_of(3, 10) == one * 4, "the batch that has the offset counts whole"
+    assert log.size_of(3, 10) == one * 4, "the batch with the offset is counted whole"
 
 
-def test_against_a_list_over_random_appends_reads_and_reopenings(tmp_path: Path, rng: random.Random) -> None:
-    log, model = PartitionLog(tmp_path), list[tuple[int, int]]()  # of each batch: its first offset, its records
+def test_the_log_equals_a_list_over_random_appends_reads_and_reopenings(tmp_path: Path, rng: random.Random) -> None:
+    log, model = PartitionLog(tmp_path), list[tuple[int, int]]()  # each batch: first offset, number of records
     end = 0
     for _ in range(300):
         match rng.randrange(4):
@@ -95,14 +95,14 @@ def test_a_log_that_was_cut_at_any_byte_has_its_whole_batches(tmp_path: Path) ->
         opened = PartitionLog(tmp_path)
         kept = sum(end <= cut for end in ends) - 1
         assert (opened.end_offset, opened.size) == (2 * kept, ends[kept])
-        if opened.is_damaged:  # the machine has ended: all replicas had more
+        if opened.is_damaged:  # records below the high watermark are lost, which only a crash of the machine can do
             assert opened.end_offset < 4 and cut > ends[kept]
             opened.cut_damage()
         assert opened.checkpoint.high_watermark <= opened.end_offset
         opened.checkpoint.high_watermark = 4
         if kept:
             again = batch([b"v" * (kept - 1), b"w"], producer=7, epoch=0, sequence=2 * (kept - 1))
-            assert opened.producers.duplicate_of(read_produced(again)) == 2 * (kept - 1), "known again from the file"
+            assert opened.producers.duplicate_of(read_produced(again)) == 2 * (kept - 1), "a duplicate, by the file"
         opened.close()
 
 
@@ -114,7 +114,7 @@ def test_damage_behind_the_high_watermark_is_cut_off(tmp_path: Path, rng: random
     size = log.size
     log.close()
     data = bytearray(log.path.read_bytes())
-    leader_epoch = range(12, 16)  # of each batch: no check sum has it
+    leader_epoch = range(12, 16)  # in each batch, the bytes that no check sum covers
     data[rng.choice([at for at in range(size // 3 + 12, size) if at % (size // 3) not in leader_epoch])] ^= 0x10
     log.path.write_bytes(data)
     opened = PartitionLog(tmp_path)
@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(log: PartitionLog, monkeypatch: py
 
 
 def claiming(records: int) -> bytes:
-    """A batch of one record whose header states `records`."""
+    """A batch with one record whose header states that it has `records` records."""
     made = bytearray(batch([b"a"]))
     struct.pack_into(">i", made, 23, records - 1)
     struct.pack_into(">i", made, 57, records)
@@ -195,7 +195,7 @@ def claiming(records: int) -> bytes:
 def test_a_damaged_batch_is_corrupt(data: bytes, error: str) -> None:
     with pytest.raises(CorruptBatch, match=error) as raised:
         read_produced(data)
-    assert raised.type is CorruptBatch, "to send it again may help"
+    assert raised.type is CorruptBatch, "an error after which a producer may send the batch again"
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ def test_older_formats_and_transactions_are_unsupported(data: bytes) -> None:
         read_produced(data)
 
 
-def test_no_damage_of_a_batch_passes(rng: random.Random) -> None:
+def test_any_damage_of_a_batch_is_found(rng: random.Random) -> None:
     whole = batch([b"some", b"records"], producer=3, epoch=0, sequence=0)
-    placed = (*range(8), *range(12, 16))  # the offset and the leader's epoch are the leader's to set
+    placed = (*range(8), *range(12, 16))  # the leader sets the offset and the leader epoch, so no check sum covers them
     for _ in range(3_000):
         position = rng.choice([number for number in range(len(whole)) if number not in placed])
         damaged = bytearray(whole)

@@ -1,4 +1,4 @@
-"""The examples on the page of the broker work: pytest runs their code, as it would run a user's."""
+"""The examples on the page of the broker work: pytest runs their code, as it would run a user's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records through real brokers, by a client that says exactly what a test wants."""
+"""Records through real brokers, by a client that sends exactly the requests that a test makes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def registered(cluster: KafkaCluster, purgatory: str) -> int:
 def eventually(condition, seconds: float = PATIENCE_S) -> None:  # type: ignore[no-untyped-def]
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come to that"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.01)
 
 
@@ -109,7 +109,9 @@ def test_a_stopped_follower_times_out_its_partition_alone(cluster: KafkaCluster,
         assert (answers[neighbour].error_code, answers[neighbour].base_offset) == (ErrorCode.none, 0)
         assert answers[99].error_code == ErrorCode.unknown_topic_or_partition
         assert 2.0 <= took < 2.5, "2.1 s on a machine that does nothing else: tests/kafka/acceptance"
-        assert not leader.fetch(topic, {stopped: 0})[stopped].records, "what is not on all replicas is not read"
+        assert not leader.fetch(topic, {stopped: 0})[stopped].records, (
+            "records are not read before all replicas have them"
+        )
         assert cluster.start_follower(topic, partition=stopped) == 2
         eventually(lambda: bool(leader.fetch(topic, {stopped: 0}, max_wait=0.1)[stopped].records))
 
@@ -205,7 +207,7 @@ def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster
         consumer.send(frame)
         for number in mine[:-1]:
             producer.produce(topic, {number: one}, acks=1)
-        # More than 64 keys are several operations of the daemon's, which counts them when it gets to it.
+        # A wait on more than 64 keys is several operations of the daemon, which counts them a little later.
         eventually(lambda: cluster.purgatories()["fetch"]["pending"] >= 2)
         producer.produce(topic, {mine[-1]: one}, acks=1)
         answer = Question(FETCH, 12).read(consumer.frame())
@@ -223,7 +225,7 @@ def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster
     ],
     ids=["no time", "enough bytes", "no partitions", "out of range", "unknown"],
 )
-def test_a_fetch_that_can_be_answered_at_once_is(
+def test_a_fetch_that_need_not_wait_is_answered_at_once(
     cluster: KafkaCluster, raw: RawKafka, offsets: dict[int, int], more: dict[str, float], code: ErrorCode | None
 ) -> None:
     topic = cluster.topic(replicas=3)
@@ -270,7 +272,7 @@ def test_a_consumer_may_read_from_a_follower_and_learns_when_another_broker_take
         assert (str(there.preferred_read_replica), there.records) == (rack, b"") or not there.records
 
 
-def test_nobody_else_says_what_a_follower_has(cluster: KafkaCluster, raw: RawKafka) -> None:
+def test_only_a_follower_itself_can_say_which_records_it_has(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic = cluster.topic(replicas=3)
     cluster.stop_follower(topic)
     with led(raw, topic) as leader:
@@ -355,7 +357,7 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
     answer = raw.ask(DELETE_TOPICS, 6, topics=(module.DeleteTopicState(name=name, topic_id=None),), timeout=seconds(10))
     assert answer.responses[0].error_code == ErrorCode.none
     gone = Question(FETCH, 12).read(waiting.frame()).responses[0].partitions[0]
-    assert gone.error_code == ErrorCode.unknown_topic_or_partition, "requests that wait for it are answered"
+    assert gone.error_code == ErrorCode.unknown_topic_or_partition, "it waits for the deleted topic, and is answered"
     waiting.close()
     assert raw.metadata(name).topics[0].error_code == ErrorCode.unknown_topic_or_partition
     assert cluster.topic(name, replicas=3) == name
@@ -376,7 +378,7 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
         ({"name": "a/b"}, "'a/b': 1 to 249 letters"),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_with_the_reason(cluster: KafkaCluster, more: dict, error: str) -> None:  # type: ignore[type-arg]
+def test_a_topic_with_wrong_settings_is_refused_with_the_reason(cluster: KafkaCluster, more: dict, error: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(KafkaClusterError, match=re.escape(error)):
         cluster.topic(**more)
 
@@ -428,7 +430,7 @@ def test_a_partition_that_is_named_twice_is_refused(cluster: KafkaCluster, raw: 
 
 
 @pytest.mark.parametrize("limits", [{"max_bytes": -1}, {"partition_max_bytes": -(2**31)}, {"max_bytes": 100}])
-def test_no_limit_of_a_fetch_gives_more_than_the_first_batch_of_all(
+def test_a_fetch_with_a_tiny_limit_gets_the_first_batch_alone(
     cluster: KafkaCluster, raw: RawKafka, limits: dict[str, int]
 ) -> None:
     topic = cluster.topic(partitions=8, replicas=1)

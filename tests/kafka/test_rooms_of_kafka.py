@@ -1,4 +1,4 @@
-"""The sources: a request waits for an operation of timerd, and for nothing else."""
+"""Checks of the broker's sources: a request waits for an operation of timerd, and for nothing else."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WAITS = {
     *("Event", "Condition", "Semaphore", "Barrier", "Lock", "RLock", "Queue", "Timer"),
     *("to_thread", "run_in_executor", "acquire", "wait"),
 }
-# Where each of them is, and why no request waits there.
+# The places of such calls, each with the reason why no request waits there.
 EXCEPTIONS = {
     ("replicas/follower.py", "sleep"): "a follower's pause after an error: its leader is being started again",
-    ("wire/connection.py", "call_later"): "a connection that is closed, whose client takes no answers, is cut",
+    ("wire/connection.py", "call_later"): "cuts a connection that is closed, but whose client takes no answers",
     ("worker/worker.py", "call_later"): "the tick, which ends waits that a lost daemon does not end",
     ("worker/worker.py", "Event"): "the process waits for SIGTERM",
     ("worker/worker.py", "wait"): "the process waits for SIGTERM",
@@ -27,7 +27,7 @@ EXCEPTIONS = {
     ("testing/cluster.py", "wait"): "a test waits for its cluster",
     ("testing/cluster.py", "Lock"): "threads of a test ask one after the other",
 }
-# A request may await an answer of timerd's, its own module, or room in its connection's buffer.
+# A request may await an answer of timerd, a function of its own module, or room in its connection's buffer.
 AWAITED = {
     "wire/connection.py": {"self._handle(...)", "self._drained"},
     "waits/waits.py": {"wait.future"},
@@ -51,7 +51,7 @@ def test_no_request_waits_for_anything_but_an_operation_of_timerd() -> None:
     found = {
         (str(path.relative_to(SOURCES)), name) for path in SOURCES.rglob("*.py") for name in calls_in(path) & WAITS
     }
-    assert found == set(EXCEPTIONS), "each place that waits is in the list of exceptions, and the list has no others"
+    assert found == set(EXCEPTIONS), "EXCEPTIONS must list exactly the places that wait"
 
 
 def awaited_in(path: Path) -> set[str]:
@@ -64,7 +64,7 @@ def awaited_in(path: Path) -> set[str]:
 
 
 def test_an_api_awaits_functions_of_its_own_room_that_end_in_an_operation() -> None:
-    """The chain is read backwards: `until` awaits an operation, and everything else that is awaited leads there."""
+    """This reads the chain backwards: `until` awaits an operation, and each other awaited function leads to `until`."""
     for name, allowed in AWAITED.items():
         assert awaited_in(SOURCES / name) == allowed
     leads_there = {"broker.waits.until"}

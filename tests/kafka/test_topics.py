@@ -1,4 +1,4 @@
-"""Topics: created at several brokers at once, large ones, and requests that name too much."""
+"""Topics: topics that several brokers create at once, large topics, and requests that name too many topics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ API_VERSIONS, DESCRIBE_CONFIGS = 18, 32
 
 
 def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, tmp_path: Path) -> None:
-    """Two brokers create topics at once: the second one has read the first one's topic before it reports its own."""
+    """Two brokers create topics at once. The second has read the first one's topic before it reports its own topic."""
 
     async def main() -> list[list[str]]:
         told: list[list[str]] = []
@@ -44,7 +44,7 @@ def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, 
             two.say_catalog_changed()
             one.refresh()
             one.catalog.delete(lambda topic: topic.name == "z")
-            one.catalog.create({"z": (1, 1, {})})  # it has the same name
+            one.catalog.create({"z": (1, 1, {})})  # a new topic with the same name
             two.say_catalog_changed()
         return told
 
@@ -55,7 +55,7 @@ def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, 
 def test_two_changes_within_a_tick_of_the_file_systems_clock_are_both_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new file may have the size, the time and even the inode of the one before."""
+    """A new file may have the size, the time and even the inode of the file before it."""
     writer, reader = Catalog(tmp_path), Catalog(tmp_path)
     writer.create({"x": (1, 1, {})})
     later = time.time() + 3_600  # so the file is new, however slow this test is
@@ -70,7 +70,7 @@ def test_two_changes_within_a_tick_of_the_file_systems_clock_are_both_read(
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a purgatory is made while the loop stands still
 def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: Manual, tmp_path: Path) -> None:
-    """The creator has read a newer version than its own. Another broker reads its topic, and then that version."""
+    """The creator has read a newer version than its own. Another broker reads the creator's version, then the newer."""
 
     async def main() -> int:
         with brokers(tmp_path, 3) as (one, two, three):
@@ -82,7 +82,7 @@ def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: 
             waiting = asyncio.ensure_future(all_read(one, {"y": ErrorCode.none}, 5.0))
             for other in (two, three):
                 await asyncio.sleep(0.1)
-                other._looked = 0.0  # it looks at the file once in some milliseconds
+                other._looked = 0.0  # else it would not look at the file again so soon
                 other.refresh()
             return (await waiting)["y"].error
 
@@ -92,7 +92,7 @@ def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: 
 def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full. So the own change of the broker fails while it opens the partitions of newer topics."""
+    """The disk is full, so a broker's own change fails while the broker opens the partitions of newer topics."""
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -100,7 +100,7 @@ def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
     async def main() -> None:
         with brokers(tmp_path, 2) as (one, two):
             one.catalog.create({"x": (8, 1, {})})
-            monkeypatch.setattr("timerd_kafka.broker.broker.OPEN_S", 0.0)  # it opens none as yet
+            monkeypatch.setattr("timerd_kafka.broker.broker.OPEN_S", 0.0)  # so it opens no partition yet
             two.refresh()
             one.catalog.create({"y": (1, 1, {})})
             with monkeypatch.context() as full:
@@ -119,7 +119,7 @@ def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
 
 
 def test_a_change_of_the_topics_is_seen_although_the_file_looks_as_before(tmp_path: Path) -> None:
-    """A file system's clock may tick each 4 ms, and give a new file the number of an old one."""
+    """A file system's clock may tick only every 4 ms, and a new file may get the inode number of an old file."""
     first, second = Catalog(tmp_path), Catalog(tmp_path)
     first.create({"a": (1, 1, {})})
     first.refresh()
@@ -151,7 +151,7 @@ def test_a_large_topic_is_opened_some_partitions_at_a_time(store: Store, catalog
     catalog.create({"large": (50, 1, {})})
     catalog.refresh()
     assert store.refresh() == [] and len(list(store)) == 0
-    assert store.open_some(0.0), "there is no time for one"
+    assert store.open_some(0.0), "there is no time to open a partition"
     assert not store.open_some(10.0) and len(list(store)) == 50
 
 
@@ -179,7 +179,7 @@ def test_a_partition_that_cannot_be_opened_is_tried_again_each_second(
     obstacle = tmp_path / "broker-0" / f"{catalog.by_name['orders'].id.hex}-1"
     obstacle.write_text("")
     store.refresh()
-    assert not store.open_some(1.0) and len(list(store)) == 2, "the others are there"
+    assert not store.open_some(1.0) and len(list(store)) == 2, "the other partitions are open"
     assert store.try_again() and not store.open_some(1.0)
     now[0] += 0.9
     assert not store.try_again()
@@ -254,13 +254,13 @@ def test_a_resource_that_is_named_again_and_again_is_described_once(cluster: Kaf
 
 
 @pytest.mark.parametrize("ask", [describe, create_many, ask_for_many])
-def test_a_request_that_names_more_than_there_may_be_is_refused(
+def test_a_request_that_names_too_many_topics_is_refused(
     cluster: KafkaCluster, ask: Callable[[RawKafka, list[str]], object]
 ) -> None:
     with RawKafka(cluster.bootstrap) as raw, pytest.raises(EOFError):
         ask(raw, [f"t{number}" for number in range(NAMED_MAX + 1)])
     with RawKafka(cluster.bootstrap) as raw:
-        assert raw.metadata("t0").topics[0].error_code == ErrorCode.unknown_topic_or_partition, "none was created"
+        assert raw.metadata("t0").topics[0].error_code == ErrorCode.unknown_topic_or_partition, "no topic was created"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How a request waits: on the manual clock, with a loop that a test turns."""
+"""How a request waits: on the manual clock, with an event loop that a test turns step by step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def waits(client: td.Client, loop: Loop) -> Waits:
 
 
 def turn(loop: Loop) -> None:
-    """Do what is due in the loop."""
+    """Run the callbacks that are due in the loop."""
     loop.call_soon(loop.stop)
     loop.run_forever()
 
@@ -66,14 +66,14 @@ def test_a_wait_ends_in_the_loop_when_its_operation_does(manual: Manual, waits: 
     partition.size = 1
     waits.fire("fetch", "p")
     manual.advance(0)
-    assert not wait.future.done(), "its answer is on the way to the loop"
+    assert not wait.future.done(), "the loop has not run its callback yet"
     turn(loop)
     assert wait.future.result() is None
     turn(loop)
     assert waits.pending == 0
 
 
-def test_at_its_deadline_a_wait_ends(manual: Manual, waits: Waits, loop: Loop) -> None:
+def test_a_wait_ends_at_its_deadline(manual: Manual, waits: Waits, loop: Loop) -> None:
     wait = begin(waits, Partition())
     manual.advance(4.999)
     turn(loop)
@@ -92,7 +92,7 @@ def test_a_request_that_is_answered_at_once_registers_nothing(manual: Manual, wa
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_lost_daemon_ends_no_wait_and_the_watch_does(
+def test_a_wait_that_a_lost_daemon_does_not_end_is_ended_by_the_watch(
     manual: Manual, waits: Waits, loop: Loop, *, is_known: bool
 ) -> None:
     wait = begin(waits, Partition(), timeout=2.0)
@@ -116,7 +116,7 @@ def test_a_lost_daemon_ends_no_wait_and_the_watch_does(
     manual.start()
     manual.advance(5)
     turn(loop)
-    assert waits.client.stats().waiting == 0, "nothing stays registered of what nobody waits for"
+    assert waits.client.stats().waiting == 0, "no operation stays registered for which nobody waits"
 
 
 def test_a_daemon_that_is_back_in_time_ends_the_wait(manual: Manual, waits: Waits, loop: Loop) -> None:
@@ -147,7 +147,9 @@ def test_a_request_whose_connection_ends_is_withdrawn(manual: Manual, waits: Wai
     assert (task.cancelled(), waits.pending, waits.client.stats().waiting) == (True, 0, 0)
 
 
-def test_a_full_arena_is_a_lost_daemon_to_the_request(manual: Manual, waits: Waits, loop: Loop) -> None:
+def test_a_request_that_a_full_arena_refuses_ends_as_with_a_lost_daemon(
+    manual: Manual, waits: Waits, loop: Loop
+) -> None:
     made = [begin(waits, Partition(), timeout=600.0) for _ in range(5_000)]
     manual.advance(1)
     turn(loop)
@@ -157,7 +159,7 @@ def test_a_full_arena_is_a_lost_daemon_to_the_request(manual: Manual, waits: Wai
 
 
 def test_a_daemon_that_stays_away_stops_no_loop(manual: Manual, waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond 65,536 unacknowledged commands a call would wait for room, in the broker's loop."""
+    """With more than 65,536 unacknowledged commands a call would wait for room, and so block the broker's loop."""
     monkeypatch.setattr("timerd_kafka.waits.waits.COMMANDS_MAX", 100)
     manual.stop()
     for _ in range(101):

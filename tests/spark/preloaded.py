@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers. It imports before it forks what each worker would import in half a second."""
+"""Spark's daemon of Python workers. It imports modules once, before it forks, so workers need not import them."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 if __name__ == "__main__":
-    assert os.listdir("/proc/self/task") == [str(os.getpid())], "what is imported before a fork starts no thread"
+    assert os.listdir("/proc/self/task") == [str(os.getpid())], "imports before a fork must start no thread"
     manager()

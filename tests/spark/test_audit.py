@@ -60,7 +60,7 @@ def events_of(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 def storm(daemon: Daemon, rng: random.Random) -> None:
-    """Operations of one key, of several, and with ids that replace each other, over two kills of the daemon."""
+    """Play operations with one key, with several keys, and with ids that are replaced, over two kills of the daemon."""
     with connect() as client:
         fetch = client.purgatory("fetch")
         for number in range(2):
@@ -122,7 +122,7 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
         "the row before it is none": interrupted(rows),
         "the journal's end is not known": [row for row in rows if row["bytes"][0] != RowKind.END],
     }
-    # Each falsified journal gets a host of its own, and so does the true one: one audit reads them all.
+    # The true journal and each falsified journal get a host of their own, so one audit reads them all.
     hosts = {"truth": rows, **lies}
     together = [{**row, "host": host} for host, those in hosts.items() for row in those]
     found: dict[str, list[Any]] = {}
@@ -135,14 +135,14 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
 
 
 def exchanged(rows: list[dict[str, Any]], at: int = 0) -> list[dict[str, Any]]:
-    """An event and the next one have each other's numbers."""
+    """Exchange the numbers of an event and the next event."""
     one, other = of_kind(rows, RowKind.EVENT)[at : at + 2]
     numbers = {id(one): record_of(other).sequence, id(other): record_of(one).sequence}
     return [changed(row, sequence=numbers[id(row)]) if id(row) in numbers else row for row in rows]
 
 
 def with_one_number(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last operation has the number of the first one, in all of its rows."""
+    """Give the last operation the number of the first operation, in all of its rows."""
     first, *_, last = (record_of(row).operation for row in of_kind(rows, RowKind.REGISTER))
     kinds = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY, RowKind.OUTCOME, RowKind.ACTION)
     of_last = {id(row) for kind in kinds for row in of_kind(rows, kind) if record_of(row).operation == last}
@@ -150,7 +150,7 @@ def with_one_number(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def interrupted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last row of a registration, and the row behind it, have each other's places."""
+    """Exchange the places of a registration's last row and the row behind it."""
     of_registrations = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY)
     at = next(
         at
@@ -168,7 +168,7 @@ def test_a_part_without_rows_has_no_parcels(sent: pa.Table) -> None:
 
 
 @pytest.mark.parametrize("name", ("host", "incarnation", "row", "bytes"))
-def test_a_row_that_does_not_say_where_it_belongs_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_a_row_with_a_null_instead_of_its_place_is_refused_by_name(tmp_path: Path, name: str) -> None:
     rows = play_registrations(tmp_path)
     nothing = pa.nulls(len(rows), rows.schema.field(name).type)
     rows = rows.set_column(rows.schema.get_field_index(name), name, nothing)
@@ -213,7 +213,7 @@ def test_events_out_of_order_are_found_wherever_a_part_ends(tmp_path: Path, rng:
         at = rng.randrange(29)
         assert fall_of(exchanged(rows, at), size) == of_kind(rows, RowKind.EVENT)[at + 1]["row"], (size, at)
     mixed = rng.sample(rows, len(rows))
-    assert fall_of(mixed, 20) == NEVER, "parts that are mixed say nothing of each other"
+    assert fall_of(mixed, 20) == NEVER, "parts whose rows are mixed do not show the order of events"
 
 
 # parcels --------------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def sent(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def in_buckets(sent: pa.Table, buckets: int) -> pa.Table:
-    """The parcels of rows, each with a bucket, as Spark would place them if no keys depend on each other."""
+    """The parcels of rows, each with the bucket in which Spark would place it if no keys depend on each other."""
     share = sent["share"].to_numpy()
     fragments = pa.Table.from_batches(parcels_of_fragments(sent.filter(share == FRAGMENTS).to_batches()))
     of_keys = pa.concat_tables([sent, fragments])
@@ -280,7 +280,7 @@ def test_an_audit_gets_the_rows_of_all_parcels_in_their_order(
 def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_observed(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
-    """With groups, requeued limited events, several keys, operations that observe keys, and that owners complete."""
+    """The program has groups, requeued limited events, several keys, and the conditions OBSERVE and OWNER."""
     made = play(seed, tmp_path)
     assert isinstance(made.rig, JournaledRig)
     made.rig.end()
@@ -311,14 +311,14 @@ def test_an_audit_reads_the_files_as_they_are_at_its_start(
     outcomes = of_kind(true_rows, RowKind.OUTCOME)
     false_rows = [changed(row, outcome=Outcome.COMPLETED) if row in outcomes else row for row in true_rows]
     path.mkdir()
-    spark.catalog.clearCache()  # rows that other tests have persisted
+    spark.catalog.clearCache()  # drops rows that other tests have persisted
 
     def loaded(rows: Any) -> DataFrame:
         pq.write_table(rows, path / "rows.parquet")
         return spark.read.parquet(str(path))
 
     true = loaded(table)
-    left = true.select(*COLUMNS).mapInArrow(parcels, PARCELS).persist()  # as a killed audit leaves them
+    left = true.select(*COLUMNS).mapInArrow(parcels, PARCELS).persist()  # as if an audit was killed
     assert left.count()
     before = audit(true, partitions=1)
     assert not before.collect()
@@ -359,7 +359,7 @@ def packed_rows(batches: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 
 def play_registrations(directory: Path) -> Any:
-    """The events view of operations of one key and of several, in one table."""
+    """A table: the events view of operations with one key and with several keys."""
     rig = JournaledRig(directory)
     client = rig.client()
     for number in range(30):

@@ -1,4 +1,4 @@
-"""Rows that numpy accepts without an Audit: only those that an Audit would accept, whatever is falsified."""
+"""Rows that numpy accepts without an Audit: an Audit would accept each of them, whatever is falsified."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Judged(NamedTuple):
     """The judgement of a journal's rows."""
 
     accepted: set[int]  # numbers of the rows that no Audit gets
-    found: set[Any]  # what an Audit finds in the others
-    wanted: set[Any]  # what an Audit finds in all of them
+    found: set[Any]  # what an Audit finds in the other rows
+    wanted: set[Any]  # what an Audit finds in all rows
 
 
 def plain_program(directory: Path, rng: random.Random) -> Rows:
-    """Operations of one key: they complete, expire and are cancelled; several clients use each key again and again.
+    """Operations with one key: they complete, expire and are cancelled; several clients use each key again and again.
 
-    One of the keys has limited events, too, and some operations have two keys, which are not plain. One client dies,
-    and another one begins.
+    One of the keys gets limited events, too. Some operations have two keys, and so are not plain. One client dies, and
+    another client begins.
     """
     rig = JournaledRig(directory)
     clients = [rig.client(name=b""), rig.client(), rig.client()]  # most programs give their client no name
@@ -111,7 +111,7 @@ def schema(rows: Rows, tmp_path: Path) -> pa.Schema:
 
 
 def lies(rows: Rows, plain: set[int], rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Each field and each text of each kind of row, with several other values, in a row that is accepted if one is."""
+    """Falsify each field and text of each kind of row, with several values; in an accepted row if there is one."""
     registers = {record_of(row).operation for row in of_kind(rows, RowKind.REGISTER) if row["row"] in plain}
     for kind in sorted({RowKind(row["bytes"][0]) for row in rows}):
         those = of_kind(rows, kind)
@@ -142,7 +142,7 @@ def lies(rows: Rows, plain: set[int], rng: random.Random) -> Iterator[tuple[str,
 
 
 def some_of_each(rows: Rows, rng: random.Random) -> Rows:
-    """A registration with each set of flags, an outcome of each kind, or one row of another kind."""
+    """Of registrations a row with each set of flags, of outcomes one of each kind, and of other rows one."""
     by: dict[int, Rows] = {}
     for row in rows:
         record = record_of(row)
@@ -151,9 +151,10 @@ def some_of_each(rows: Rows, rng: random.Random) -> Rows:
 
 
 def forged(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Outcomes that are whole and fit together, and that the events do not give: another outcome, at another place.
+    """Forge outcomes that are consistent in themselves, but do not follow from the events: another outcome and place.
 
-    Most are about the first event behind the registration: an outcome on the wrong side of it, or in spite of it.
+    Most are at the first event behind the registration: the outcome is on the wrong side of this event, or contradicts
+    it.
     """
     registered = {record_of(row).operation: row for row in of_kind(rows, RowKind.REGISTER)}
     settled = [row for row in of_kind(rows, RowKind.OUTCOME) if record_of(row).operation in registered]
@@ -184,7 +185,7 @@ def forged(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def moved(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Rows of clients at other places: commands of a client are before its beginning, or behind its end."""
+    """Move rows of clients, so that commands of a client are before its beginning or behind its end."""
     for one in of_kind(rows, RowKind.CLIENT):
         for _ in range(MOVED):
             others = [row for row in rows if row is not one]
@@ -193,7 +194,7 @@ def moved(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def unordered(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Commands whose numbers do not rise, of each kind of row that has one; also of registrations with several keys."""
+    """Change numbers of commands, so that they do not rise, in each kind of row with such a number."""
     numbered = [row for kind in (RowKind.REGISTER, RowKind.EVENT, RowKind.ACTION) for row in of_kind(rows, kind)]
     of_several = [row for row in of_kind(rows, RowKind.REGISTER) if record_of(row).keys > 1]
     for one in (*of_several, *rng.sample(numbered, UNORDERED)):
@@ -203,7 +204,7 @@ def unordered(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def forgotten(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Outcomes that are not there, such as those of a dead client's operations; and numbers that are given twice."""
+    """Leave out outcomes, such as those of a dead client's operations; and give one number to two operations."""
     settled = of_kind(rows, RowKind.OUTCOME)
     for one in settled:
         yield f"no outcome of {record_of(one).operation}", numbered_anew([row for row in rows if row is not one], rows)
@@ -223,13 +224,13 @@ def forgotten(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def numbered_anew(lie: Rows, rows: Rows) -> Rows:
-    """The rows in this order, with the numbers of the true rows. The last one, which says its number, keeps it."""
+    """The rows in this order, with the numbers of the true rows. The last row also states its number, and keeps it."""
     numbers = [row["row"] for row in rows]
     return [{**row, "row": number} for row, number in zip(lie[:-1], numbers, strict=False)] + lie[-1:]
 
 
 def agreed(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Another time of the call, of the deadline, or of both, on which all rows of the operation agree."""
+    """Change the time of a call, its deadline, or both, in all rows of the operation, so that these rows agree."""
     for _ in range(AGREED):
         one = record_of(rng.choice(of_kind(rows, RowKind.REGISTER)))
         names = rng.choice((["registered_ns"], ["deadline_ns"], ["registered_ns", "deadline_ns"]))
@@ -267,9 +268,7 @@ def test_accepted_rows_have_no_finding_whatever_is_falsified(rows: Rows, schema:
         assert wrong > 5, (liars, wrong)
 
 
-def test_rows_that_are_gone_twice_or_elsewhere_are_found_as_by_an_audit_of_all(
-    rows: Rows, schema: pa.Schema, rng: random.Random
-) -> None:
+def test_rows_that_are_missing_repeated_or_moved_are_found(rows: Rows, schema: pa.Schema, rng: random.Random) -> None:
     for one in rng.sample(rows, 60):
         for times in (0, 2):
             lie = judged([row for row in rows for _ in range(times if row is one else 1)], schema)

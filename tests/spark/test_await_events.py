@@ -1,4 +1,4 @@
-"""timerd_spark.await_events: rows wait for an event on a key, or time out."""
+"""timerd_spark.await_events(): each row waits for an event on its key, or times out."""
 
 from __future__ import annotations
 

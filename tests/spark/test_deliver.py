@@ -1,4 +1,4 @@
-"""timerd_spark.deliver: each row is delivered, failed or expired in time. Most of the tests need no session."""
+"""timerd_spark.deliver(): each row is delivered, failed or expired in time. Most of the tests need no session."""
 
 from __future__ import annotations
 

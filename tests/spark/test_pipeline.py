@@ -1,4 +1,4 @@
-"""The whole pipeline with few operations; its figures and its page; an interrupted run that continues."""
+"""The whole pipeline with few operations: its figures, its page, and an interrupted run that continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from timerd_spark.pipeline.results import PLANNED, PLAYED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOADTEST = (5_000_000, 500_000, 10_000.0, "seed", 1)  # the defaults: of a journal they do not matter
+LOADTEST = (5_000_000, 500_000, 10_000.0, "seed", 1)  # the defaults; for a run with --journal they do not matter
 TIMEOUTS = tuple(timerd_spark.__main__.TIMEOUTS.split(","))
 NO_SESSION: Any = None  # for tests that need no session
 SMALL = Options(None, 1_500, 600, 1_000.0, "seed", 1, "1 second", ("50ms", "200ms", "1s"), 2)
@@ -41,7 +41,7 @@ SMALL = Options(None, 1_500, 600, 1_000.0, "seed", 1, "1 second", ("50ms", "200m
 
 @pytest.mark.long  # its short form is the page of a journal without an operation, below
 @pytest.mark.timeout(240)
-def test_a_journal_that_is_there_becomes_a_page(
+def test_an_existing_journal_becomes_a_page(
     spark: SparkSession, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     rig = JournaledRig(tmp_path / "journal")
@@ -79,9 +79,9 @@ def test_an_interrupted_run_continues_and_ends_with_a_page(
     counts = {row.what: row.n for row in again.stored("report").collect()}
     assert counts[PLAYED] == 600 and counts[PLANNED] == 900
     html = (tmp_path / "out/report.html").read_text()
-    assert html.count("<svg") == 4 and "Over time" not in html, "it was too short"
+    assert html.count("<svg") == 4 and "Over time" not in html, "the run was too short for it"
     assert "holds</b>audit" in html and "900 more operations are planned lives" in html
-    assert f"on {platform.node()} (" in html and "PySpark 4" in html, "the page says where it comes from"
+    assert f"on {platform.node()} (" in html and "PySpark 4" in html, "the page names the machine and the versions"
     assert not re.search(r"<script|<link|<img|src=|@import|url\(h", html), "nothing is loaded from outside"
     with pytest.raises(InvalidValueError, match="a run with another seed: give another --out"):
         Pipeline(tmp_path / "out", SMALL._replace(seed=2), said.append)
@@ -203,7 +203,7 @@ def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSe
     rolled = rollup(df, by="purgatory")
     assert [line.get_label() for line in plots.waits(rolled, "latency", "purgatory").axes[0].lines] == ["a", "b"]
     curve = plots.what_if(what_if(df, ["8ms", "50ms", "1s"])).axes[0]
-    assert [len(line.get_xdata()) for line in curve.lines] == [2, 1], "one to the end of the data, and bounds beyond it"
+    assert [len(line.get_xdata()) for line in curve.lines] == [2, 1], "a line within the data, and bounds beyond"
     assert [label.get_text() for label in curve.get_xticklabels()] == ["8", "50", "1000"]
     over_time = plots.over_time(report(df, window="1 second"), "timeout_ratio").axes[0]
     assert len(over_time.lines[0].get_xdata()) == 2
@@ -241,7 +241,7 @@ def test_the_command_refuses_senseless_arguments_before_it_starts_spark(
         (["--journal", str(tmp_path / "none")], "there is no journal in"),
         (["--profile", "steady"], "profile='steady'"),
         (["--timeouts", "0s"], "timeouts=['0s']: give 1 to"),
-        (["--ops", "100", "--cores", "0"], "cores=0: give 1 to"),  # by default no more than --ops are played
+        (["--ops", "100", "--cores", "0"], "cores=0: give 1 to"),  # by default at most --ops operations are played
         (["--seed", str(1 << 63)], "seed=9223372036854775808"),
         (["--out", str(tmp_path / "out[1]")], "Spark reads [ as a pattern"),
         (["--ops", "0"], "ops=0: give 1 or more"),

@@ -71,7 +71,7 @@ def test_a_report_has_the_figures_counted_by_hand(spark: SparkSession) -> None:
     assert (first.n, first.completed, first.expired, first.cancelled, first.failed) == (4, 2, 1, 1, 0)
     assert (first.rate, first.timeout_ratio) == (4.0, 0.25)
     assert (first.start.replace(tzinfo=UTC), first.end - first.start) == (START, timedelta(seconds=1))
-    assert first.in_flight_max == 3, "at 10 ms one settles and one is registered; at 20 ms there are three"
+    assert first.in_flight_max == 3, "at 10 ms one settles and another is registered; at 20 ms three are in flight"
     assert first.latency_max_ms == 20 and first.latency_p999_ms == 20
     assert 10 <= first.latency_p50_ms <= 10 * (1 + ERROR)
     assert first.lateness_max_ms == first.lateness_p50_ms == 1
@@ -102,11 +102,11 @@ def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark:
         assert left == right, "histograms are equal, and so are their percentiles"
     whole = report(stored, ["purgatory", "owner"], "10 seconds").orderBy("purgatory", "start").collect()
     again = report(rows, ["purgatory", "owner"], "10 seconds").orderBy("purgatory", "start").collect()
-    assert whole == again, "in-flight maxima of the same groups merge as well"
+    assert whole == again, "if the groups are the same, maxima of in-flight operations merge, too"
 
 
 def test_rates_and_means_leave_out_the_pauses_between_rounds(spark: SparkSession, tmp_path: Path) -> None:
-    """Three rounds of two seconds, with 40 s and 95 s between them: 100 operations a second, of 50 ms each."""
+    """Three rounds of two seconds, with pauses of 40 s and 95 s. Each has 100 operations a second, of 50 ms each."""
     starts = [0, 42_000, 139_000]
     df = lives(spark, *(life(start + 10 * at, 50) for start in starts for at in range(200)), partitions=2).cache()
     (row,) = report(df).collect()
@@ -124,14 +124,14 @@ def test_rates_and_means_leave_out_the_pauses_between_rounds(spark: SparkSession
         assert asked.rate == pytest.approx(600 / (busy - 0.05), rel=0.01)
 
 
-def test_rare_operations_have_no_pauses_and_a_waiting_one_is_no_rest(spark: SparkSession) -> None:
+def test_rare_operations_have_no_pauses_and_no_pause_has_a_waiting_operation(spark: SparkSession) -> None:
     rare = lives(spark, *(life(10_000 * at, 50) for at in range(20)))
     (row,) = report(rare).collect()
     assert row.idle_s == 0 and row.rate == pytest.approx(20 / 190.05)
     waits = lives(
         spark, life(0, 30_000, timeout_ns=None), *(life(start + at, 5) for start in (0, 20_000) for at in range(500))
     )
-    assert report(waits).first().idle_s == 0, "one was in flight all along"
+    assert report(waits).first().idle_s == 0, "an operation was in flight all along"
 
 
 def test_in_flight_counts_operations_registered_in_an_earlier_window(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""The session on one machine, and how it finds Java."""
+"""local_session(): a session on one machine, and how it finds Java."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_packaged_runtime_runs_without_its_missing_module(bare: Path) -> Non
     assert java_home() == home
     broken = home / "bin/java"
     broken.write_text("#!/bin/sh\nexit 1\n")
-    assert java_home() == home and java_version(broken) is not None, "another environment's script is replaced"
+    assert java_home() == home and java_version(broken) is not None, "a script that does not work is replaced"
 
 
 def test_without_a_usable_java_the_error_names_the_one_found_and_both_remedies(

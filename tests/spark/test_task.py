@@ -1,4 +1,4 @@
-"""timerd_spark.task_client: operations belong to the attempt until the attempt ends well."""
+"""timerd_spark.task_client(): operations belong to the attempt until the attempt ends successfully."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_forked_child_that_leaves_the_block_changes_nothing(daemon: Daemon) ->
 
 
 def leaves(client: td.Client) -> bool:
-    """Runs in a forked child: the block's client connects anew here, and a block of the child's own works."""
+    """Runs in a forked child: the block's client connects anew here, and the child can use a block of its own."""
     client.register("x", timeout=1)
     with task_client() as own:
         return own.fire_wait("nobody") == 0 and own.incarnation != client.incarnation

@@ -22,7 +22,7 @@ class Attack(NamedTuple):
     flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process
     files: int = 0  # that the daemon may open; 0: as many as this process
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
-    says: str = ""  # what its log says then
+    says: str = ""  # a text that the daemon's log must then have
     transport: Transport = "zeromq"  # of the attacker's clients, and of the bystander
 
 

@@ -21,7 +21,7 @@ PATIENCE_S = 10.0
 
 
 class Attacker:
-    """One hostile process. With the same `seed` it draws the same in each run."""
+    """One hostile process. With the same `seed` it draws the same numbers in each run."""
 
     def __init__(self, paths: InstancePaths, stop: Any, acts: Any, seed: int = 1) -> None:
         self.paths = paths
@@ -41,7 +41,7 @@ class Attacker:
         return td.connect(self.paths.instance, timeout=PATIENCE_S, **settings)
 
     def rest(self, seconds: float = 0.01) -> None:
-        """Wait, or until the end."""
+        """Wait for `seconds`, or until the attack ends."""
         self._stop.wait(seconds)
 
     @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """Attacks on the tables of keys and of ids: names that shared one chain while the hashes had no secret.
 
 The attacker is a member, so it reads the arena. It does not know the seed, which stands in a file of the daemon's user.
-So it takes what it can: what the old hash (the finalizer of MurmurHash3) makes one chain of, with the number that
-stands where the seed stood, and names of one pattern in their low bits.
+So it can use two kinds of names. Names of the first kind share a chain under the old hash (the finalizer of
+MurmurHash3), if the number at the seed's old offset is taken for the seed. Names of the second kind have the same low
+bits.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from timerd_shm.host.paths import open_arena_file
 
 from .attacker import Attacker
 
-NAMES = 30_000  # of a round; a client may have more than twice as many keys
-HEADS_MOST = 1 << 20  # of a table, more than any has: keys that share a chain here share one in a smaller table, too
+NAMES = 30_000  # names in a round; a client may have more than twice as many keys
+HEADS_MOST = 1 << 20  # more heads than any table has: keys that share a chain here share one in a smaller table, too
 SEED_AT = offset_of(ArenaHeader, "size") + 8  # where the seed stood
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 MULTIPLIERS = (0xC4CE_B9FE_1A85_EC53, 0xFF51_AFD7_ED55_8CCD)
 
 
 def unmix(h: int) -> int:
-    """The number from which the old hash made this one."""
+    """The number whose old hash is `h`."""
     h ^= h >> 33
     for multiplier in MULTIPLIERS:
         h = h * pow(multiplier, -1, 1 << 64) & MASK
@@ -37,7 +38,7 @@ def unmix(h: int) -> int:
 
 
 def keys_of_one_chain(seed: int) -> Iterator[list[bytes]]:
-    """Rounds of keys, without end: of one chain under the old hash with that seed, and of the same low bits."""
+    """Endless rounds of keys. A round's keys share a chain under the old hash with `seed`, or low bits, in turn."""
     first = 1
     while True:
         numbers = range(first, first + NAMES)

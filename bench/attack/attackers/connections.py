@@ -20,7 +20,7 @@ def connect_raw(attacker: Attacker) -> None:
 
 
 def connect_packets(attacker: Attacker) -> None:
-    """The same with NAME.unix."""
+    """As `connect_raw`, with NAME.unix."""
     _hold(attacker, [attacker.paths.packets], socket.SOCK_SEQPACKET)
 
 
@@ -53,7 +53,7 @@ def look_and_leave(attacker: Attacker) -> None:
 
 
 def leave_in_the_midst(attacker: Attacker) -> None:
-    """Send more messages than libzmq's queues take, a PING, and the end: libzmq 4.3.5 ends its process by that."""
+    """Send more messages than libzmq's queues take, then a PING, then close: libzmq 4.3.5 aborts its process then."""
     while attacker.is_on():
         with contextlib.suppress(OSError), _greeted(attacker) as connection:
             connection.sendall(b"\0\1x" * 150 + b"\4\x07\4PING\0\0")
@@ -71,7 +71,7 @@ def send_parts_without_end(attacker: Attacker) -> None:
 
 
 def hang_in_large_frames(attacker: Attacker) -> None:
-    """Begin a frame of 4 MiB over each of many connections, and keep its last byte."""
+    """Begin a frame of 4 MiB over each of many connections, and never send the last byte."""
     frame = b"\2" + FRAME_SIZE_MAX.to_bytes(8, "big") + bytes(FRAME_SIZE_MAX - 1)
     with contextlib.ExitStack() as stack:
         while attacker.is_on():

@@ -19,7 +19,7 @@ DIGITS = 5_000
 def lock_everything(attacker: Attacker) -> None:
     """Hold the lock of each file that a member may open, also for reading only; try again while the daemon restarts.
 
-    This process has the daemon's user. It leaves alone what only that user may open: a member could not open it.
+    This process runs as the daemon's user. It skips files that only this user may open, because a member could not.
     """
     held: dict[int, int] = {}  # inode -> descriptor
     while attacker.is_on():

@@ -37,7 +37,7 @@ def ask_again(attacker: Attacker) -> None:
 
 
 def be_refused_differently(attacker: Attacker) -> None:
-    """Cause refusals, each with another wording."""
+    """Cause refusals, each with a different text."""
     with attacker.socket(zmq.DEALER) as socket:
         socket.connect(attacker.paths.commands_endpoint)
         number = 0

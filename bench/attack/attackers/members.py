@@ -56,7 +56,7 @@ def drop_clients(attacker: Attacker) -> None:
 
 
 def claim_incarnations(attacker: Attacker) -> None:
-    """Say hello with the incarnations of others, which the arena shows, as proofs."""
+    """Read the incarnations of other clients from the arena, and show them as proofs in hellos."""
     reader = ArenaReader.from_descriptor(open_arena_file(attacker.paths))
     with attacker.socket(zmq.DEALER) as socket:
         socket.connect(attacker.paths.commands_endpoint)
@@ -75,7 +75,7 @@ def claim_incarnations(attacker: Attacker) -> None:
 
 
 def hello(proof: bytes, **said: object) -> bytes:
-    """A HELLO frame with that proof, without a session."""
+    """A HELLO frame with this proof, without a session."""
     header = struct_of(CommandHeader).pack(PROTOCOL_VERSION, UpKind.HELLO, 0, 0, 0, bytes(16), 1, 0, 0)
     message = {
         "protocol": PROTOCOL_VERSION,

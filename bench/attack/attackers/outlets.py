@@ -12,7 +12,7 @@ from timerd_wire.outlet import SUBSCRIBE, connect_outlet
 
 from .attacker import Attacker
 
-PREFIXES = 200_000  # over one connection; then it ends, and the daemon has to clear away
+PREFIXES = 200_000  # over one connection. Then the connection ends, and the daemon has to remove them
 SOCKETS = 400
 
 
@@ -25,7 +25,7 @@ def subscribe_as_stranger(attacker: Attacker) -> None:
 
 
 def subscribe_as_member(attacker: Attacker) -> None:
-    """The same with a session."""
+    """As `subscribe_as_stranger`, but show a session first."""
     with attacker.client(name="attacker") as client:
         session = client._link.protocol.session.secret
         while attacker.is_on():
@@ -35,7 +35,7 @@ def subscribe_as_member(attacker: Attacker) -> None:
 
 
 def connect_often(attacker: Attacker) -> None:
-    """Connect many subscribers to the own outlet, so that each report is sent to all of them."""
+    """Connect many subscribers to the attacker's own outlet, so that each report is sent to all of them."""
     with attacker.client(name="attacker") as client:
         session = client._link.protocol.session.secret
         while attacker.is_on():

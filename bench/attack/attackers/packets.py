@@ -16,14 +16,14 @@ from .attacker import Attacker
 from .members import hello
 
 CONNECTIONS = 400
-FRAMES = 150  # before an end in the midst
+FRAMES = 150  # frames over a connection, before it is closed within a further frame
 PACKETS = 64  # that a connection may send before the next one has its turn
 WAITS = 100_000  # listed in a hello
 LINGER_S = 5
 
 
 def leave_in_the_midst(attacker: Attacker) -> None:
-    """Send frames, the beginning of one in parts, and the end."""
+    """Send frames and the first part of a further frame, then close the connection."""
     begun = [*[(FRAME, b"x")] * FRAMES, next(cut(bytes(FRAME_SIZE_MAX)))]
     while attacker.is_on():
         with contextlib.suppress(OSError), _connected(attacker) as connection:
@@ -31,7 +31,7 @@ def leave_in_the_midst(attacker: Attacker) -> None:
 
 
 def send_parts_without_end(attacker: Attacker) -> None:
-    """Begin frame after frame, send most of it, and never its end."""
+    """Begin frame after frame, and never send the last part of any."""
     begun = list(cut(bytes(FRAME_SIZE_MAX)))[:-1]
     while attacker.is_on():
         with contextlib.suppress(OSError), _connected(attacker) as connection:
@@ -40,7 +40,7 @@ def send_parts_without_end(attacker: Attacker) -> None:
 
 
 def hang_in_large_frames(attacker: Attacker) -> None:
-    """Begin a frame of 4 MiB over each of many connections, and keep its last packet."""
+    """Begin a frame of 4 MiB over each of many connections, and never send the last packet."""
     begun = list(cut(bytes(FRAME_SIZE_MAX)))[:-1]
     with contextlib.ExitStack() as stack:
         while attacker.is_on():
@@ -52,13 +52,13 @@ def hang_in_large_frames(attacker: Attacker) -> None:
 
 
 def send_smallest(attacker: Attacker) -> None:
-    """Send empty frames, parts of nothing and sessions of nobody over many connections, and read no answer."""
+    """Send empty frames, parts without bytes and sessions that nobody has over many connections, and read no answer."""
     mixed = [(FRAME, b""), (MORE, b"x"), (SUBSCRIBE, os.urandom(16))] * (PACKETS // 3)
     _over_many(attacker, mixed)
 
 
 def show_sessions(attacker: Attacker) -> None:
-    """Show the own session over connection after connection, each of which takes the place of the one before."""
+    """Show the attacker's session over connection after connection: each replaces the connection before."""
     with attacker.client(name="attacker") as client:
         _over_many(attacker, [(SUBSCRIBE, client._link.protocol.session.secret)] * PACKETS)
 
@@ -99,7 +99,7 @@ def send_descriptors(attacker: Attacker) -> None:
                     along = array.array("i", [full.fileno()])
                     try:
                         connection.sendmsg([bytes((FRAME,)) + b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, along)])
-                    except OSError:  # refused: the last copy is the own one
+                    except OSError:  # refused: this process has the last copy
                         full.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
         attacker.rest(0.05)
 

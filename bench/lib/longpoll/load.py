@@ -1,6 +1,7 @@
 """A client of the application in one thread: readers that poll again and again, and posts at planned times.
 
-The plan is open: a post is due at its time, whatever became of those before, and its latency counts from then.
+The loop is open: each post is due at its planned time, whatever became of earlier posts. Its latency counts from this
+time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Result(NamedTuple):
 
 
 class Line:
-    """A connection that is kept. It asks one thing at a time."""
+    """A kept connection of a reader or a poster. It has one request at a time."""
 
     def __init__(self, load: Load, key: str) -> None:
         self.key = key  # of a reader; empty = it posts
@@ -133,7 +134,7 @@ class Load:
             self.turn(left)
 
     def settle(self, *results: Result) -> None:
-        """Until all posts of these runs were answered, and all accepted ones received; SETTLE_S at most."""
+        """Wait until all posts of these runs were answered, and all accepted posts received; SETTLE_S at most."""
         end = time.monotonic() + SETTLE_S
         while time.monotonic() < end:
             self.turn(0.1)
@@ -152,7 +153,7 @@ class Load:
             self._poll(self._readers[heapq.heappop(self._later)[1]])
 
     def answered(self, line: Line, status: int, headers: dict[str, str], body: bytes) -> None:
-        """A line has its answer; status 0: its connection broke."""
+        """Handle the answer to a line's request. With status 0 the connection broke."""
         if not line.key:
             if status == 204:
                 self._result.accepted.add(line.number)

@@ -1,4 +1,4 @@
-"""The daemon or Redis, and gunicorn with the application before it."""
+"""Runs the daemon or Redis, and gunicorn with the application that uses it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKERS = 4
 
 
 class Server:
-    """The server of a way. `restart` ends it by SIGTERM, and starts it again."""
+    """The daemon, or Redis. `restart` ends it by SIGTERM, and starts it again."""
 
     def __init__(self, way: str, directory: Path) -> None:
         self._command, self._is_ready = commands(way, directory)
@@ -70,7 +70,7 @@ def redis_answers(address: Path) -> bool:
 
 @contextmanager
 def gunicorn(way: str, directory: Path, waiters: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The application of four gevent workers; its process, and its port."""
+    """Run the application in four gevent workers. Gives gunicorn's process and its port."""
     (directory / "gunicorn.conf.py").write_text("from timerd_client.web.gunicorn import *\n")
     shutil.copy(APPLICATION, directory / "app.py")
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
@@ -99,7 +99,7 @@ def gunicorn(way: str, directory: Path, waiters: int) -> Iterator[tuple[subproce
 
 
 def workers_at(port: int) -> set[bytes]:
-    """The workers that answer some requests now."""
+    """The workers that answer, among a few requests that are sent now."""
     found = set()
     for _ in range(2 * WORKERS):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)

@@ -17,7 +17,7 @@ from timerd_client.outcome import State
 from timerd_client.workload import Workload, fire_plan, key_names, plan
 
 PREFIX = "k"  # of every key; the rest is the row, in hexadecimal
-EACH_MAX = 10_000.0  # operations a second. At a higher rate calls are sent once a millisecond: each way needs that
+EACH_MAX = 10_000.0  # operations a second. At higher rates every way sends batches, one each millisecond
 GRACE_NS = 3_000_000_000  # after the last deadline. An operation without an outcome is lost by then
 POLL_S = 0.001
 COMPLETED, EXPIRED = int(State.COMPLETED.value), int(State.EXPIRED.value)
@@ -49,7 +49,7 @@ class Book:
         self._note(row_of(key), COMPLETED, 0, fired_ns)
 
     def expired(self, key: str | bytes, settled_ns: int = 0) -> None:
-        """Note that the owner has received an expiry. `settled_ns`: when another process settled it, if one did."""
+        """Note that the owner has received an expiry. `settled_ns`: when another process settled it, or 0."""
         self._note(row_of(key), EXPIRED, settled_ns, 0)
 
     def _note(self, row: int, state: int, settled_ns: int, fired_ns: int) -> None:
@@ -97,16 +97,16 @@ class Firer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End all that was begun. Everything is sent when it returns."""
+        """End threads and connections. When this returns, all events are sent."""
 
 
 class Way(ABC):
-    """One way to build the same without timerd."""
+    """One way to build a purgatory without timerd."""
 
     name: str
 
     def missing(self) -> str:
-        """The command that installs what is missing; empty if nothing is."""
+        """The command that installs a missing program; empty if none is missing."""
         return ""
 
     @abstractmethod

@@ -46,7 +46,7 @@ async def main(address: str) -> None:
                 owner_of, timer, _ = pending.pop(key)
                 timer.cancel()
                 answer(owner_of, key, "c", at_ns)
-        await asyncio.sleep(0)  # recv() does not yield when a frame is there: without this no timer runs
+        await asyncio.sleep(0)  # recv() does not yield when a frame has arrived: without this no timer runs
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Long polls: a BLPOP on a connection of its own for each pending operation, an RPUSH for its event.
 
-Redis keeps the deadlines. An event may come before its registration: then it stays in its list for a second.
-Connections are kept and used again.
+Redis keeps the deadlines. An event that comes before its registration stays in its list for a second. Connections are
+kept and used again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PollOwner(Owner):
 
 
 class PollFirer(Firer):
-    """Sends an RPUSH for each event, and an expiry: an event may find no BLPOP."""
+    """Sends an RPUSH and a PEXPIRE for each event, since an event may find no BLPOP."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

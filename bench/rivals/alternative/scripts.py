@@ -1,9 +1,9 @@
 """A Redis sorted set of deadlines, a hash of pending operations, Lua scripts, and a client written by hand.
 
-The usual design. A registration adds to the set and to the hash. An event removes from both; so does a poller, a
-process that asks each millisecond what is due. The script that removes an operation publishes its outcome. Each script
-is atomic. An event that comes before its registration finds no operation, and is forgotten. The client packs up to
-BATCH operations into one call of a script, pipelines calls, and does not wait for replies.
+The usual design. A registration adds to the set and to the hash. An event removes from both. So does the poller, a
+process that asks each millisecond for due operations. The script that removes an operation publishes its outcome. Each
+script is atomic. An event that comes before its registration finds no operation, and is forgotten. The client packs up
+to BATCH operations into one call of a script, pipelines calls, and does not wait for replies.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def address_of(directory: Path) -> str:
 
 @contextmanager
 def redis_server(directory: Path) -> Iterator[int]:
-    """Run a server on a unix socket in that directory. It writes nothing to disk. Gives its pid."""
+    """Run a server on a unix socket in this directory. It writes nothing to disk. Gives its pid."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     options = {
         "port": "0", "unixsocket": address_of(directory), "save": "", "appendonly": "no", "dir": str(directory),
@@ -123,7 +123,7 @@ class Redis:
         return self._reply(self.socket.recv(1 << 16))
 
     def send(self, data: bytes) -> None:
-        """Send commands, and drop the replies that are there. Raises Failed when one of them is an error."""
+        """Send commands, and drop the replies that have arrived. Raises Failed when a reply is an error."""
         self.socket.sendall(data)
         with suppress(BlockingIOError):
             while self._reply(self.socket.recv(1 << 16, socket.MSG_DONTWAIT)):

@@ -1,4 +1,4 @@
-"""One run of one way: its server, a process that owns operations, one that fires. The load test's judge judges it."""
+"""One run of one way: its server, and two processes, of which one owns operations and the other fires."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ READY_S = 30.0
 END_S = 5.0
 NEVER_NS = 1 << 63
 LOST_OR_EXPIRED = (0, EXPIRED)
-PATIENCE_S = 60.0  # after the plan's end: then the run is ended, however late the way is
+PATIENCE_S = 60.0  # after the plan's end. Then the run is ended, even if the way is late
 
 
 def run_way(way: Way, workload: Workload) -> Result:
@@ -70,7 +70,7 @@ def run_way(way: Way, workload: Workload) -> Result:
 def process(play: Callable[..., None], *arguments: Any, forked: bool = False) -> Iterator[Connection]:
     """Start a process, and wait until it is ready. It is ended when the block ends.
 
-    A forked one has the addresses of this process, as a worker of gunicorn has those of its master.
+    A forked process has the memory layout of this process, as a worker of gunicorn has its master's.
     """
     context = multiprocessing.get_context("fork") if forked else multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -90,7 +90,7 @@ def process(play: Callable[..., None], *arguments: Any, forked: bool = False) ->
 
 
 def play_forked(parents: Connection, play: Callable[..., None], *arguments: Any) -> None:
-    """Play in a forked process, without its copy of the parent's end: else that would never be closed for it."""
+    """Play in a forked process. First close its copy of the parent's end, else it would never see the pipe's end."""
     parents.close()
     play(*arguments)
 
@@ -113,7 +113,7 @@ def be_owner(way: Way, directory: Path, workload: Workload, connection: Connecti
 
 
 def be_firer(way: Way, directory: Path, workload: Workload, connection: Connection) -> None:
-    """The process that fires: the same messages."""
+    """The process that fires. Its messages are those of `be_owner`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     firer = way.firer(directory)
     serve(connection, lambda start_ns: play_firer(firer, workload, start_ns), firer.close)
@@ -137,8 +137,8 @@ def unheard(workload: Workload, owner: Registered, fired: Fired) -> int:
 
     For example, a process fires events 1 and 2. Operation 2 completes, and its owner receives the outcome before the
     deadline of operation 1. Events of one process are handled in their order, so event 1 was handled by then. If
-    operation 1 expires, its event was lost. So the count holds only certain cases, in the same way for all. Events that
-    were fired before register() had returned do not count.
+    operation 1 expires, its event was lost. So only certain cases count, by one rule for all ways. Events that were
+    fired before register() had returned do not count.
     """
     found, handled_ns = 0, NEVER_NS
     for operation, at_ns in reversed(list(zip(fired.events.operation, fired.sent_ns, strict=False))):

@@ -1,4 +1,4 @@
-"""The same scripts with redis-py: its pipeline for calls that are due at one time, and its pub/sub."""
+"""The scripts of scripts.py with redis-py: a pipeline for calls that are due at one time, and pub/sub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of the asyncio daemon: one frame for calls that are due at one time, and a thread that receives answers."""
+"""Clients of the asyncio daemon (broker.py): one frame for calls that are due at one time, a thread for answers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ZmqOwner(Owner):
     def _listen(self) -> None:
         book = self.book
         dealer = connected(self.directory, OWNER)
-        dealer.send(msgpack.packb([OWNER, []]))  # nothing to register: so the daemon learns this identity
+        dealer.send(msgpack.packb([OWNER, []]))  # registers nothing: the daemon learns this identity from it
         while not self._closed:
             if not dealer.poll(LISTEN_MS):
                 continue

@@ -28,7 +28,7 @@ from timerd_kafka.wire.connection import Connection
 Answer = Callable[[Broker, Call], Awaitable[Any]]
 API_VERSIONS = 18
 
-# By the key of the API: its name at kio, and its module.
+# By the key of the API: its name in kio, and the function that answers.
 APIS: dict[int, tuple[str, Answer]] = {
     0: ("produce", produce.answer),
     1: ("fetch", fetch.answer),
@@ -64,7 +64,7 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
             raise UnknownApi(f"API {key}, which this broker does not have")
         name, answer = APIS[key]
         if version not in versions_of(name):
-            if key == API_VERSIONS:  # its client asks again, in a version of this list (KIP-511)
+            if key == API_VERSIONS:  # the client asks again, in a version of this list (KIP-511)
                 oldest = Call(api_of(key, 0), None, "", connection)
                 names = broker.api_keys
                 return oldest.api.write(
@@ -80,7 +80,7 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
 
 
 def preload() -> None:
-    """Load the versions that most clients need: a process that forks brokers does it once for all brokers.
+    """Load the versions that most clients need. A process that forks brokers loads them once for all brokers.
 
     The newest version of each API takes 0.1 s, all versions 0.6 s. The other versions are loaded when a client asks.
     """

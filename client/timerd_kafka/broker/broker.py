@@ -27,9 +27,9 @@ from timerd_kafka.wire.codec import Api
 from timerd_kafka.wire.connection import Connection
 
 LOOK_S = 0.002  # the least time between two looks at the file of the topics
-OPEN_S = 0.01  # for this time at most, the loop stands still to open partitions
+OPEN_S = 0.01  # the longest time for which the opening of partitions keeps the loop from other work
 CATALOG = "catalog"  # the key on which a change of the topics is an event
-ANY = topic_key("")  # the key of an event for each version of the topics that a broker has taken up
+ANY = topic_key("")  # the key of the events that tell that a broker has read a version of the topics
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -54,13 +54,14 @@ class Broker:
         loop: asyncio.AbstractEventLoop,
         api_keys: dict[int, str],
     ) -> None:
-        """`api_keys`: the names of the APIs that it has, by their keys."""
+        """`api_keys`: the names of the broker's APIs, by their keys."""
         self.settings, self.id, self.loop, self.api_keys = settings, number, loop, api_keys
         self.cluster_id = (settings.data / "cluster_id").read_text()
         self.catalog = Catalog(settings.data)
         self.catalog.refresh()
         self._looked = 0.0
-        # The version that is taken up, which may be older than the catalog's, and the one whose partitions are open.
+        # The version whose topics the broker uses, which may be older than the catalog's, and the version whose
+        # partitions are open.
         self._taken, self._opened = self.catalog.version, 0
         self._taken_topics, self._opened_topics = self._topics(), set[tuple[str, UUID]]()
         self._is_opening = False
@@ -85,7 +86,7 @@ class Broker:
     # topics -----------------------------------------------------------------------------------------------------------
 
     def topic(self, name: str | None, topic_id: UUID | None = None) -> Topic | None:
-        """A topic by its name or its id. If it is not known, look at the file of the topics."""
+        """A topic by its name or its id. If it is unknown, the file of the topics is read again."""
         for is_last in (False, True):
             found = self.catalog.by_id.get(topic_id) if topic_id else self.catalog.by_name.get(name or "")
             if found is not None or is_last or not self.refresh():
@@ -93,7 +94,7 @@ class Broker:
         return None
 
     def refresh(self) -> bool:
-        """Take up new topics, and drop deleted ones. Returns whether any has changed."""
+        """Take the newest topics: open new partitions, and drop deleted ones. Returns whether any topic has changed."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return False  # a request may name many unknown topics
@@ -110,7 +111,7 @@ class Broker:
             self._open()
 
     def take_topics(self) -> None:
-        """Open and drop partitions by the topics, and acknowledge: the changer of a topic waits for all brokers."""
+        """Open and drop partitions by the topics, and acknowledge: requests that change topics wait for this."""
         self._taken, self._taken_topics = self.catalog.version, self._topics()
         for partition in self.store.refresh():
             for purgatory in ("produce", "fetch", "replica"):
@@ -119,18 +120,18 @@ class Broker:
             self._open()
 
     def _open(self) -> None:
-        """Open partitions, some at a time: requests of others come in between."""
+        """Open partitions, some at a time, so that requests are answered in between."""
         self._is_opening = self.store.open_some(OPEN_S)
         if self._is_opening:
             self.loop.call_soon(self._open)
             return
         self.followers.refresh()
         is_new = self._opened != self._taken
-        self._opened = self._taken  # even if some cannot be opened: nobody waits for these
+        self._opened = self._taken  # even if some partitions cannot be opened: nobody waits for them
         try:
             self.readers.acknowledge(CATALOG, str(self.id), self._opened)
         except td.TimerdError:
-            log.warning("the timer daemon does not take the version of the topics; it is sent again", exc_info=True)
+            log.warning("the timer daemon did not take the version of the topics, which is sent again", exc_info=True)
         changed, self._opened_topics = self._opened_topics ^ self._taken_topics, self._taken_topics
         told = [topic_key(name) for name in {name for name, _ in changed}]
         self.waits.fire("topic", *[ANY] * is_new, *told)
@@ -139,30 +140,30 @@ class Broker:
         return {(topic.name, topic.id) for topic in self.catalog.by_id.values()}
 
     def say_catalog_changed(self) -> None:
-        """Make all brokers read the topics, this one at once."""
+        """Make all brokers read the topics. This broker reads them at once."""
         self._looked = 0.0
         self.refresh()
         self.waits.fire("replica", CATALOG)
 
     def all_have_read(self, version: int) -> bool:
-        """Whether all brokers have this version of the topics. In the timer client's thread, too.
+        """Whether all brokers have read this version of the topics. The timer client's thread calls it, too.
 
-        This broker's own watermark may still be on its way to the daemon: it would not be seen, and no later event
-        would come for it.
+        This broker counts by its own variable and not by its watermark, which may still be on its way to the daemon:
+        no later event would make the operation look again.
         """
         return self._opened >= version and (self.others is None or self.others(CATALOG, version)[0])
 
     # partitions -------------------------------------------------------------------------------------------------------
 
     def led(self, topic: Topic | None, index: int) -> Partition | ErrorCode:
-        """The partition, if this broker leads it; else why not."""
+        """The partition, if this broker leads it; else an error code."""
         found = self.held(topic, index)
         if isinstance(found, Partition) and not found.is_leader:
             return ErrorCode.not_leader_or_follower
         return found
 
     def held(self, topic: Topic | None, index: int) -> Partition | ErrorCode:
-        """The partition, if this broker has a replica of it; else why not."""
+        """The partition, if this broker has a replica of it; else an error code."""
         if topic is None or not 0 <= index < topic.partitions:
             return ErrorCode.unknown_topic_or_partition
         found = self.store.get(topic, index)
@@ -171,19 +172,19 @@ class Broker:
         return found or ErrorCode.not_leader_or_follower
 
     def appended(self, partition: Partition) -> None:
-        """A producer's records were appended: followers fetch them. Without followers they may be read at once."""
+        """A producer's records were appended: wake the followers, or the consumers of a partition without followers."""
         if len(partition.replicas) > 1:
             self.waits.fire("replica", partition.key)
         else:
             self.waits.fire("fetch", partition.key)
 
     def replicated(self, partition: Partition) -> None:
-        """The watermarks of a partition have risen: waits for replicas look, and waits of readers."""
+        """The watermarks of a partition have risen: make the waits for replicas look, and the waits of readers."""
         self.waits.fire("produce", partition.key)
         self.more_to_read(partition)
 
     def more_to_read(self, partition: Partition) -> None:
-        """Consumers may read more, and followers may learn new watermarks."""
+        """Wake consumers, which may read more, and followers, which may learn new watermarks."""
         self.waits.fire("fetch", partition.key)
         if partition.is_leader and len(partition.replicas) > 1:
             self.waits.fire("replica", partition.key)
@@ -191,8 +192,8 @@ class Broker:
     # quotas -----------------------------------------------------------------------------------------------------------
 
     def throttle(self, quotas: Quotas, call: Call, size: int) -> float:
-        """Note bytes that a client uses. Beyond its quota, mute its connection. Returns for how many seconds."""
-        seconds = round(quotas.record(call.client_id, size, time.monotonic()), 3)  # as the answer states it
+        """Note bytes that a client used. Beyond its quota, mute its connection. Returns the seconds of the mute."""
+        seconds = round(quotas.record(call.client_id, size, time.monotonic()), 3)  # rounded to ms, as in the answer
         if seconds > 0:
             connection = call.connection
             make: Callable[[Callable[..., Any]], ThrottledChannel] = partial(
@@ -207,7 +208,7 @@ class Broker:
 
 
 def unmute(connection: Connection, waited: asyncio.Future[Any]) -> None:
-    """A throttle time is over, or cannot be counted: the timer daemon is lost, or the connection has ended."""
+    """Unmute: the throttle time is over, or its wait has ended with the timer daemon or the connection."""
     if not waited.cancelled():
-        waited.exception()  # else asyncio would complain about it
+        waited.exception()  # marks it as seen: else asyncio would log it
     connection.unmute()

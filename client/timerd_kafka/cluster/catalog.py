@@ -1,6 +1,6 @@
 """The topics of the cluster, in a file that every broker reads. Any broker may change it, one at a time.
 
-Each topic has its own id, so a topic that is created again has nothing of the former one.
+Each topic has its own id, so a topic that is created again has nothing of the deleted topic.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Catalog:
         self.version = written["version"]
         self.by_name = {topic.name: topic for topic in topics}
         self.by_id = {topic.id: topic for topic in topics}
-        self._seen = seen if is_settled else None  # at the end: a file that could not be read is read again
+        self._seen = seen if is_settled else None  # set last, so that a file that could not be read is read again
         return True
 
     def create(self, wanted: Mapping[str, Wanted]) -> tuple[set[str], set[str]]:
-        """Make topics in one go. Returns names of topics that exist already, and of those with too many partitions."""
+        """Make topics in one change. Returns the names of existing topics, and those with too many partitions."""
         with self._changing():
             exist = {name for name in wanted if name in self.by_name}
             used, made, many = sum(topic.partitions for topic in self.by_id.values()), [], set()
@@ -94,7 +94,7 @@ class Catalog:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """In the block, no other broker changes the topics, and they are the newest. A killed broker leaves no lock."""
+        """Lock the topics for the block, and read the newest. A killed broker leaves no lock."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WORKERS_MAX = 64
-PARTITIONS_MAX = 4_000  # of all topics: each takes two descriptors of each broker that holds it
+PARTITIONS_MAX = 4_000  # of all topics: a partition takes two descriptors of each broker that holds it
 PORT_MAX = 65_535
 DELAY_MAX = 3_600.0
 FRAME_MAX = 100 << 20  # Kafka's socket.request.max.bytes
 
 
 class SettingsError(ValueError):
-    """A setting out of its bounds. The text names it, its bounds, and the remedy."""
+    """A setting out of its bounds. The text has the setting, its bounds, and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Settings:
     request_max: int = FRAME_MAX
 
     def check(self) -> None:
-        """Raises SettingsError."""
+        """Raise SettingsError if a setting is out of its bounds."""
         if not 1 <= self.workers <= WORKERS_MAX:
             raise SettingsError(f"workers={self.workers}: 1 to {WORKERS_MAX}")
         if not self.replicas >= 1:
@@ -58,4 +58,4 @@ class Settings:
         for name in ("produce_quota", "fetch_quota"):
             quota = getattr(self, name)
             if quota is not None and not quota > 0:
-                raise SettingsError(f"{name}={quota}: above 0 bytes a second; leave it out for none")
+                raise SettingsError(f"{name}={quota}: above 0 bytes a second; leave it out for no quota")

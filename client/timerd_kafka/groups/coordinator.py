@@ -30,8 +30,8 @@ from timerd_kafka.waits.waits import Waits
 
 GROUP_ID_MAX = 1_000  # bytes
 INSTANCE_ID_MAX = 249  # characters, as of a topic's name
-MEMBERS_MAX = 1_000  # of a group, with those that are to join
-PENDING_MAX = 1_000  # clients of a broker that got a member id and have not joined with it: their sessions take room
+MEMBERS_MAX = 1_000  # of a group, clients with a new member id included
+PENDING_MAX = 1_000  # clients of a broker that have not joined with their new member id: their sessions take room
 GROUPS_MAX = 10_000  # of a broker
 PROTOCOL_NAMES_MAX = 100  # of a member
 PROTOCOLS_MAX = 1 << 20  # bytes of a member's protocols
@@ -59,14 +59,14 @@ class Coordinator:
         self._directory = broker.settings.data / "groups"
         self._sessions = Sessions(broker.waits, self._expired)
         delay = broker.settings.initial_rebalance_delay
-        self._pending = 0  # members that are to join
+        self._pending = 0  # clients with a new member id, with which they have not joined
         self._rebalances = Rebalances(broker.waits, self._sessions, delay, self._forget_if_unused)
         self.groups: dict[str, Group] = {}
         for remembered in Remembered.all_of(self._directory, self._is_own):
             self._load(remembered)
 
     def _load(self, remembered: Remembered) -> None:
-        """Take up a group from the disk. Its members go on as before. Their sessions begin now."""
+        """Load a group from the disk. Its members stay members. Their sessions begin now."""
         remembered.drop_topics(self._is_topic)
         group = self.groups[remembered.group] = Group(remembered.group, remembered)
         for member in group.members.values():
@@ -88,13 +88,13 @@ class Coordinator:
         return ErrorCode.none if self._is_own(group) else ErrorCode.not_coordinator
 
     def look(self) -> None:
-        """Try again the sessions that the timer daemon has refused. Called again and again."""
+        """Try again the sessions that the timer daemon has refused. The broker calls this periodically."""
         self._sessions.look()
 
     # groups -----------------------------------------------------------------------------------------------------------
 
     def _add(self, group: str) -> Group | None:
-        """A new group; None: there are too many."""
+        """A new group; None if there are too many."""
         if len(self.groups) >= GROUPS_MAX:
             return None
         made = self.groups[group] = Group(group, Remembered(self._directory, group))
@@ -107,7 +107,7 @@ class Coordinator:
             del self.groups[group.id]
 
     def _expired(self, group_id: str, holder: Holder) -> None:
-        """A session is over."""
+        """Handle a session that has expired."""
         group = self.groups.get(group_id)
         if group is None:
             return
@@ -119,7 +119,7 @@ class Coordinator:
             self._pending_gone(group)
 
     def _end_pending(self, group: Group, member_id: str) -> None:
-        """The client that got this id has joined, or left, or not come back in time."""
+        """Forget a new member id: its client has joined, or left, or not come back in time."""
         self._pending -= 1
         self._sessions.end(group.pending.pop(member_id))
 
@@ -131,7 +131,7 @@ class Coordinator:
     # joining ----------------------------------------------------------------------------------------------------------
 
     async def join(self, asked: JoinRequest) -> JoinAnswer:
-        """Join a group. The answer waits until the rebalance has ended. A client that is gone stays a member."""
+        """Join a group. The answer waits until the rebalance has ended. A client that disconnects stays a member."""
         answer = self._join(asked)
         return answer if isinstance(answer, JoinAnswer) else await asyncio.shield(answer)
 
@@ -155,7 +155,7 @@ class Coordinator:
         return self._join_again(group, asked) if asked.member else self._join_new(group, asked)
 
     def _unbearable(self, asked: JoinRequest) -> ErrorCode:
-        """The error of the request itself, or none."""
+        """The error of the request itself, or `none`."""
         if not self._settings.session_timeout_min <= asked.session_timeout <= self._settings.session_timeout_max:
             return ErrorCode.invalid_session_timeout
         if asked.instance is not None and not 0 < len(asked.instance) <= INSTANCE_ID_MAX:
@@ -172,11 +172,11 @@ class Coordinator:
         return ErrorCode.none
 
     def _has_room(self, more: int) -> bool:
-        """Whether `more` bytes fit into what the broker may hold of all members."""
+        """Whether the broker may hold `more` further bytes for members."""
         return more <= 0 or more + sum(group.bytes for group in self.groups.values()) <= HELD_MAX
 
     def _join_new(self, group: Group, asked: JoinRequest) -> JoinAnswer | asyncio.Future[JoinAnswer]:
-        """A client without a member id."""
+        """Handle the request of a client without a member id."""
         member_id = group.new_id(asked)
         if asked.instance is not None and asked.instance in group.instances:
             return self._replace(group, group.members[group.instances[asked.instance]], member_id, asked)
@@ -192,7 +192,7 @@ class Coordinator:
         return self._add_member(group, member_id, asked)
 
     def _join_again(self, group: Group, asked: JoinRequest) -> JoinAnswer | asyncio.Future[JoinAnswer]:
-        """A client with a member id."""
+        """Handle the request of a client with a member id."""
         if asked.member in group.pending and asked.instance is None:
             self._end_pending(group, asked.member)
             return self._add_member(group, asked.member, asked)
@@ -201,7 +201,7 @@ class Coordinator:
         member = group.members[asked.member]
         is_same = member.protocols == asked.protocols
         if group.state is State.COMPLETING and is_same:
-            return group.join_answer(member)  # it has not got the answer
+            return group.join_answer(member)  # the member has not received the answer
         if group.state is State.STABLE and is_same and member.id != group.leader:
             return group.join_answer(member)
         return self._rejoin(group, member, asked)
@@ -216,12 +216,12 @@ class Coordinator:
         return member.joining
 
     def _rejoin(self, group: Group, member: Member, asked: JoinRequest) -> asyncio.Future[JoinAnswer]:
-        """A member joins the next generation."""
+        """Let a member join the next generation."""
         member.update(asked)
         if member.joining is None:
             member.joining = self._broker.waits.loop.create_future()
         joining = member.joining
-        if member.is_new:  # it waits for others again; a member that was in a generation is kept in that time
+        if member.is_new:  # it waits for other members again; a member that was in a generation is kept meanwhile
             self._sessions.beat(group.id, member, NEW_MEMBER_S)
         group.publish()
         self._rebalances.changed(group)
@@ -230,7 +230,7 @@ class Coordinator:
     def _replace(
         self, group: Group, old: Member, member_id: str, asked: JoinRequest
     ) -> JoinAnswer | asyncio.Future[JoinAnswer]:
-        """A static member is started again. Its old id is fenced. In a stable group, it goes on without a rebalance."""
+        """Give a restarted static member a new id, and fence the old id. A stable group goes on without a rebalance."""
         leader = group.leader
         old.refuse(ErrorCode.fenced_instance_id, old.id)
         self._sessions.end(old)
@@ -243,13 +243,13 @@ class Coordinator:
         answer = group.join_answer(member)
         if asked.may_skip_assignment:
             return answer._replace(skip_assignment=member.id == group.leader)
-        # An older client that led gets its old id as the leader's: else it would assign the work again, in vain.
+        # An older client that led gets its old id as the leader's, so that it does not assign the work again.
         return answer._replace(leader=leader or "", members=())
 
     # syncing ----------------------------------------------------------------------------------------------------------
 
     async def sync(self, asked: SyncRequest) -> SyncAnswer:
-        """Take an assignment. The answer waits for the leader's."""
+        """Get an assignment. The answer waits for the leader's assignments."""
         answer = self._sync(asked)
         return answer if isinstance(answer, SyncAnswer) else await asyncio.shield(answer)
 
@@ -279,7 +279,7 @@ class Coordinator:
         return syncing
 
     def _member_of(self, who: Identity) -> tuple[Group | None, ErrorCode]:
-        """The group of a client, and whether it is a member of this generation."""
+        """The group of a client, and an error unless the client is a member of this generation."""
         group = self.groups.get(who.group)
         if error := self.refusal(who.group):
             return group, error
@@ -292,7 +292,7 @@ class Coordinator:
     # living and leaving -----------------------------------------------------------------------------------------------
 
     def heartbeat(self, who: Identity) -> ErrorCode:
-        """A member lives."""
+        """Handle a heartbeat: the member lives."""
         group, error = self._member_of(who)
         if group is None or error:
             return error
@@ -306,7 +306,7 @@ class Coordinator:
         return NEW_MEMBER_S if is_first_join else member.session_timeout
 
     def leave(self, who: Identity) -> ErrorCode:
-        """A member leaves. With an empty member id the static member of that instance id is removed."""
+        """Remove a member that leaves. With an empty member id, remove the static member with the instance id."""
         if error := self.refusal(who.group):
             return error
         group = self.groups.get(who.group)
@@ -325,12 +325,12 @@ class Coordinator:
     # offsets ----------------------------------------------------------------------------------------------------------
 
     def may_commit(self, who: Identity) -> ErrorCode:
-        """Whether a client may commit offsets now. This counts as a heartbeat, too."""
+        """The error if a client may not commit offsets now, or `none`. This counts as a heartbeat, too."""
         if error := self.refusal(who.group, may_be_empty=True):
             return error
         group = self.groups.get(who.group)
         if who.generation < 0 and (group is None or group.state is State.EMPTY):
-            return ErrorCode.none  # a client that keeps offsets here, and is in no group
+            return ErrorCode.none  # a client that only keeps offsets here, without being a member
         if group is None:
             return ErrorCode.illegal_generation
         group, error = self._member_of(who)
@@ -357,7 +357,7 @@ class Coordinator:
         return ErrorCode.none
 
     def committed(self, group_id: str, place: Place) -> Committed | None:
-        """The offset that a group has committed of a partition."""
+        """The offset that a group has committed for a partition."""
         group = self.groups.get(group_id)
         return None if group is None else group.remembered.offsets.get(place)
 
@@ -376,12 +376,12 @@ class Coordinator:
     # administration ---------------------------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> DescribedGroup | None:
-        """A group; None: there is none."""
+        """A description of a group; None if it is unknown."""
         group = self.groups.get(group_id)
         return None if group is None else group.describe()
 
     def delete(self, group_id: str) -> ErrorCode:
-        """Forget a group that has no members, and its offsets."""
+        """Forget a group and its offsets. A group with members is refused."""
         if error := self.refusal(group_id):
             return error
         group = self.groups.get(group_id)

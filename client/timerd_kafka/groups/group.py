@@ -55,12 +55,12 @@ class Group:
         # Operations read these in another thread. They are replaced, never changed.
         self.known: tuple[str, ...] = ()
         self.joined: tuple[str, ...] = ()
-        self.unsynced: frozenset[str] = frozenset()  # members that are to sync in this generation
+        self.unsynced: frozenset[str] = frozenset()  # members that have not synced in this generation
         if remembered.generation is not None:
             self._restore(remembered.generation)
 
     def publish(self) -> None:
-        """Show the known members and the joined ones to the operations."""
+        """Show the known members and the joined members to the operations."""
         self.known = (*self.members, *self.pending)
         self.joined = tuple(member.id for member in self.members.values() if member.joining is not None)
         self.bytes = sum(member.size for member in self.members.values())
@@ -72,7 +72,7 @@ class Group:
         return f"{(asked.instance or asked.client_id)[:PREFIX_MAX]}-{uuid4()}"
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """A new member. The first one leads."""
+        """Add a new member. The first member leads."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.id] = member
@@ -83,7 +83,7 @@ class Group:
         self.publish()
 
     def remove(self, member: Member) -> None:
-        """A member is gone. If it has led, the oldest member leads."""
+        """Remove a member. If it was the leader, the oldest member leads."""
         del self.members[member.id]
         if member.instance is not None and self.instances.get(member.instance) == member.id:
             del self.instances[member.instance]
@@ -93,7 +93,7 @@ class Group:
         self.publish()
 
     def replace(self, old: Member, new_id: str) -> Member:
-        """Give a static member a new id. It keeps its assignment, and leads if it has led."""
+        """Give a static member a new id. The member keeps its assignment, and stays the leader if it was."""
         new = Member(
             new_id,
             old.instance,
@@ -110,12 +110,12 @@ class Group:
             self.instances[old.instance] = new_id
         if self.leader == old.id:
             self.leader = new_id
-        self.unsynced -= {old.id}  # the DelayedSync does not know the new id; the session watches it
+        self.unsynced -= {old.id}  # the DelayedSync does not know the new id, whose session watches the member
         self.publish()
         return new
 
     def check(self, member: str, instance: str | None) -> ErrorCode:
-        """Whether this is a member, and the newest one of its instance id."""
+        """The error unless this is a member, and the newest member with its instance id; else `none`."""
         if instance is not None:
             current = self.instances.get(instance)
             if current is not None and current != member:
@@ -149,7 +149,7 @@ class Group:
         return protocol_type == self.protocol_type and any(one.name in candidates for one in protocols)
 
     def select_protocol(self) -> str:
-        """Of the protocols that all members support: the one that most members prefer."""
+        """The protocol that most members prefer, of the protocols that all members support."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -157,7 +157,7 @@ class Group:
     # generations ------------------------------------------------------------------------------------------------------
 
     def elect(self) -> bool:
-        """If the leader has not joined, a member that has joined leads. False: no member has joined."""
+        """If the leader has not joined, a member that has joined leads. Returns False if no member has joined."""
         leader = self.members.get(self.leader or "")
         if leader is None or leader.joining is None:
             joined = next((member for member in self.members.values() if member.joining is not None), None)
@@ -167,7 +167,7 @@ class Group:
         return True
 
     def begin_generation(self) -> None:
-        """The next generation begins, with the present members."""
+        """Begin the next generation, with the present members."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.state = State.COMPLETING if self.members else State.EMPTY

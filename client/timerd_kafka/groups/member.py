@@ -20,11 +20,11 @@ def size_of(protocols: tuple[GroupProtocol, ...]) -> int:
 
 @dataclass(eq=False)
 class Pending:
-    """A client that has got a member id, and has to join with it."""
+    """A client that got a member id, and has not joined with it."""
 
     id: str
     session: Session | None = None
-    is_kept = False  # its session may expire
+    is_kept = False  # so its session may expire
 
 
 @dataclass(eq=False)
@@ -40,8 +40,8 @@ class Member:
     protocols: tuple[GroupProtocol, ...]
     assignment: bytes = b""
     is_new: bool = True  # it has been in no generation
-    joining: asyncio.Future[JoinAnswer] | None = None  # its JoinGroup requests wait for it
-    syncing: asyncio.Future[SyncAnswer] | None = None  # likewise SyncGroup
+    joining: asyncio.Future[JoinAnswer] | None = None  # the member's JoinGroup requests wait for this
+    syncing: asyncio.Future[SyncAnswer] | None = None  # likewise, the SyncGroup requests
     session: Session | None = None
 
     def update(self, asked: JoinRequest) -> None:
@@ -52,45 +52,45 @@ class Member:
 
     @property
     def size(self) -> int:
-        """The bytes that are held for it: its protocols and its assignment."""
+        """The bytes that the broker holds for the member: its protocols and its assignment."""
         return size_of(self.protocols) + len(self.assignment)
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is alive although it is silent: it waits for others. Not a new member: it may have given up."""
+        """Whether the member needs no heartbeats because it waits for others. (A new member may have given up.)"""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     # protocols --------------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """The protocols that it supports, the preferred one first."""
+        """The protocols that the member supports, in the order of its preference."""
         return [protocol.name for protocol in self.protocols]
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The candidate that it prefers. It supports all of them."""
+        """The candidate that the member prefers. The member supports all candidates."""
         return next(name for name in self.names if name in candidates)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """The member's metadata for that protocol."""
+        """The member's metadata for this protocol."""
         return next((one.metadata for one in self.protocols if one.name == protocol), b"")
 
     # answers ----------------------------------------------------------------------------------------------------------
 
     def answer_join(self, answer: JoinAnswer) -> None:
-        """Answer its JoinGroup requests that wait."""
+        """Answer the member's waiting JoinGroup requests."""
         waiting, self.joining = self.joining, None
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
     def answer_sync(self, answer: SyncAnswer) -> None:
-        """Answer its SyncGroup requests that wait."""
+        """Answer the member's waiting SyncGroup requests."""
         waiting, self.syncing = self.syncing, None
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
     def refuse(self, error: ErrorCode, known_as: str) -> None:
-        """Answer all of its requests with an error."""
+        """Answer all waiting requests of the member with an error."""
         self.answer_join(JoinAnswer(error, known_as))
         self.answer_sync(SyncAnswer(error))
 
@@ -104,7 +104,7 @@ class Member:
 
     @classmethod
     def of(cls, record: list[Any]) -> Member:
-        """The member of such a record."""
+        """The member that `record()` described."""
         name, instance, client_id, host, session, rebalance, protocols, assignment = record
         kinds = tuple(GroupProtocol(*one) for one in protocols)
         return cls(name, instance, client_id, host, session, rebalance, kinds, assignment, is_new=False)

@@ -30,7 +30,7 @@ class JoinRequest(NamedTuple):
     """A client joins, for the first time or again."""
 
     group: str
-    member: str  # empty: it has no id
+    member: str  # empty if the client has no id
     instance: str | None
     client_id: str
     client_host: str
@@ -38,8 +38,8 @@ class JoinRequest(NamedTuple):
     rebalance_timeout: float
     protocol_type: str
     protocols: tuple[GroupProtocol, ...]
-    needs_known_id: bool = True  # it has to join again with the id that it gets (KIP-394)
-    may_skip_assignment: bool = True  # it understands this field (KIP-814)
+    needs_known_id: bool = True  # the client has to join again with the id that it gets (KIP-394)
+    may_skip_assignment: bool = True  # the client understands the answer's field skip_assignment (KIP-814)
 
 
 class JoinedMember(NamedTuple):
@@ -51,7 +51,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinAnswer(NamedTuple):
-    """The generation that a client has joined, or why not."""
+    """The generation that a client has joined, or an error."""
 
     error: ErrorCode
     member: str
@@ -73,7 +73,7 @@ class SyncRequest(NamedTuple):
 
 
 class SyncAnswer(NamedTuple):
-    """A member's assignment, or why there is none."""
+    """A member's assignment, or an error."""
 
     error: ErrorCode
     assignment: bytes = b""

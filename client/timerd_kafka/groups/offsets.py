@@ -16,7 +16,7 @@ class Place(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """An offset, as it was committed."""
+    """A committed offset."""
 
     offset: int
     leader_epoch: int = -1
@@ -32,5 +32,5 @@ def record_of(offsets: Offsets) -> list[list[Any]]:
 
 
 def offsets_of(record: list[list[Any]]) -> Offsets:
-    """The offsets of such a record."""
+    """The offsets of a record that `record_of` made."""
     return {Place(UUID(bytes=topic), partition): Committed(*rest) for topic, partition, *rest in record}

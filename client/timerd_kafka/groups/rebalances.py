@@ -5,7 +5,7 @@
     CompletingRebalance --the leader syncs--------> Stable
 
 The operations wait in the timer daemon. If the daemon is lost, waiting members get an error after which clients try
-again. The group stays in a state from which the next join goes on.
+again. Then the next join continues the rebalance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from timerd_kafka.groups.sessions import Sessions
 from timerd_kafka.waits.waits import Wait, Waits
 
 PURGATORY = "rebalance"
-TIMEOUT_MIN_S = 0.1  # a group of absent static members begins again and again, no faster than that
+TIMEOUT_MIN_S = 0.1  # a group whose members are all absent static members tries again at this interval
 MAY_REBALANCE = (State.EMPTY, State.STABLE, State.COMPLETING)
 
 log = logging.getLogger("timerd_kafka.groups")
@@ -50,26 +50,26 @@ class GenerationSync(DelayedSync):
 
 
 class Rebalances:
-    """The rebalances of one broker's groups. Its methods are called in the broker's loop."""
+    """The rebalances of one broker's groups. Call the methods in the broker's loop."""
 
     def __init__(
         self, waits: Waits, sessions: Sessions, initial_delay: float, emptied: Callable[[Group], object]
     ) -> None:
-        """`emptied` is called with a group whose last member is gone."""
+        """`emptied` is called with a group whose last member was removed."""
         self._waits, self._sessions = waits, sessions
         self._initial_delay, self._emptied = initial_delay, emptied
 
     # joining ----------------------------------------------------------------------------------------------------------
 
     def changed(self, group: Group) -> None:
-        """Members have come, gone or changed: a rebalance begins, or the rebalance under way looks."""
+        """Members were added, removed or changed: begin a rebalance, or make the current DelayedJoin look."""
         if group.state in MAY_REBALANCE:
             self._prepare(group)
         elif group.state is State.PREPARING:
             self.look(group)
 
     def look(self, group: Group) -> None:
-        """The DelayedJoin looks. If it was lost, it begins again."""
+        """Make the DelayedJoin look. If it was lost, begin another."""
         group.publish()
         if group.join is None:
             self._begin_join(group, 0.0)
@@ -104,7 +104,7 @@ class Rebalances:
             self._begin_generation(group)
 
     def _join_lost(self, group: Group) -> None:
-        """Make the members try again. Each keeps its session."""
+        """Make the members try again. The members keep their sessions."""
         log.warning("the rebalance of group %r is lost, as the timer daemon does not hold it", group.id)
         for member in group.members.values():
             if member.joining is not None:
@@ -113,14 +113,14 @@ class Rebalances:
         group.publish()
 
     def _begin_generation(self, group: Group) -> None:
-        """All have joined, or the rebalance timeout is over: those that have not joined are removed.
+        """Begin a generation of the members that have joined: all have, or the rebalance timeout is over.
 
-        Only joins up to now count. A static member that has not joined stays until its session ends.
+        Other members are removed. But a static member that has not joined stays until its session ends.
         """
         for member in [one for one in group.members.values() if one.joining is None and one.instance is None]:
             self._drop(group, member)
         if group.members and not group.elect():
-            self._begin_join(group, 0.0)  # static members, and none has come
+            self._begin_join(group, 0.0)  # all members are static, and none has joined
             return
         group.begin_generation()
         if not group.members:
@@ -138,13 +138,13 @@ class Rebalances:
     # syncing ----------------------------------------------------------------------------------------------------------
 
     def synced(self, group: Group, member: Member) -> None:
-        """A member has asked for its assignment in this generation."""
+        """Note that a member has asked for its assignment in this generation."""
         if member.id in group.unsynced:
             group.unsynced -= {member.id}
             self._waits.fire(PURGATORY, sync_key(group.name))
 
     def assign(self, group: Group, assignments: Mapping[str, bytes]) -> None:
-        """The leader has assigned the work: the group is stable."""
+        """Take the leader's assignments. Then the group is stable."""
         for member in group.members.values():
             member.assignment = assignments.get(member.id, b"")
         group.publish()
@@ -161,7 +161,7 @@ class Rebalances:
         wait.future.add_done_callback(lambda future: self._sync_ended(group, wait, future))
 
     def _end_sync(self, group: Group) -> None:
-        """The generation is over: it needs no more syncs."""
+        """End the DelayedSync of a generation that is over."""
         group.unsynced = frozenset()
         if group.sync is not None:
             group.sync = None
@@ -173,7 +173,7 @@ class Rebalances:
             return
         group.sync = None
         if lost:
-            if group.state is State.COMPLETING:  # nothing would end what the members wait for
+            if group.state is State.COMPLETING:  # else the members would wait without end
                 log.warning("the syncing of group %r is lost, as the timer daemon does not hold it", group.id)
                 self._prepare(group)
         elif group.unsynced:
@@ -191,7 +191,7 @@ class Rebalances:
     # members ----------------------------------------------------------------------------------------------------------
 
     def remove(self, group: Group, member: Member) -> None:
-        """A member leaves, or its session is over."""
+        """Remove a member that leaves, or whose session has expired."""
         self._drop(group, member)
         self.changed(group)
 

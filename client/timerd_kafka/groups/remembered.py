@@ -1,7 +1,7 @@
-"""The data of a group that outlive its broker: its committed offsets, and its last generation. One file for each group.
+"""The data of a group that outlive its broker: its committed offsets, and its last generation. Each group has a file.
 
-Records are appended, each by one write. There is no fsync: written data outlive the process, not the machine. A broker
-that is killed may leave a part of the last record, which is dropped.
+Records are appended, each by one write. There is no fsync: written data survive the end of the process, but not a crash
+of the machine. A broker that is killed may leave a part of the last record, which is dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Remembered:
         self.group = group
         self.path = directory / hashlib.sha256(group.encode()).hexdigest()
         self.offsets: Offsets = {}
-        self.generation: list[Any] | None = None  # as Group.record() has it
+        self.generation: list[Any] | None = None  # a record that Group.record() made
         self._size = self._rewritten = 0
 
     @classmethod
@@ -64,7 +64,7 @@ class Remembered:
     # writing ----------------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets) -> None:
-        """Keep offsets. Raises OSError, and then keeps none of them."""
+        """Keep offsets. If this raises OSError, none of them is kept."""
         self._append(OFFSETS, record_of(offsets))
         self.offsets.update(offsets)
         self._rewrite_if_long()
@@ -76,7 +76,7 @@ class Remembered:
         self._rewrite_if_long()
 
     def drop_topics(self, is_known: Callable[[UUID], bool]) -> None:
-        """Forget the offsets of topics that are gone."""
+        """Forget the offsets of deleted topics."""
         gone = {topic for topic in {place.topic for place in self.offsets} if not is_known(topic)}
         self.offsets = {place: one for place, one in self.offsets.items() if place.topic not in gone}
 
@@ -92,12 +92,12 @@ class Remembered:
             draft.replace(self.path)
         except OSError:
             log.warning("%s cannot be rewritten", self.path, exc_info=True)
-            self._rewritten = self._size  # try again when the file has grown by this factor again
+            self._rewritten = self._size  # try again when the file has grown by REWRITE_TIMES again
         else:
             self._size = self._rewritten = len(data)
 
     def remove(self) -> None:
-        """Forget all."""
+        """Remove the file, and forget its content."""
         self.path.unlink(missing_ok=True)
         self.offsets, self.generation = {}, None
         self._size = self._rewritten = 0

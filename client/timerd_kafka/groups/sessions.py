@@ -1,7 +1,7 @@
 """The sessions of members: each is a DelayedHeartbeat, which every heartbeat prolongs.
 
-When a session expires, coordinator.py removes the member from its group. The daemon holds the sessions. If the daemon
-refuses one, the member goes on without, and the session is tried again each second and with the next heartbeat.
+When a session expires, coordinator.py removes the member from its group. The daemon holds the sessions. If it refuses a
+session, the member stays without one, and the session is tried again each second and with the next heartbeat.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from timerd_client.errors import BackpressureError, TimerdError
 from timerd_client.operations import DelayedHeartbeat, Errors
 from timerd_kafka.waits.waits import Waits
 
-NAME_MAX = 100  # bytes of a name in a key, of which there may be two; a key has 255
+NAME_MAX = 100  # bytes of a name in a key. A key may have two names, and 255 bytes
 AGAIN_S = 1.0  # the interval in which sessions that the daemon has refused are tried again
-AGAIN_MAX = 100  # at once: each costs the loop some 50 us
+AGAIN_MAX = 100  # sessions that are tried at once: each takes some 50 us of the loop
 
 log = logging.getLogger("timerd_kafka.groups")
 
@@ -38,7 +38,7 @@ class Session:
 
 
 class Holder(Protocol):
-    """A member, or a client that is to become one."""
+    """A member, or a client with a new member id."""
 
     session: Session | None
 
@@ -48,33 +48,33 @@ class Holder(Protocol):
 
     @property
     def is_kept(self) -> bool:
-        """Whether the holder is alive although it is silent."""
+        """Whether the holder counts as alive without heartbeats."""
 
 
 class Sessions:
-    """The sessions of one broker's members. Its methods are called in the broker's loop."""
+    """The sessions of one broker's members. Call the methods in the broker's loop."""
 
     def __init__(self, waits: Waits, expired: Callable[[str, Holder], object]) -> None:
         """`expired` gets the group's id."""
         self._waits, self._expired = waits, expired
-        self._without: dict[Holder, tuple[str, float]] = {}  # holders that the daemon did not take
+        self._without: dict[Holder, tuple[str, float]] = {}  # holders whose sessions the daemon refused
         self._again_at = 0.0
 
     def beat(self, group: str, holder: Holder, timeout: float) -> None:
-        """The holder lives. Its session goes on, or begins."""
+        """Prolong the session of a holder that lives, or begin one."""
         if not self._prolong(holder, timeout):
             self.end(holder)
             self._begin(group, timeout, holder)
 
     def end(self, holder: Holder) -> None:
-        """The holder leaves, or is gone."""
+        """End the session of a holder that leaves."""
         session, holder.session = holder.session, None
         self._without.pop(holder, None)
         if session is not None and session.beats is not None:
             session.beats.leave()
 
     def look(self) -> None:
-        """Try again sessions that the daemon has refused. Called again and again."""
+        """Try again sessions that the daemon has refused. The broker calls this periodically."""
         now = self._waits.loop.time()
         if self._without and now >= self._again_at:
             self._again_at = now + AGAIN_S
@@ -109,7 +109,7 @@ class Sessions:
 
     def _over(self, group: str, holder: Holder, session: Session) -> None:
         if holder.session is not session:
-            return  # a heartbeat has come in between
+            return  # a heartbeat came meanwhile
         if session.beats is not None and session.beats.error is not None:
             self._refused(group, holder, session.timeout, session.beats.error)
             return

@@ -1,4 +1,4 @@
-"""The header of a record batch. The records behind it, perhaps compressed, are not looked at here.
+"""The header of a record batch. This module does not read the records behind it, which may be compressed.
 
 Source: Kafka, org.apache.kafka.common.record.DefaultRecordBatch (magic 2).
 """
@@ -16,7 +16,7 @@ SIZE = HEADER.size  # 61
 RECORD_MIN = 7  # the bytes of an empty record: its size, its attributes, and five more numbers
 PLACED = struct.Struct(">qi")  # base offset, which only the leader decides, and length
 EPOCH_AT = 12
-CRC_FROM = 21  # the check sum covers all bytes from here on: a leader may set the offset and its epoch
+CRC_FROM = 21  # the check sum covers all bytes from here on, so a leader may set the offset and its epoch before
 MAGIC = 2
 LEADER_EPOCH = 0  # there is no election
 CODECS = 0b111
@@ -32,7 +32,7 @@ class CorruptBatch(Exception):
 
 
 class InvalidBatch(CorruptBatch):
-    """A batch that arrived undamaged, but that no leader takes: sending it again does not help."""
+    """A batch that arrived undamaged, but is not valid: sending it again does not help."""
 
 
 class UnsupportedBatch(Exception):
@@ -54,19 +54,19 @@ class Batch(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind its last record."""
+        """The offset behind the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether its producer numbers its records."""
+        """Whether the producer numbers its records."""
         return self.producer_id != NO_PRODUCER
 
 
 def read_batches(data: bytes | memoryview, *, check: bool = True) -> Iterator[Batch]:
-    """The batches that lie one behind the other in `data`. Raises CorruptBatch if one is damaged or cut.
+    """The consecutive batches in `data`. Raises CorruptBatch if a batch is damaged or cut.
 
-    `check=False` trusts the check sums.
+    With `check=False` the check sums are not verified.
     """
     view = memoryview(data)
     position = 0
@@ -83,7 +83,7 @@ def read_batches(data: bytes | memoryview, *, check: bool = True) -> Iterator[Ba
 
 
 def read_size(view: bytes | memoryview, position: int) -> int:
-    """The size of the batch that begins there, if it is of this format. Raises CorruptBatch, UnsupportedBatch."""
+    """The size of the batch at `position`, if it has this format. Raises CorruptBatch, UnsupportedBatch."""
     if len(view) - position >= EPOCH_AT + 5 and view[position + EPOCH_AT + 4] < MAGIC:
         raise UnsupportedBatch(f"records of format {view[position + EPOCH_AT + 4]}: this broker takes format {MAGIC}")
     if len(view) - position < SIZE:
@@ -97,7 +97,7 @@ def read_size(view: bytes | memoryview, position: int) -> int:
 
 
 def read_header(view: bytes | memoryview, position: int) -> Batch:
-    """The batch whose header begins there. Raises CorruptBatch, UnsupportedBatch."""
+    """The batch whose header is at `position`. Raises CorruptBatch, UnsupportedBatch."""
     size = read_size(view, position)
     (base, _, _, _, _, attributes, delta, first, last, producer, epoch, sequence, count) = HEADER.unpack_from(
         view, position
@@ -115,7 +115,7 @@ def read_produced(data: bytes) -> Batch:
     batch = next(read_batches(data), None)
     if batch is None:
         raise InvalidBatch("no record batch")
-    if len(data) > batch.size:  # a frame has room for a million batches: they are not read
+    if len(data) > batch.size:  # not read: a frame has room for a million batches
         raise InvalidBatch(f"{len(data) - batch.size} bytes behind a batch: a producer sends one batch a partition")
     count, codec = batch.last_offset_delta + 1, batch.attributes & CODECS
     if not codec and count * RECORD_MIN > batch.size - SIZE:
@@ -132,7 +132,7 @@ def read_produced(data: bytes) -> Batch:
 
 
 def place(data: bytes, batch: Batch, offset: int) -> tuple[bytearray, Batch]:
-    """The same batch with this first offset. The records are not touched."""
+    """A copy of the batch whose first offset is `offset`. The records stay as they are."""
     placed = bytearray(data)
     PLACED.pack_into(placed, 0, offset, batch.size - PLACED.size)
     placed[EPOCH_AT : EPOCH_AT + 4] = LEADER_EPOCH.to_bytes(4)

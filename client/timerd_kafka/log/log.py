@@ -1,8 +1,8 @@
 """The file of a partition's record batches, and the position of each offset in it.
 
-A process that is killed leaves whole batches, and perhaps a part of the last one: opening the log cuts that off. Damage
-before the high watermark is an error of the disk, not a cut end, and is left as it is. There is no fsync: written data
-outlive the process, not the machine.
+A process that is killed leaves whole batches, and perhaps a part of a last batch, which the next opening of the log
+cuts off. Damage before the high watermark is an error of the disk, and nothing is cut off. There is no fsync: written
+data survive the end of the process, but not a crash of the machine.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class PartitionLog:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = directory / NAME
         self.producers = Producers()
-        # Of each batch: its position in the file, largest timestamp, and first offset. The last list grows last.
+        # Each batch's position in the file, largest timestamp and first offset. `_bases` grows last.
         self._positions: list[int] = []
         self._timestamps: list[int] = []
         self._bases: list[int] = []
         self.size = 0  # bytes
         self.end_offset = 0  # behind the last record
-        self.is_damaged = False  # records that all replicas had cannot be read: nothing is cut off
-        with ExitStack() as opened:  # a failed opening leaves no descriptor, because it is tried again and again
+        self.is_damaged = False  # records before the high watermark cannot be read: nothing is cut off
+        with ExitStack() as opened:  # a failed opening, which is tried again, leaves no descriptor
             self.checkpoint = opened.enter_context(closing(Checkpoint(directory / "checkpoint")))
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             opened.callback(os.close, self._file)
@@ -74,13 +74,13 @@ class PartitionLog:
     # writing ----------------------------------------------------------------------------------------------------------
 
     def append(self, data: bytes, batch: Batch) -> int:
-        """Append a producer's batch. Returns its first record's offset. Raises OSError, and then appends nothing."""
+        """Append a producer's batch. Returns its first offset. If this raises OSError, nothing is appended."""
         placed, moved = place(data, batch, self.end_offset)
         self._write(placed, [moved])
         return moved.base_offset
 
     def append_copy(self, data: bytes) -> None:
-        """Append batches that the leader's log has behind the end of this log. Raises CorruptBatch, OSError."""
+        """Append batches of the leader's log that follow the end of this log. Raises CorruptBatch, OSError."""
         batches, offset = list(read_batches(data)), self.end_offset
         for batch in batches:
             if batch.base_offset != offset:
@@ -100,14 +100,14 @@ class PartitionLog:
             self._add(batch)
 
     def cut_damage(self) -> None:
-        """Remove the damaged batches, and all behind them: another replica has them."""
+        """Remove the damaged batches, and all batches behind them. Another replica has these batches."""
         self.is_damaged = False
         os.ftruncate(self._file, self.size)
         self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, self.end_offset)
         self.checkpoint.start_offset = min(self.checkpoint.start_offset, self.end_offset)
 
     def truncate(self, offset: int) -> None:
-        """Remove the batches from the one with this offset on."""
+        """Remove the batch with this offset, and all batches behind it."""
         kept = bisect_right(self._bases, offset) - 1 if offset < self.end_offset else len(self._bases)
         if kept >= len(self._bases):
             return
@@ -131,13 +131,13 @@ class PartitionLog:
         return self._positions[number] if number < len(self._bases) else self.size
 
     def size_of(self, offset: int, end_offset: int) -> int:
-        """The bytes of the batches from the one with `offset` up to `end_offset`."""
+        """The bytes of the batches from the batch with `offset` up to `end_offset`."""
         if offset >= end_offset:
             return 0
         return max(0, self._end_of(end_offset) - self._positions[self._number_of(offset)])
 
     def read(self, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Whole batches from the one with `offset` up to `end_offset`, `max_bytes` at most.
+        """Whole batches from the batch with `offset` up to `end_offset`, `max_bytes` at most.
 
         `at_least_one`: return the first batch even if it is larger (KIP-74).
         """
@@ -161,16 +161,16 @@ class PartitionLog:
         return self.read(base_offset, self.end_offset, 0, at_least_one=True)
 
     def batches_from(self, timestamp: int, start_offset: int, end_offset: int) -> list[int]:
-        """The first offsets of the batches between these offsets that may have a record of this time or later."""
+        """The first offsets of batches between these offsets that may have a record at or after `timestamp`."""
         numbers = range(max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset))
         return [self._bases[number] for number in numbers if self._timestamps[number] >= timestamp]
 
     def max_timestamp(self, start_offset: int, end_offset: int) -> int:
-        """The largest timestamp between these offsets; -1: there is no record."""
+        """The largest timestamp between these offsets; -1 if there is no record."""
         first, last = max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset)
         return max(self._timestamps[first:last], default=-1)
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the log's files."""
         os.close(self._file)
         self.checkpoint.close()

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from timerd_kafka.log.batch import Batch
 
 BATCHES_KEPT = 5
-PRODUCERS_MAX = 10_000  # of a partition: beyond it the producer that was quiet for longest is forgotten
-SEQUENCES = 2**31  # sequences go on from 0 behind the highest
+PRODUCERS_MAX = 10_000  # of a partition: if there are more, the producer that was quiet for longest is forgotten
+SEQUENCES = 2**31  # after the highest sequence comes 0
 
 
 class OutOfOrder(Exception):
-    """A batch is missing before this one, or this one is older than all known batches."""
+    """A batch is missing before this batch, or this batch is older than all known batches."""
 
 
 class Fenced(Exception):
@@ -44,7 +44,7 @@ class Producers:
         self._known: OrderedDict[int, _Producer] = OrderedDict()
 
     def duplicate_of(self, batch: Batch) -> int | None:
-        """The offset of a batch that was sent before; None: it is new. Raises OutOfOrder, Fenced."""
+        """The offset at which this batch was appended before; None if it is new. Raises OutOfOrder, Fenced."""
         known = self._known.get(batch.producer_id)
         if known is None:
             return None  # as in Kafka: the batches of a forgotten producer cannot be checked

@@ -1,6 +1,6 @@
-"""The times of single records in a batch, to find the first offset of a time or later.
+"""The times of single records in a batch, to find the first record at or after a time.
 
-Only this module looks inside of batches, and decompresses them. Producers have made them, so each loop here is bounded.
+Only this module reads and decompresses the records of batches. Producers are not trusted, so each loop here is bounded.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kio.serial.readers import read_signed_varint, read_signed_varlong
 
 from timerd_kafka.log.batch import CODECS, SIZE, read_header
 
-RECORDS_MAX = 20_000  # that one request may look at: the broker serves no other request meanwhile
-BATCH_RECORDS = 16  # to read a batch and begin with it takes as long as 16 records
-KIB = 1024  # to read or decompress 1 KiB takes as long as three records at most: gzip is the slowest
-DECOMPRESSED_MAX = 16 << 20  # of one batch: a hostile one may be of any size
+RECORDS_MAX = 20_000  # read for one request at most: the broker serves no other request meanwhile
+BATCH_RECORDS = 16  # reading a batch from the file takes as long as 16 records
+KIB = 1024  # reading so many bytes counts as one record; with decompression it takes as long as three records at most
+DECOMPRESSED_MAX = 16 << 20  # of one batch: a hostile batch may have any size
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16
-GZIP_WINDOW = 31  # of zlib: the largest window, behind a header of gzip
+GZIP_WINDOW = 31  # for zlib: the largest window, with a header of gzip
 TIME_END = 2**63
 
 
@@ -29,7 +29,7 @@ class Unreadable(Exception):
 
 
 class Work:
-    """The work that one request may still do, counted in records, and the buffer that it decompresses into."""
+    """The work that is left for one request, counted in records, and the request's buffer for decompression."""
 
     def __init__(self) -> None:
         self.left = RECORDS_MAX
@@ -40,7 +40,7 @@ class Work:
         return memoryview(bytearray(DECOMPRESSED_MAX))
 
     def spend(self, records: int) -> None:
-        """Spend this work. Raises Unreadable if less is left, now and from then on."""
+        """Count this work. Raises Unreadable if less is left; then every later call raises, too."""
         self.left -= records
         if self.left < 0:
             raise Unreadable("too much for one request")
@@ -66,16 +66,16 @@ def records_of(batch: bytes, work: Work) -> Iterator[tuple[int, int]]:
                 raise Unreadable("a record ends behind its batch")
     except Unreadable:
         raise
-    except Exception as error:  # of kio and of four codecs
+    except Exception as error:  # kio and four codecs raise errors of their own
         raise Unreadable(f"{type(error).__name__}: {error}") from error
 
 
 def decompressed(codec: int, data: bytes, work: Work) -> bytes | memoryview:
-    """The records of a batch. They stay until the next batch is decompressed."""
+    """The records of a batch, valid until the next batch is decompressed."""
     if codec == 0:
         work.spend(len(data) // KIB)
         return data
-    size = DECOMPRESSED_MAX  # a codec that fails may have filled the buffer before
+    size = DECOMPRESSED_MAX  # for a codec that fails, which may have filled the buffer
     try:
         size = INTO[codec](data, work)
     finally:
@@ -84,14 +84,14 @@ def decompressed(codec: int, data: bytes, work: Work) -> bytes | memoryview:
 
 
 def gzip_into(data: bytes, work: Work) -> int:
-    """Only the first member, because clients write one: 50,000 empty members would take 0.2 s."""
+    """Decompress the first gzip member only: clients write one, and 50,000 empty ones would take 0.2 s."""
     found = zlib.decompressobj(GZIP_WINDOW).decompress(data, DECOMPRESSED_MAX)
     work.room[: len(found)] = found
     return len(found)
 
 
 def snappy_into(data: bytes, work: Work) -> int:
-    """Snappy as it is, or as snappy-java writes it: in blocks, each with its size before it."""
+    """Decompress raw snappy, or the format of snappy-java: blocks, each behind its size."""
     if not data.startswith(XERIAL):
         return cramjam.snappy.decompress_raw_into(data, work.room)
     position, written = XERIAL_HEADER, 0
@@ -103,7 +103,7 @@ def snappy_into(data: bytes, work: Work) -> int:
     return written
 
 
-# Each writes into the buffer. None allocates the size that its data state: a block of snappy may state 4 GiB.
+# Each function writes into the buffer. None allocates the size that a batch states: a block of snappy may state 4 GiB.
 INTO: dict[int, Callable[[bytes, Work], int]] = {
     1: gzip_into,
     2: snappy_into,

@@ -1,8 +1,8 @@
-"""Copies the partitions of another broker: one connection, one fetch request after the other, as Kafka's followers do.
+"""Copies partitions from a leader by fetch requests, one after the other over one connection, as Kafka's followers.
 
 The offsets in a follower's request show the leader which records the follower has. The leader's answer has the high
-watermark. A partition does not hold up the others of its leader. A partition that got records moves to the end of the
-next request, so each has its turn. A partition that has failed is left out for a while.
+watermark. No partition delays the leader's other partitions: a partition that got records is asked for last in the next
+request, and a partition that has failed is left out for a while.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from timerd_kafka.replicas.store import Store
 from timerd_kafka.wire.codec import Question
 
 FETCH = 1
-VERSION = 13  # the first one with topic ids, and the id of the replica in the request itself
+VERSION = 13  # the first version with topic ids. The request itself has the replica's id
 MAX_WAIT_S = 1.0
 BYTES = 4 << 20  # of an answer
-PARTITION_BYTES = 1 << 20  # of a partition in it
-AGAIN_S = 0.05  # after an error that may soon be over: the leader or its timer daemon is being started again
+PARTITION_BYTES = 1 << 20  # of a partition in an answer
+AGAIN_S = 0.05  # after a short error: the leader or its timer daemon is being started again
 DISK_S = 1.0  # after an error of the leader's disk, or of this broker's
-SAY_S = 10.0  # between two complaints
+SAY_S = 10.0  # between two messages in the log
 
 log = logging.getLogger("timerd_kafka.replicas")
 
@@ -45,7 +45,7 @@ class Followers:
         secret: str,
         progress: Callable[[Partition], None],
     ) -> None:
-        """`addresses` of all brokers. `secret` proves a follower. `progress` is called when more may be read."""
+        """`addresses` are those of all brokers. Followers show `secret`. `progress` is called when more may be read."""
         self._store, self._broker, self._addresses = store, broker, addresses
         self._secret, self._progress = secret, progress
         self._question = Question(FETCH, VERSION)
@@ -64,7 +64,7 @@ class Followers:
             self._tasks[leader] = wanted, asyncio.get_running_loop().create_task(self._follow(leader, wanted))
 
     async def _follow(self, leader: int, partitions: list[Partition]) -> None:
-        again = dict.fromkeys(partitions, 0.0)  # in the order of the next request: when each is due
+        again = dict.fromkeys(partitions, 0.0)  # partitions in the order of the next request, and when each is due
         while again:
             try:
                 reader, writer = await asyncio.open_connection(*self._addresses[leader])
@@ -82,7 +82,7 @@ class Followers:
     async def _fetch(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, again: dict[Partition, float]
     ) -> None:
-        """One request and its answer. It waits at most until a partition that was left out is due again."""
+        """Send one request, and handle its answer. It waits at most until a partition that was left out is due."""
         clock = asyncio.get_running_loop().time
         now = clock()
         partitions = [partition for partition, when in again.items() if when <= now]
@@ -106,7 +106,7 @@ class Followers:
 
     def _request(self, partitions: list[Partition], wait: float) -> Any:
         module = self._question.module
-        by_topic = groupby(partitions, attrgetter("topic.id"))  # a topic may be there twice: the order is kept
+        by_topic = groupby(partitions, attrgetter("topic.id"))  # in order, so a topic may come twice
         return module.FetchRequest(
             replica_id=self._broker,
             max_wait=datetime.timedelta(seconds=wait),
@@ -131,10 +131,10 @@ class Followers:
         )
 
     def _take(self, partition: Partition, data: Any) -> float:
-        """Append the records that the leader has sent. Returns for how many seconds to leave the partition out."""
+        """Append the records that the leader has sent. Returns the seconds for which the partition is left out."""
         if partition.is_deleted:
             return 0.0
-        if data.error_code == ErrorCode.offset_out_of_range:  # the machine has ended, and the leader's log is shorter
+        if data.error_code == ErrorCode.offset_out_of_range:  # possible after a crash of the machine
             log.warning("%s: the leader's log ends before %d", partition.key, partition.end_offset)
             partition.truncate(min(data.high_watermark, partition.end_offset - 1))
             return 0.0

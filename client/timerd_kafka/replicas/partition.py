@@ -1,8 +1,8 @@
 """One partition, as one of its replicas sees it: its log, and its high watermark.
 
 The high watermark is the offset that all replicas have reached. Consumers read up to it, and a produce request with
-acks=all waits for it. Replicas that are stopped stay in the in-sync set, because there is no election: requests that
-wait for them time out.
+acks=all waits for it. There is no election, so stopped replicas stay in the in-sync set: requests that wait for them
+time out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Partition:
-    """A partition. Only the broker's loop changes it. Any thread may read the numbers."""
+    """A partition. Only the broker's loop changes it. Any thread may read its numbers."""
 
     def __init__(self, topic: Topic, index: int, replicas: tuple[int, ...], broker: int, directory: Path) -> None:
         self.topic, self.index, self.replicas = topic, index, replicas
         self.key = key_of(topic.id, index)
         self.leader = replicas[0]
         self.is_leader = self.leader == broker
-        self.follows = not self.is_leader  # False also where a test has stopped the follower
+        self.follows = not self.is_leader  # a test may set it to False, to stop the follower
         self.directory = directory
         self.log = PartitionLog(directory)
         if self.log.is_damaged:
@@ -39,7 +39,7 @@ class Partition:
         self.start_offset = self.log.checkpoint.start_offset
         self._ends = dict.fromkeys(replicas[1:], 0)  # at the leader: the ends of the followers' logs
         self._starts = dict.fromkeys(replicas[1:], 0)  # the beginnings of their logs
-        self._told = dict.fromkeys(replicas[1:], -1)  # the watermarks that they know, as a sum
+        self._told = dict.fromkeys(replicas[1:], -1)  # high watermark + start offset, as sent to each follower
         if self.is_leader and not self.log.is_damaged:
             self.raise_high_watermark()
 
@@ -57,7 +57,7 @@ class Partition:
     # replication, as the leader ---------------------------------------------------------------------------------------
 
     def follower_has(self, broker: int, end_offset: int, start_offset: int) -> bool:
-        """A follower has the log up to there. Returns whether that raises the high or the low watermark."""
+        """Note that a follower has the log up to `end_offset`. Returns whether the high or the low watermark rises."""
         low = self.low_watermark
         self._ends[broker] = end_offset
         self._starts[broker] = start_offset
@@ -72,7 +72,7 @@ class Partition:
         return True
 
     def set_high_watermark(self, offset: int) -> None:
-        """All replicas have the records before `offset`."""
+        """Set the high watermark: all replicas have the records before `offset`."""
         self.high_watermark = self.log.checkpoint.high_watermark = offset
 
     @property
@@ -81,17 +81,17 @@ class Partition:
         return min((self.start_offset, *self._starts.values())) if self.is_leader else self.start_offset
 
     def delete_before(self, offset: int) -> None:
-        """Records before `offset` are not read any more."""
+        """Delete the records before `offset`: they can no longer be read."""
         self.start_offset = self.log.checkpoint.start_offset = max(self.start_offset, offset)
 
     def truncate(self, offset: int) -> None:
-        """As a follower: remove the records from the batch with this offset on. The watermarks sink with them."""
+        """As a follower: remove the batch with this offset and all behind it. The watermarks sink to the new end."""
         self.log.truncate(offset)
         self.set_high_watermark(min(self.high_watermark, self.end_offset))
         self.start_offset = self.log.checkpoint.start_offset = min(self.start_offset, self.end_offset)
 
     def tell(self, broker: int) -> None:
-        """A follower gets the watermarks now."""
+        """Note that a follower gets the present watermarks."""
         self._told[broker] = self.high_watermark + self.start_offset
 
     # delayed operations call these, in the timer client's thread ------------------------------------------------------
@@ -103,7 +103,7 @@ class Partition:
         return self.high_watermark >= offset, Errors.NONE
 
     def available(self, offset: int) -> Available:
-        """The records that a consumer at `offset` may have."""
+        """The records that a consumer at `offset` may read."""
         if self.is_deleted:
             return Available(0, 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
         if not self.start_offset <= offset <= self.end_offset:
@@ -112,7 +112,7 @@ class Partition:
         return Available(max(end, offset), self.log.size_of(offset, end))
 
     def available_to(self, broker: int, offset: int) -> Available:
-        """The records that a follower may have. New watermarks count too, for consumers of followers (KIP-392)."""
+        """The records that a follower may read. New watermarks count, too, for consumers of followers (KIP-392)."""
         if self.is_deleted:
             return Available(0, 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
         if offset > self.end_offset:

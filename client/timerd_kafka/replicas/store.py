@@ -16,7 +16,7 @@ from timerd_kafka.cluster.catalog import Catalog, Topic
 from timerd_kafka.cluster.placement import replicas_of
 from timerd_kafka.replicas.partition import Partition
 
-SAY_S = 10.0  # between two complaints
+SAY_S = 10.0  # between two messages in the log
 AGAIN_S = 1.0  # the interval in which partitions that cannot be opened are tried again
 
 Missing = tuple[Topic, int, tuple[int, ...]]  # a partition that is to be opened: its topic, number and replicas
@@ -25,7 +25,7 @@ log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Store:
-    """The partitions on this broker's disk. A large topic takes seconds, so they are opened some at a time."""
+    """The partitions on this broker's disk. Opening a large topic takes seconds, so it is done a few at a time."""
 
     def __init__(self, directory: Path, catalog: Catalog, broker: int, workers: int) -> None:
         self._directory, self._catalog = directory, catalog
@@ -38,7 +38,7 @@ class Store:
         self.refresh()
         self.open_some(inf)
         held = {partition.directory.name for partition in self}
-        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted in the meantime
+        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted meanwhile
             if left.is_dir() and left.name not in held:
                 shutil.rmtree(left, ignore_errors=True)
 
@@ -46,7 +46,7 @@ class Store:
         return iter(self._held.values())
 
     def get(self, topic: Topic, index: int) -> Partition | None:
-        """The partition; None: this broker does not hold it."""
+        """The partition; None if this broker does not hold it."""
         return self._held.get((topic.id, index))
 
     def replicas(self, topic: Topic, index: int) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Store:
         return gone
 
     def open_some(self, seconds: float) -> bool:
-        """Open the noted partitions, for `seconds` at most. Returns whether some are left."""
+        """Open the noted partitions, for `seconds` at most. Returns whether any are left."""
         end = time.monotonic() + seconds
         while self._missing and time.monotonic() < end:
             topic, index, replicas = missing = self._missing.popleft()
@@ -100,11 +100,11 @@ class Store:
             log.error("%s cannot be opened, and is tried again: %s", directory, error)
 
     def followed(self, leader: int) -> list[Partition]:
-        """The partitions that this broker copies from that leader."""
+        """The partitions that this broker copies from `leader`."""
         return [partition for partition in self if partition.leader == leader and partition.follows]
 
 
 def remove(directories: list[Path]) -> None:
-    """Remove these from the disk. The name of each has its topic's id, so no other directory has it."""
+    """Remove these directories. The name of each has its topic's id, so no new topic uses it."""
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)

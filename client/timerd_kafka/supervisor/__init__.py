@@ -1,1 +1,1 @@
-"""The process above the brokers: it keeps their ports, and starts and restarts them and the timer daemon."""
+"""The process that starts and restarts the brokers and the timer daemon, and keeps the brokers' ports."""

@@ -1,11 +1,11 @@
-"""The commands of a test to a running cluster: lines of JSON on its standard input, and their answers on the output.
+"""The commands of a test to a running cluster: lines of JSON on standard input, with answers on standard output.
 
     {"number": 7, "do": "stop_follower", "topic": "orders", "partition": 0, "broker": 2}
         -> {"number": 7, "0": {}, "2": {"done": 1}, ...}    or {"number": 7, "error": ...}
     {"number": 8, "do": "kill", "broker": 1}    ... "kill_daemon"    ... "state"    ... "pids"
 
-The test numbers its commands, and an answer has the number of its command: an answer may come after the next command.
-The end of the input ends the cluster, so the cluster does not outlive its test.
+The test numbers its commands, and an answer has its command's number, because it may come after the next command. The
+end of the input ends the cluster, so the cluster does not outlive its test.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-BROKERS_S = 5.0  # the longest time that brokers may take: a test waits ten seconds for the answer
+BROKERS_S = 5.0  # the longest wait for brokers, shorter than the ten seconds that a test waits for the answer
 
 
 class Cluster(Protocol):
@@ -27,7 +27,7 @@ class Cluster(Protocol):
         """The processes: "0" to "N", and "daemon"."""
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
-        """Send a command to a broker; False: it does not run."""
+        """Send a command to a broker. Returns False if it does not run."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call `call` after `seconds`."""
@@ -46,7 +46,7 @@ class Commands:
         self._answers: dict[int, dict[str, Any]] = {}
 
     def hear(self, _: object) -> None:
-        """Read the commands that have come."""
+        """Read the commands that have arrived."""
         data = os.read(sys.stdin.fileno(), 65_536)
         if not data:
             self._cluster.end()
@@ -80,7 +80,7 @@ class Commands:
         self._say_if_all(number)
 
     def answered(self, broker: int, answer: dict[str, Any]) -> None:
-        """A broker has answered a command."""
+        """Take a broker's answer to a command."""
         number = answer.pop("number", None)
         if number in self._awaited:
             self._answers[number][str(broker)] = answer
@@ -88,7 +88,7 @@ class Commands:
             self._say_if_all(number)
 
     def lost(self, broker: int) -> None:
-        """A broker has ended: it will not answer."""
+        """Expect no more answers of a broker, which has ended."""
         for number, awaited in list(self._awaited.items()):
             awaited.discard(broker)
             self._say_if_all(number)
@@ -99,7 +99,7 @@ class Commands:
             say(number, self._answers.pop(number))
 
     def _give_up(self, number: int) -> None:
-        """The time of a command is over. Perhaps the test itself has stopped the broker that does not answer."""
+        """Answer a command whose time is over with an error. Perhaps the test itself has stopped the silent broker."""
         silent = sorted(self._awaited.pop(number, ()))
         if silent:
             del self._answers[number]

@@ -1,4 +1,4 @@
-"""The timer daemon of a cluster that got no other: a process that the supervisor starts and restarts."""
+"""The timer daemon of a cluster without --instance: a process that the supervisor starts and restarts."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class TimerDaemon:
 
     @property
     def pid(self) -> int | None:
-        """The pid of its process, or None."""
+        """The pid of the daemon's process, or None."""
         return self._process.pid if self._process else None
 
     @property
     def serves(self) -> bool:
-        """Whether clients can reach it."""
+        """Whether clients can reach the daemon."""
         paths = self.paths
         return daemon_running(paths) and all(path.exists() for path in (paths.arena, paths.commands, paths.outcomes))
 
     @property
     def runs(self) -> bool:
-        """Whether its process runs."""
+        """Whether the daemon's process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def said(self) -> str:
-        """The last part of its log."""
+        """The last part of the daemon's log."""
         return self._log.read_text(errors="replace")[-LAST_BYTES:] if self._log.exists() else ""
 
     def await_its_end(self) -> None:
-        """Wait for the end of a killed cluster's daemon. Raises SettingsError if the daemon goes on."""
+        """Wait for the end of a killed cluster's daemon. Raises SettingsError if the daemon does not end."""
         end = time.monotonic() + LEFT_S
         while daemon_running(self.paths):
             if time.monotonic() > end:
@@ -71,16 +71,16 @@ class TimerDaemon:
             )
 
     def ended(self, pid: int) -> bool:
-        """Whether the process that has ended is this one."""
+        """Note that a process has ended. Returns whether it was the daemon's."""
         if pid != self.pid:
             return False
         assert self._process is not None
-        self._process.returncode = 0  # the supervisor has waited for it already
+        self._process.returncode = 0  # the supervisor has waited for the process already
         self._process = None
         return True
 
     def stop(self) -> None:
-        """End it, and remove its arena."""
+        """End the daemon, and remove its arena."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -88,6 +88,6 @@ class TimerDaemon:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        # The daemon has removed its arena, unless it was killed, by this call or before.
+        # A daemon that was killed, by this call or before, has left its arena.
         if not daemon_running(self.paths):
             remove_arena(self.paths)

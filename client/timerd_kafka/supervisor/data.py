@@ -1,4 +1,4 @@
-"""The data directory of a cluster: one cluster at a time uses it, and always with the same number of brokers."""
+"""The data directory of a cluster: one cluster at a time uses it, with the same number of brokers each time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from timerd_kafka.cluster.settings import Settings, SettingsError
 
 FORMAT = 1
 LOGS = {"kafka.log", "timerd.log"}
-OWN = {"cluster.lock", "cluster_id", TOPICS}  # of a cluster that was killed while it was made
+OWN = {"cluster.lock", "cluster_id", TOPICS}  # files of a cluster that was killed during its first start
 
 
 def claim(settings: Settings) -> int:
     """Take the directory for this cluster, and make missing files. Returns a descriptor that holds the directory.
 
-    Raises SettingsError if another cluster runs on it, or if it was made with another number of workers.
+    Raises SettingsError if another cluster uses the directory, or if it was made with another number of workers.
     """
     try:
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -62,12 +62,12 @@ def claim(settings: Settings) -> int:
     except (ValueError, KeyError, TypeError) as error:
         os.close(descriptor)
         raise SettingsError(f"data={settings.data}: {TOPICS} is damaged ({error}); restore it") from None
-    shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # no client has used anything yet
+    shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # the counts of the last run
     return descriptor
 
 
 def described_by(text: str) -> dict[str, int] | None:
-    """The numbers with which a cluster was made; None if they cannot be read."""
+    """The format and the number of workers of an existing cluster; None if they cannot be read."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -76,5 +76,5 @@ def described_by(text: str) -> dict[str, int] | None:
 
 
 def new_id() -> str:
-    """The id of a cluster, as Kafka writes them: 22 characters."""
+    """A new id of a cluster, in Kafka's form: 22 characters."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -1,7 +1,7 @@
-"""Starts the brokers and their timer daemon, and restarts those that have ended.
+"""Starts the brokers and their timer daemon, and starts each again that has ended.
 
-Brokers are forked from this process. It has loaded all that they need, and runs no thread: so a new broker listens
-after some ten milliseconds. It keeps the ports of brokers that are being restarted.
+Brokers are forked from this process, which has loaded all modules that they need, and has no other thread. So a new
+broker listens after some ten milliseconds. The supervisor keeps the ports while brokers are restarted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from timerd_kafka.worker.control import line_of
 from timerd_kafka.worker.worker import run as run_worker
 from timerd_shm.host.paths import daemon_running, find_instance
 
-AGAIN_S = 0.5  # before a process that has ended at once is started again
-SHORT_S = 1.0  # a process that runs for less has ended at once
+AGAIN_S = 0.5  # the pause before the next start of a process that ended at once
+SHORT_S = 1.0  # a process that ran for less than this ended at once
 DAEMON_POLL_S = 0.01
 END_S = 10.0
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -56,7 +56,7 @@ class Supervisor:
     """One cluster."""
 
     def __init__(self, settings: Settings, daemon_flags: tuple[str, ...] = ()) -> None:
-        """`daemon_flags` are for its own timer daemon. It has one unless the settings name an instance."""
+        """`daemon_flags`: for the timer daemon that the supervisor starts unless the settings name an instance."""
         settings.check()
         self._lock = claim(settings)
         self._reserved: list[socket.socket] = []
@@ -91,7 +91,7 @@ class Supervisor:
         return f"{host}:{self.settings.port}"
 
     def _reserve(self, host: str, port: int) -> int:
-        """Keep a port of this machine; 0 = any. Raises SettingsError."""
+        """Keep a port of this machine, any port with 0. Returns its number. Raises SettingsError."""
         try:
             check_free(host, port)
             kept = shared_port(host, port)
@@ -108,7 +108,7 @@ class Supervisor:
     def run(self, ready: Callable[[], None], *, commands: bool = False) -> None:
         """Run the cluster until SIGTERM or SIGINT. `ready` is called once, when all brokers listen.
 
-        `commands`: take commands from the standard input, and end with it.
+        With `commands` the cluster takes commands from the standard input, and ends when the input ends.
         """
         self._ready = ready
         wakes, wake = socket.socketpair()
@@ -127,7 +127,7 @@ class Supervisor:
                 self.daemon.start()
                 self._await_daemon()
             gc.collect()
-            gc.freeze()  # loaded modules are shared with the brokers
+            gc.freeze()  # so that the loaded modules stay shared with the brokers
             for worker in self._workers if not self._ends else ():
                 self._start(worker)
             while not self._ends:
@@ -153,7 +153,7 @@ class Supervisor:
         self._ends = True
 
     def end(self) -> None:
-        """End the cluster, soon."""
+        """Let the cluster end in its next turn."""
         self._ends = True
 
     def pids(self) -> dict[str, int]:
@@ -162,7 +162,7 @@ class Supervisor:
         return pids | ({"daemon": self.daemon.pid} if self.daemon and self.daemon.pid else {})
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
-        """Send a command to a broker. False: there is no broker of this number, or it does not run."""
+        """Send a command to a broker. Returns False if no broker has this number, or it does not run."""
         if not 0 <= number < len(self._workers) or not self._workers[number].ready:
             return False
         self._send(self._workers[number], command)
@@ -183,7 +183,7 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ, lambda _, worker=worker: self._hear(worker))
 
     def _become(self, number: int, control: socket.socket) -> None:
-        """In the child: become the broker, and drop everything of the supervisor."""
+        """In the child: become the broker, and close the descriptors of the supervisor."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -206,7 +206,7 @@ class Supervisor:
             os._exit(status)
 
     def _reap(self, wakes: Any) -> None:
-        """A signal has come: look whether a child has ended."""
+        """After a signal: handle the children that have ended."""
         with contextlib.suppress(BlockingIOError):
             wakes.recv(4_096)
         while True:
@@ -288,9 +288,9 @@ class Supervisor:
                     os.kill(worker.pid, signal.SIGKILL)
         if self.daemon:
             self.daemon.stop()
-        for name in END_SIGNALS:  # a second one would end Python in the midst of its own end
+        for name in END_SIGNALS:  # a second signal would interrupt Python's shutdown
             signal.signal(name, signal.SIG_IGN)
-        signal.set_wakeup_fd(-1)  # its socket is closed with run()
+        signal.set_wakeup_fd(-1)  # the socket is closed when run() returns
 
     # messages of brokers ----------------------------------------------------------------------------------------------
 
@@ -334,6 +334,6 @@ class Supervisor:
 
 
 def said(status: int) -> str:
-    """The end of a process, in words."""
+    """How a process ended: its status, or the name of its signal."""
     code = os.waitstatus_to_exitcode(status)
     return f"status {code}" if code >= 0 else signal.Signals(-code).name

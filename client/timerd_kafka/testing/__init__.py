@@ -1,4 +1,4 @@
-"""For tests of programs that use Kafka; docs/kafka.md says how. Each name is imported when it is first used.
+"""For tests of programs that use Kafka; see docs/kafka.md. Each name is imported when it is first used.
 
     plugin     the fixtures of pytest
     cluster    a cluster in processes of its own

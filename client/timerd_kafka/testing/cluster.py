@@ -46,14 +46,14 @@ _names = itertools.count(1)
 
 
 class KafkaClusterError(Exception):
-    """The cluster refuses a call, has ended, or does not answer. The text says which, and has the end of its log."""
+    """The cluster refuses a call, has ended, or does not answer. The text has the reason, and the end of the log."""
 
 
 class KafkaCluster:
     """A cluster of three brokers. `flags` are added to the default flags, as on the command line."""
 
     def __init__(self, flags: Sequence[str] = (), *, data: Path | None = None) -> None:
-        """`data`: its directory, which is kept. None: a new directory, which is removed at the end."""
+        """`data`: a directory, which is kept; with None the cluster has a new directory, removed at the end."""
         if isinstance(flags, str) or "--data" in flags:
             raise KafkaClusterError(
                 f"flags={flags!r}: give a list such as ['--workers', '4'], and data= for a directory"
@@ -74,14 +74,14 @@ class KafkaCluster:
         """Start the cluster, and return when all brokers listen. Raises KafkaClusterError."""
         if self._process is not None:
             raise KafkaClusterError("it runs already: close() it first, or make another one")
-        self._scratch = TemporaryDirectory(prefix="kafka-")  # its path is short: paths of sockets have to be
+        self._scratch = TemporaryDirectory(prefix="kafka-")  # a short path, as sockets need
         run = Path(self._scratch.name, "run")
         run.mkdir(mode=0o700)
         self.data = self._given or Path(self._scratch.name, "data")
         self.data.mkdir(parents=True, exist_ok=True)
         with (self.data / "kafka.log").open("ab") as log:
             self._process = subprocess.Popen(
-                # Without -P, Python would take a folder of the caller's directory for a package.
+                # Without -P, Python would import packages from the caller's directory.
                 [
                     *(sys.executable, "-P", "-m", "timerd_kafka", "--json", "--commands"),
                     *("--data", str(self.data), "--runtime-dir", str(run), *self._flags),
@@ -89,7 +89,7 @@ class KafkaCluster:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests
+                start_new_session=True,  # Ctrl-C reaches only the tests
             )
         said = self._answer(READY_S)
         self.bootstrap, self.instance, self.runtime_dir = said["bootstrap"], said["instance"], said["runtime_dir"]
@@ -114,7 +114,7 @@ class KafkaCluster:
             self._scratch = None
 
     def _end_daemon(self) -> None:
-        """End the cluster's own timer daemon if its supervisor was killed: else it would wait some time for clients."""
+        """End the cluster's own timer daemon if the supervisor was killed: else it would wait some time for clients."""
         paths = InstancePaths(Path(self.runtime_dir), self.instance)
         is_own = self._scratch is not None and paths.directory == Path(self._scratch.name, "run")
         if not is_own or not daemon_running(paths):
@@ -159,9 +159,9 @@ class KafkaCluster:
         replicas: int | None = None,
         configs: Mapping[str, object] | None = None,
     ) -> str:
-        """Create a topic, and return its name when all brokers have it. `name` None: a new name.
+        """Create a topic, and return its name when all brokers have it. Without `name` it gets a new name.
 
-        `replicas`: None = the cluster's own number. Raises KafkaClusterError if it is refused.
+        Without `replicas` it gets the cluster's default. Raises KafkaClusterError if the topic is refused.
         """
         if self._process is None:
             raise KafkaClusterError("the cluster does not run: start()")
@@ -195,7 +195,7 @@ class KafkaCluster:
                 return answers.read(int.from_bytes(answers.read(4)))
 
     def purgatories(self) -> dict[str, dict[str, int]]:
-        """The counters of each purgatory, as `timerctl stats` shows them: "pending", "registered", "expired", ..."""
+        """The counters of each purgatory, by the names of `timerctl stats`: "pending", "registered", "expired", ..."""
         paths = InstancePaths(Path(self.runtime_dir), self.instance)
         with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
             stats = collect(reader.between_turns(lambda: look(reader)), paths)
@@ -204,15 +204,16 @@ class KafkaCluster:
     # faults -----------------------------------------------------------------------------------------------------------
 
     def stop_follower(self, topic: str, *, partition: int | None = None, broker: int | None = None) -> int:
-        """Stop the replication to followers of a topic. With acks=all producers then time out.
+        """Stop the replication to followers of a topic. Then producers with acks=all time out.
 
-        Returns how many were stopped. `partition`, `broker`: only of this partition, only at this broker. A broker that
-        is started again copies again. Raises KafkaClusterError if there is no such follower.
+        `partition` and `broker` select the followers of one partition, or those at one broker. Returns the number of
+        followers that were stopped. After a restart, a broker's followers copy again. Raises KafkaClusterError if there
+        is no such follower.
         """
         return self._follow("stop_follower", topic, partition, broker)
 
     def start_follower(self, topic: str, *, partition: int | None = None, broker: int | None = None) -> int:
-        """Begin the replication again."""
+        """Start the replication again. Returns the number of followers that were started."""
         return self._follow("start_follower", topic, partition, broker)
 
     def _follow(self, what: str, topic: str, partition: int | None, broker: int | None) -> int:
@@ -247,7 +248,7 @@ class KafkaCluster:
         """Send a broker's process a signal. When it ends, it is started again. SIGCONT ends a SIGSTOP.
 
         While a broker is stopped, calls that ask it raise KafkaClusterError after some seconds: state(), leader(),
-        stop_follower() and start_follower(). It obeys the last two when it goes on.
+        stop_follower() and start_follower(). The last two take effect when the broker goes on.
         """
         self.command({"do": "kill", "broker": broker, "signal": signal})
 
@@ -270,11 +271,11 @@ class KafkaCluster:
         assert self._process.stdin is not None
         with self._asking:
             number = next(self._numbers)
-            with contextlib.suppress(BrokenPipeError):  # then it does not answer either
+            with contextlib.suppress(BrokenPipeError):  # then no answer comes either
                 self._process.stdin.write(json.dumps(command | {"number": number}).encode() + b"\n")
                 self._process.stdin.flush()
             answer = self._answer(ANSWER_S)
-            while answer.pop("number") != number:  # the late answer of a command that was given up
+            while answer.pop("number") != number:  # a late answer to an earlier command
                 answer = self._answer(ANSWER_S)
         if "error" in answer:
             raise KafkaClusterError(f"{command['do']}: {answer['error']}")

@@ -1,9 +1,9 @@
-"""Fixtures of pytest for programs that use Kafka. pytest loads this module by itself if timerd is installed.
+"""Fixtures of pytest for programs that use Kafka. pytest loads this module automatically if timerd is installed.
 
     kafka_broker            a new cluster for each test: kafka_broker.bootstrap, .topic("orders", partitions=3)
     kafka_session_broker    one cluster for all tests of a session
 
-Nothing of timerd is imported before a test asks for one of them.
+No module of timerd is imported before a test uses one of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from timerd_kafka.testing.cluster import KafkaCluster
 
-FLAGS = "flags of the cluster that kafka_broker starts, as on its command line: python -m timerd_kafka --help"
+FLAGS = "flags of the cluster that kafka_broker starts; python -m timerd_kafka --help lists them"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def start(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
-    """A cluster, while it is used."""
+    """A cluster, which is closed after its use."""
     from timerd_kafka.testing.cluster import KafkaCluster
 
     with KafkaCluster(shlex.split(pytestconfig.getini("kafka_flags"))) as cluster:

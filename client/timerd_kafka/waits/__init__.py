@@ -1,1 +1,1 @@
-"""The waits of requests: for operations of timerd, and for nothing else."""
+"""The waits of requests. A request waits only for an operation of timerd."""

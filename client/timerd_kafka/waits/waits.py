@@ -3,11 +3,11 @@
     parts = await waits.until("produce", timeout, lambda give: DelayedProduce(appended, replicated, give))
 
 The operation waits in the timer daemon. Its functions run in the timer client's thread: they read the broker's state,
-and change nothing. Its answer comes to the broker's loop, where all state is changed.
+and change nothing. The operation's answer goes to the broker's loop, where all state is changed.
 
-Two things end a wait without the daemon. A client that closes its connection withdraws its operation. And if the daemon
-does not answer in time, because it was lost, the watch below ends the wait: the request then gets an error after which
-its client tries again.
+Two things end a wait without the daemon. If a client closes its connection, the operation is withdrawn. And if the
+daemon is lost and does not answer in time, `Waits.watch` ends the wait: the request gets an error after which its
+client tries again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from timerd_client.errors import TimerdError
 from timerd_client.operations import NamedOperation
 
 PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota", "replica")
-GRACE_S = 1.0  # the time that a daemon whose end was not seen has after a deadline to settle the operation
-LOOK_S = 0.1  # the interval of the watch
-COMMANDS_MAX = 50_000  # unacknowledged, of the 65,536 that a client keeps: in a full window a call would stop the loop
+GRACE_S = 1.0  # the time after a deadline in which a daemon may settle the operation, unless it is known to have ended
+LOOK_S = 0.1  # between two calls of `Waits.watch`
+COMMANDS_MAX = 50_000  # unacknowledged, at most: with a full window (65,536), a call would block the loop
 
 
 class DaemonLost(Exception):
@@ -31,21 +31,21 @@ class DaemonLost(Exception):
 
 
 class Waits:
-    """The purgatories, and the waits in them. Its methods are called in the broker's loop."""
+    """The purgatories, and the waits in them. Call the methods in the broker's loop."""
 
     def __init__(self, client: td.Client, loop: asyncio.AbstractEventLoop) -> None:
         self.client, self.loop = client, loop
         self._purgatories = {name: client.purgatory(name) for name in PURGATORIES}
         self._open: set[Wait] = set()
         self.daemon_ended = False  # set by the supervisor
-        self.is_full = False  # the daemon was away for too long: no more commands can be kept for it
+        self.is_full = False  # too many commands wait for a lost daemon: new ones are refused
 
     def __getitem__(self, name: str) -> td.Purgatory:
-        """The purgatory of that name."""
+        """The purgatory with this name."""
         return self._purgatories[name]
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call a function in the loop. From any thread."""
+        """Call a function in the loop. Any thread may use this."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(function, *arguments)
 
@@ -62,7 +62,7 @@ class Waits:
             raise
 
     def begin(self, purgatory: str, timeout: float, make: Callable[[Callable[..., Any]], NamedOperation]) -> Wait:
-        """Like until(), for several requests: each may await `future`, shielded. It may fail with DaemonLost."""
+        """As until(), for several requests, each of which may await `future`, shielded. It may fail with DaemonLost."""
         wait = Wait(self)
         wait.operation, wait.deadline = make(wait.give), self.loop.time() + timeout
         self._open.add(wait)
@@ -77,17 +77,17 @@ class Waits:
         return wait
 
     def fire(self, purgatory: str, *keys: str) -> None:
-        """Fire these keys after a change: the operations that wait on them look."""
+        """Fire these keys after a change, so that the operations that wait on them look."""
         if self.is_full:
             return
         try:
             for key in keys:
                 self[purgatory].fire(key)
         except TimerdError:
-            pass  # the watch ends the waits
+            pass  # watch() ends the waits
 
     def watch(self) -> None:
-        """End waits whose time is over, if the daemon has not. Called every LOOK_S."""
+        """End waits whose time is over and that the daemon has not ended. Called every LOOK_S."""
         self.is_full = self.client.stats().unacknowledged > COMMANDS_MAX
         patience = 0.0 if self.daemon_ended else GRACE_S
         now = self.loop.time()
@@ -102,7 +102,7 @@ class Waits:
 
 
 class Wait:
-    """One wait. The first answer counts."""
+    """One wait. Only its first answer counts."""
 
     operation: NamedOperation
     deadline: float
@@ -112,7 +112,7 @@ class Wait:
         self.future: asyncio.Future[Any] = waits.loop.create_future()
 
     def give(self, answer: Any = None) -> None:
-        """Answer the wait. From any thread."""
+        """Answer the wait. Any thread may use this."""
         error = self.operation.error
         if error is None:
             self._waits.call(self._end, answer)
@@ -120,7 +120,7 @@ class Wait:
             self._waits.call(self.fail, DaemonLost(str(error)))
 
     def cancel(self) -> None:
-        """Withdraw the operation: nobody waits for it any more."""
+        """Withdraw the operation, for which nobody waits any more."""
         self.operation.cancel()
         self.future.cancel()
 

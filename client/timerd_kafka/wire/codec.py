@@ -1,7 +1,7 @@
 """Requests and answers as Python objects: kio reads and writes every version of every API.
 
     api = api_of(key=1, version=12)            # Fetch
-    request = api.read(frame)                  # its header and its body
+    request = api.read(frame)                  # the header and the body
     answer = api.make("FetchResponse", ...)    # a field that this version does not have is left out
     api.write(request.correlation_id, answer)
 
@@ -70,12 +70,12 @@ class Api:
             header, size = self._header(frame, 0)
             check(self._request, frame, size)
             body, _ = self._body(frame, size)  # bytes behind the body are ignored, as in Kafka: librdkafka sends some
-        except Exception as error:  # kio raises many kinds: of struct, of enum, of text, and its own
+        except Exception as error:  # kio raises many kinds of errors: its own, and those of struct, enum and str
             raise BadFrame(f"{self!r}: {type(error).__name__}: {error}") from error
         return Request(header.correlation_id, header.client_id or "", body)
 
     def make(self, kind: str, **given: Any) -> Any:
-        """An object of the answer, such as "PartitionData". Fields that this version does not have are left out."""
+        """An object of the answer, of a kind such as "PartitionData". Fields that this version lacks are left out."""
         made = self._kinds.get(kind)
         if made is None:
             found = getattr(self._response_module, kind)
@@ -84,12 +84,12 @@ class Api:
         return found(**{name: value for name, value in given.items() if name in names})
 
     def has(self, kind: str, field: str | None = None) -> bool:
-        """Whether this version has such an object, and such a field of it."""
+        """Whether this version has objects of this kind, and with `field` whether they have this field."""
         found = getattr(self._response_module, kind, None)
         return found is not None and (field is None or any(one.name == field for one in fields(found)))
 
     def write(self, correlation_id: int, answer: Any) -> bytes:
-        """The frame of an answer, with its size before it."""
+        """The frame of an answer, behind its size."""
         header = self._response_header(correlation_id=correlation_id)
         return framed((self._write_header, header), (self._write, answer))
 
@@ -106,7 +106,7 @@ class Question:
         self._read_header, self._read = entity_reader(response.__header_schema__), entity_reader(response)
 
     def write(self, correlation_id: int, client_id: str, request: Any) -> bytes:
-        """The frame of a request, with its size before it."""
+        """The frame of a request, behind its size."""
         header = self._header(
             request_api_key=self._key,
             request_api_version=self._version,
@@ -122,7 +122,7 @@ class Question:
 
 
 def framed(*parts: tuple[Any, Any]) -> bytes:
-    """The frame of these (writer, object) parts, with its size before it."""
+    """The frame of these (writer, object) parts, behind its size."""
     buffer = io.BytesIO(b"\0\0\0\0")
     buffer.seek(4)
     for write, part in parts:
@@ -146,5 +146,5 @@ def versions_of(name: str) -> range:
 
 
 def milliseconds(value: float) -> datetime.timedelta:
-    """Seconds in the form of answers: whole milliseconds."""
+    """Seconds as answers have them: in whole milliseconds."""
     return datetime.timedelta(milliseconds=round(value * 1000))

@@ -1,7 +1,7 @@
 """One connection of a client: frames in, answers out, one request at a time, as in Kafka.
 
 A connection may hold one whole frame and the beginning of the next. The bytes of all connections together are bounded,
-including answers that clients do not take. So hostile clients cannot fill the memory.
+including answers that clients do not read. So hostile clients cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from timerd_kafka.wire.codec import BadFrame
 
 AHEAD = 64 << 10  # bytes behind the current request that are read before it is answered
 BYTES_MAX = 512 << 20  # of all connections of a broker
-CLOSE_S = 5.0  # the longest time for answers that are under way
+CLOSE_S = 5.0  # the longest time for the last answers of a closed connection
 
 log = logging.getLogger("timerd_kafka.connection")
 
-# Takes a frame, and gives the answer's frame; None: there is none (acks=0). Raises BadFrame.
+# Takes a frame, and returns the answer's frame, or None if there is no answer (acks=0). Raises BadFrame.
 Handle = Callable[["Connection", bytes], Awaitable[bytes | None]]
 
 
@@ -38,14 +38,14 @@ class Connection(asyncio.Protocol):
         self._handle, self._open_ones = handle, open_ones
         self._buffers, self._request_max = buffers, request_max
         self._buffer = bytearray()
-        self.held = 0  # bytes of the buffer, of the requests in hand, and of the answer that the client does not take
-        self._task: asyncio.Task[None] | None = None  # the request in hand
+        self.held = 0  # bytes of the buffer, of the current requests, and of the answer that the client does not read
+        self._task: asyncio.Task[None] | None = None  # the current request
         self._muted = False
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.peer = "?"
-        self.closing: list[Callable[[], object]] = []  # called when it ends
+        self.closing: list[Callable[[], object]] = []  # called when the connection ends
 
     # asyncio calls these ----------------------------------------------------------------------------------------------
 
@@ -72,12 +72,12 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def eof_received(self) -> None:
-        """The client is gone. Its earlier requests run as far as they need no wait: acks=0 ends like this."""
+        """The client has closed its end, as clients with acks=0 do early. Its requests run up to their first wait."""
         loop = asyncio.get_running_loop()
         if self._task is not None:
-            loop.call_soon(self._task.cancel)  # not now: the task may not have begun
+            loop.call_soon(self._task.cancel)  # later, because the task may not have begun
         while not self.transport.is_closing() and (frame := self._whole_frame()) is not None:
-            loop.call_soon(loop.create_task(self._answer(frame)).cancel)  # it runs up to where it would wait
+            loop.call_soon(loop.create_task(self._answer(frame)).cancel)  # the task runs up to its first wait
 
     def pause_writing(self) -> None:
         self._drained = asyncio.get_running_loop().create_future()
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self.pause_writing_over()
 
     def pause_writing_over(self) -> None:
-        """All written data have left, or never will."""
+        """Note that all written data were sent, or never will be."""
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         return self._task is not None or self._muted
 
     def _next(self) -> None:
-        """Take the next whole frame, if the last one is answered."""
+        """Take the next whole frame, if the last frame was answered."""
         if self._is_busy or self.transport.is_closing() or len(self._buffer) < 4:
             return
         frame = self._whole_frame()
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
             self._resume()
 
     def _whole_frame(self) -> bytes | None:
-        """The next frame, if all of it has come. A frame of an impossible size ends the connection."""
+        """The next frame, if it has arrived completely. A frame of an impossible size ends the connection."""
         if len(self._buffer) < 4:
             return None
         size = int.from_bytes(self._buffer[:4], signed=True)
@@ -157,24 +157,24 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def look_for_end(self) -> None:
-        """Look for the end of the client while nothing is read: asyncio does not see it then. Called repeatedly."""
+        """Check repeatedly whether the client has closed its end, which asyncio does not see while nothing is read."""
         if not self._paused or self.transport.is_closing():
             return
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
         if poll.poll(0):
             if self._task is not None:
-                # Nobody takes the request's answer: withdraw its wait. The task may not have begun.
+                # Nobody reads the request's answer, so its wait is withdrawn. The task may not have begun.
                 asyncio.get_running_loop().call_soon(self._task.cancel)
                 self._task = None
-            self.unmute()  # read the requests behind it, up to the end
+            self.unmute()  # read the later requests, up to the end
 
     def refuse(self, why: str) -> None:
-        """Close the connection, because of what its client has sent."""
+        """Close the connection, because its client sent a wrong frame or holds too much."""
         log.info("the connection of %s is closed: %s", self.peer, why)  # no warning: hostile clients would fill the log
         self.transport.close()
         self._drop_buffer()
-        asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)  # if its client takes no answers
+        asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)  # if the client reads no answers
 
     def _pause(self) -> None:
         if not self._paused and not self.transport.is_closing():
@@ -191,14 +191,14 @@ class Connection(asyncio.Protocol):
         self._buffer.clear()
 
     def _hold(self, size: int) -> None:
-        """Note bytes that came, or that wait to be sent. Beyond the bound, close the connection that holds most."""
+        """Note bytes that arrived, or that wait to be sent. Beyond the bound, close the connection that holds most."""
         self.held += size
         self._buffers.used += size
         if self._buffers.used > self._buffers.most:
             there = [one for one in self._open_ones if not one.transport.is_closing()]
             greediest = max(there, key=lambda one: one.held, default=self)
             greediest.refuse(f"the connections of this broker hold {self._buffers.used} bytes")
-            greediest.transport.abort()  # do not keep the answers that it does not take
+            greediest.transport.abort()  # do not keep the answers that its client does not read
 
     def _forget(self, size: int) -> None:
         self.held -= size

@@ -1,8 +1,8 @@
-"""Looks through a frame before kio reads it: kio allocates an array by the length that a frame states.
+"""Checks a frame before kio reads it, because kio allocates an array by the length that a frame states.
 
-A frame of 20 bytes may state an array of 4 billion elements, and kio 0.6.5 then ends the process. So this walks over
-the same fields. It refuses an array that cannot be in the frame, and more elements than any client sends. A frame that
-passes may still be wrong: then kio raises an error.
+A frame of 20 bytes may state an array of 4 billion elements, and kio 0.6.5 then ends the process. So this module walks
+over the same fields first. It refuses arrays that do not fit into the frame, and more elements than any client sends. A
+frame that passes may still be wrong: then kio raises an error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Walk:
                 raise Hostile("a number of more than ten bytes")
 
     def count(self, number: int, position: int) -> None:
-        """Note the elements of an array, each of which takes a byte at least."""
+        """Count the elements of an array, each of which takes a byte at least. Raises Hostile."""
         self.elements += number
         if number > len(self.frame) - position:
             raise Hostile(f"an array of {number} elements in {len(self.frame) - position} bytes")
@@ -78,7 +78,7 @@ Step = Callable[[Walk, int], int]  # from the position of a field to the positio
 
 
 def check(kind: Any, frame: bytes, position: int) -> None:
-    """Look through an entity of kio that begins at this position. Raises Hostile, IndexError."""
+    """Check an entity of kio that begins at this position. Raises Hostile, IndexError."""
     steps_of(kind)(Walk(frame), position)
 
 
@@ -132,7 +132,7 @@ def step_of(field: Any, *, flexible: bool, is_tagged: bool) -> Step:
 
 
 def array(element: Step, *, flexible: bool, may_be_null: bool) -> Step:
-    """The step over an array, behind its length (a compact array: length + 1). For kio, any array may be null."""
+    """The step over an array, behind its length (in a compact array length + 1). For kio, any array may be null."""
 
     def walk(over: Walk, position: int) -> int:
         if flexible:
@@ -153,7 +153,7 @@ def array(element: Step, *, flexible: bool, may_be_null: bool) -> Step:
 
 
 def primitive(name: str, *, flexible: bool) -> Step:
-    """The step over a number, which has a fixed size, or a text or bytes, which have their length before them."""
+    """The step over a number of a fixed size, or over a text or bytes, which follow their length."""
     if name not in SIZED:
         size = SIZES[name]
         return lambda over, position: position + size

@@ -6,10 +6,10 @@ import socket
 
 
 def shared_port(host: str, port: int) -> socket.socket:
-    """A socket that is bound to a port. Other processes may have sockets of it, too. 0 = any port. Raises OSError.
+    """A socket that is bound to a port, any port with 0. Other processes may bind to it, too. Raises OSError.
 
-    The system gives each socket that listens its share of the connections (SO_REUSEPORT). A socket that does not listen
-    only keeps the port.
+    The system divides the connections among the listening sockets (SO_REUSEPORT). A socket that does not listen only
+    keeps the port.
     """
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -24,7 +24,7 @@ def shared_port(host: str, port: int) -> socket.socket:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raises OSError if another program listens there: a shared port would share its connections with that program."""
+    """Raise OSError if another program listens at the port, with which a shared port would share its connections."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # earlier connections may linger
         made.bind((host, port))

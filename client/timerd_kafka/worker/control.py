@@ -15,7 +15,7 @@ Command = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Control(asyncio.Protocol):
-    """The broker's end. A command is {"do": NAME, ...}; its answer has the same "number"."""
+    """The broker's end. A command is {"do": NAME, "number": N, ...}, and its answer has the same number."""
 
     def __init__(self, commands: dict[str, Command], ended: Callable[[], None]) -> None:
         """`ended` is called when the supervisor has ended."""
@@ -47,7 +47,7 @@ class Control(asyncio.Protocol):
 
 
 def line_of(what: dict[str, Any]) -> bytes:
-    """One line."""
+    """A message as a line of JSON."""
     return json.dumps(what).encode() + b"\n"
 
 

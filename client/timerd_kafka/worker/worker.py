@@ -23,7 +23,7 @@ from timerd_kafka.worker.control import serve_control
 DAEMON_S = 30.0  # the longest wait for the timer daemon at the start
 BACKLOG = 1_024
 END_S = 2.0
-SAY_S = 1.0  # between two complaints of the loop
+SAY_S = 1.0  # between two logged errors of the loop
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -31,11 +31,11 @@ log = logging.getLogger("timerd_kafka.broker")
 def run(settings: Settings, number: int, control: socket.socket) -> None:
     """Serve as broker `number` until SIGTERM, or until the supervisor ends."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a descriptor a partition, and one a connection
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each partition and each connection takes a descriptor
     client = td.Client(settings.instance, runtime_dir=settings.runtime_dir, name=f"kafka-broker-{number}")
     client.ready(timeout=DAEMON_S)
     with asyncio.Runner() as runner:
-        # Calls that wait for the daemon come before the loop runs: nothing in the loop may block.
+        # Calls that wait for the daemon are made before the loop runs, because nothing in the loop may block.
         broker = Broker(settings, number, client, runner.get_loop(), {key: name for key, (name, _) in APIS.items()})
         broker.readers.prepare(CATALOG)
         runner.run(serve(broker, control))
@@ -64,7 +64,7 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     link.say({"ready": broker.id})
     tick(broker, connections)
     await end.wait()
-    # Two may come: one to the process group, then the supervisor's. The second would find a closed loop.
+    # A second SIGTERM may come: one goes to the process group, one is the supervisor's. It would find a closed loop.
     loop.remove_signal_handler(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for server in servers:
@@ -74,7 +74,7 @@ async def serve(broker: Broker, control: socket.socket) -> None:
 
 
 class Complaints:
-    """Logs the loop's errors, one a second: without free descriptors, accept fails thousands of times a second."""
+    """Logs one error of the loop a second: without free descriptors, accept fails thousands of times a second."""
 
     def __init__(self) -> None:
         self._said = float("-inf")
@@ -86,7 +86,7 @@ class Complaints:
 
 
 def tick(broker: Broker, connections: set[Connection]) -> None:
-    """Look again at all whose event may be lost with the timer daemon. This repeats every LOOK_S."""
+    """Look for changes whose events may be lost with the timer daemon. This repeats every LOOK_S."""
     try:
         broker.look()
         broker.waits.watch()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PLAYERS_MAX: Final = 4_096
-LEAD_NS: Final = 1_500_000_000  # to the start: Spark lets tasks go on from a barrier once a second
+LEAD_NS: Final = 1_500_000_000  # until the start: once a second, Spark lets tasks pass a barrier
 PATIENCE_S: Final = 60.0  # the longest wait for outcomes, after the last deadline; also for room in the window
 BATCH: Final = 4_096  # operations in a call, at most
 PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it go out together
@@ -38,7 +38,7 @@ PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it 
 PLAYED: Final = (
     *TERMINAL,
     Column("behind_ns", LONG, "ns", "how long after its intended time register() was called", False),
-    Column("added_ns", LONG, "ns", "how much longer than planned it waited, from the intended time", False),
+    Column("added_ns", LONG, "ns", "wait beyond the plan, from the intended time", False),
 )
 
 
@@ -74,8 +74,8 @@ def loadtest(
     """Play a plan. The result has the outcome of each operation: the terminal view, `behind_ns` and
     `added_ns`.
 
-    `players` tasks run at the same time, so the cluster needs that number of free slots. Task i % players registers and
-    fires operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual
+    `players` tasks run at the same time, so the cluster needs as many free slots. Task i % players registers and fires
+    operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual
     directory. `payload` is in bytes. `registered_at` is the intended time, and `wait_ns` counts from it. Each key
     begins with `run`, so that two runs share no key. Each action on the result plays the plan again: write it first.
 
@@ -120,7 +120,7 @@ def part_of(batches: Iterable[pyarrow.RecordBatch], run: str) -> Part:
 def play(
     part: Part, instance: str, runtime_dir: str | None, payload: bytes, start: Callable[[], int]
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Play a part. `start` is called when the client is connected, and returns the start of the part's times in ns."""
+    """Play a part. `start` is called when the client is connected, and returns the time in ns at which it begins."""
     from timerd_client import connect
 
     with connect(instance, runtime_dir=runtime_dir) as client:
@@ -142,7 +142,8 @@ def play(
                 called_ns = batch.registered_ns - start_ns
                 sent.append(Sent(at, due, called_ns, batch))
                 at = due
-            # An event is never fired before its registration, which is planned MARGIN_NS earlier but may be late.
+            # No event is fired before its registration. The plan has the registration MARGIN_NS earlier, but it may be
+            # late.
             until = min(int(fires_ns.searchsorted(now, "right")), fired + BATCH)
             ready = order[fired:until]
             registered = int((ready >= at).argmax()) if len(ready) and (ready >= at).any() else len(ready)
@@ -158,7 +159,7 @@ def play(
 
 
 def _when_room(call: Callable[[], T]) -> T:
-    """Repeat a call until the client's window has room. The daemon is late then, and the figures show the delay."""
+    """Repeat a call until the client's window has room. If the daemon is late, the figures show the delay."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -186,7 +187,7 @@ def results(
 ) -> Iterator[pyarrow.RecordBatch]:
     """The results of the operations of all calls, in the order of the part's rows.
 
-    A call registers a few operations, and a batch of Arrow has many columns. So each batch has the results of many
+    A call registers only a few operations, and a batch of Arrow has many columns. So a batch has the results of many
     calls.
     """
     import numpy as np

@@ -24,16 +24,16 @@ class Load(NamedTuple):
     """The load of the machine's processors during a step, as shares of all processors."""
 
     busy: float
-    others: float  # the part of `busy` that was not of the run's own processes
+    others: float  # the part of `busy` that other processes than the run's own used
 
 
 class Machine:
-    """Watches the machine while a run goes on: the run is this process and its children (JVM, workers, a daemon)."""
+    """Watches the machine during a run, whose processes are this one and its children (JVM, workers, a daemon)."""
 
     def __init__(self) -> None:
-        self.peak = 0  # bytes: the most memory that the run had at once
+        self.peak = 0  # bytes: the most memory of the run at a time
         self._own = psutil.Process()
-        self._spent: dict[tuple[int, float], float] = {}  # seconds, by process: also of processes that have ended
+        self._spent: dict[tuple[int, float], float] = {}  # CPU seconds by process, ended processes included
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -48,7 +48,7 @@ class Machine:
 
     @contextmanager
     def load(self) -> Iterator[list[Load]]:
-        """The load while a block runs; the list gets it at the end."""
+        """Measure the load while the block runs, and put it into the list at the end."""
         found: list[Load] = []
         self._look()  # else CPU time from before the first look would count for this step
         before, own = psutil.cpu_times(), sum(self._spent.values())

@@ -1,4 +1,4 @@
-"""The parts of the page: style, tables, figures. HTML without scripts. It loads nothing."""
+"""The parts of the page: style, tables, figures. The HTML has no scripts, and loads no other file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from . import plots
 from .verdicts import Verdict
 
-# Of the dark form: colours of figures are lighter there.
+# For the dark form of the page, in which the colours of figures are lighter.
 DARK: Final = ("#7db1ea", "#f08a72", "#6cc5a1", "#c3a5dd", "#dcb45f", "#a5b0b8")
 SERIES_LIGHT: Final = " ".join(f"--series-{at}: {colour};" for at, colour in enumerate(plots.COLOURS))
 SERIES_DARK: Final = " ".join(f"--series-{at}: {colour};" for at, colour in enumerate(DARK))
@@ -79,7 +79,7 @@ def verdicts(found: Iterable[Verdict]) -> str:
 
 
 def facts(found: Iterable[tuple[str, str, str]]) -> str:
-    """The most important figures: (name, value, kind of Verdict) each."""
+    """The most important figures, each a (name, value, kind of Verdict)."""
     boxes = (f'<div class="fact {kind}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, kind in found)
     return f'<div class="facts">{"".join(boxes)}</div>'
 

@@ -12,7 +12,7 @@ from timerd_spark.source.segments import hosts_of
 from .loadtest import PLAYERS_MAX
 from .plans import shape_of
 
-AUTO: Final = "auto"  # a window that gives a hundred points, or some more
+AUTO: Final = "auto"  # a window that gives a hundred points or more
 
 
 class Options(NamedTuple):
@@ -29,7 +29,7 @@ class Options(NamedTuple):
     players: int
 
     def check(self) -> Options:
-        """Return the options. Raises InvalidValueError."""
+        """Return the options. Raises InvalidValueError if one is out of range."""
         if self.window != AUTO:
             window_of(self.window)
         timeouts_of(self.timeouts)

@@ -1,7 +1,8 @@
 """The pipeline: from a journal, or from a workload that is played and planned, to Parquet files and a page.
 
 Each step writes its result into a directory below `out`, and `out/state.json` says which steps are done. So an
-interrupted run continues behind its last step, the ingestion at its checkpoint, the load test at its last round.
+interrupted run continues after its last finished step. The ingestion continues at its checkpoint, the load test at its
+unfinished round.
 
     journal/        the journals of the run's own daemons, a directory for each round
     played/         the results that the load test's clients saw, a directory for each round
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PAGE: Final = "report.html"
-ROUND: Final = 170_000  # operations of a step that plays; an interrupted step is played again
+ROUND: Final = 170_000  # operations of a round, which is a step; an interrupted step is played again
 PART: Final = 1_000_000  # planned operations of a task
 ROWS_PER_BATCH: Final = 4_000_000  # rows of the journal, with texts
 KEEP: Final = 1 << 40  # bytes: the daemon never removes files of the run's own journal
-BYTES_OF_LIFE: Final = 350  # of a journal of level events, for estimates
+BYTES_OF_LIFE: Final = 350  # of a journal of level events, for an operation; for estimates
 # Windows that --window auto chooses from, in seconds.
 WINDOWS: Final = {
     "1 second": 1, "2 seconds": 2, "5 seconds": 5, "10 seconds": 10, "30 seconds": 30, "1 minute": 60,
@@ -61,11 +62,11 @@ WINDOWS: Final = {
 }  # fmt: skip
 WINDOWS_MAX: Final = 300
 LIVES: Final = ("timeout_ns", *NEEDED)  # the columns of lives that reports need
-PENDING: Final = 32_768  # a daemon's extra room for operations, beyond those of the rate: a busy machine is late
+PENDING: Final = 32_768  # a daemon's extra room for operations, because on a busy machine they stay longer
 
 
 def check_out(out: Path, journal: str | None = None) -> None:
-    """Raises InvalidValueError for a directory whose name Spark would read as a pattern, or that has the journal."""
+    """Raise InvalidValueError for a directory whose name is a pattern for Spark, or that is in the journal."""
     if journal is not None and out.resolve().is_relative_to(Path(journal).resolve()):
         raise InvalidValueError(f"--out={str(out)!r} is in the journal: give a directory of its own")
     if strange := set(str(out)) & set("*?[]{}\\"):
@@ -74,7 +75,7 @@ def check_out(out: Path, journal: str | None = None) -> None:
 
 @contextmanager
 def lock_directory(out: Path) -> Iterator[None]:
-    """Hold the directory's lock, so that no other process writes there. Raises InvalidValueError if one does."""
+    """Hold the directory's lock, so that no other process writes there. Raises InvalidValueError if it is held."""
     descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -95,7 +96,7 @@ class Pipeline:
         """Raises InvalidValueError if the directory has a run with other options, or a state that cannot be read."""
         self.out, self.options, self.show = out, options, show
         self.machine = Machine()
-        self.share: float | None = None  # the done part of the running step, if it is known
+        self.share: float | None = None  # the finished share of the running step, if it is known
         self._state_path = out / "state.json"
         wanted = json.loads(json.dumps(options._asdict()))
         self.state: dict[str, Any] = {"options": wanted, "start_us": time.time_ns() // 1_000, "steps": {}}
@@ -114,7 +115,7 @@ class Pipeline:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether all steps are done."""
         return (self.out / PAGE).exists() and all(step.name in self.state["steps"] for step in self._steps())
 
     @property
@@ -313,7 +314,7 @@ class Pipeline:
 
 
 def bytes_of(journal: str) -> int:
-    """The size of a journal. A daemon may remove files of it at the same time."""
+    """The size of a journal, whose daemon may remove files at the same time."""
     size = 0
     for host in hosts_of(journal).values():
         for file in host.iterdir():
@@ -323,9 +324,9 @@ def bytes_of(journal: str) -> int:
 
 
 def share_of(progress: Mapping[str, Any] | None) -> float | None:
-    """The part of the journals that a query has read, from Spark's report; None if it is not known.
+    """The share of the journals that a query has read, from Spark's report; None if it is not known.
 
-    Rows are counted within an arena. So the part is not known if a journal has rows of another arena behind these.
+    Rows are counted within an arena. So the share is not known if a journal has rows of a later arena.
     """
     read = there = 0
     for source in progress["sources"] if progress else ():
@@ -338,14 +339,14 @@ def share_of(progress: Mapping[str, Any] | None) -> float | None:
 
 
 def window_for(lives: DataFrame) -> str:
-    """A window for a report of these lives, so that the time from first to last has a hundred windows or some more."""
+    """A window for a report of these lives, such that the time from first to last has a hundred windows or more."""
     seconds = "(unix_micros(max(settled_at)) - unix_micros(min(settled_at))) / 1e6D"
     length_s = lives.selectExpr(seconds).collect()[0][0] or 0.0
     return next((name for name, each in WINDOWS.items() if length_s <= WINDOWS_MAX * each), [*WINDOWS][-1])
 
 
 def rounds_of(played: DataFrame) -> DataFrame:
-    """A row for each round of a load test, and one with `round` null for all: rates, and percentiles in ms.
+    """A row for each round of a load test, and a row for all with `round` null: rates, and percentiles in ms.
 
     `played` has the columns of a loadtest() and the column `round`. Waits are of completed operations, from the
     intended time. `added` is the wait beyond the plan, `behind` the lateness of sending.

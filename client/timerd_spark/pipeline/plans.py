@@ -1,9 +1,9 @@
-"""workload(): the operations of a load test as a DataFrame. One seed gives one plan, however it is partitioned.
+"""workload(): the operations of a load test as a DataFrame. A seed gives the same plan for any number of partitions.
 
 Arrivals and delays are those of timerd_client.workload. Row i takes its random numbers from Philox (J. K. Salmon et
 al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the key (seed, stream) and the counter i, so a row
-does not depend on the task that makes it. Arrivals are planned in blocks of BLOCK rows. The arrivals of a Poisson
-process, for a given number of them, are uniform times in order. So a block sorts uniform times.
+does not depend on the task that makes it. Arrivals are planned in blocks of BLOCK rows. If the number of arrivals of a
+Poisson process is given, their times are sorted uniform times. So a block sorts uniform times.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def workload(
     timeout: str | None = None,
     first: int = 0,
 ) -> DataFrame:
-    """Operations `first` .. `first + ops - 1` of a workload, in any order, with the columns PLAN.
+    """Operations `first` to `first + ops - 1` of a workload, in any order, with the columns PLAN.
 
     With the profile "seed" 7.9 % of the operations expire, with "slow" half. `rate` is in operations a second;
     `timeout` ("150ms") replaces the profile's. Raises InvalidValueError for an argument out of range.
@@ -76,7 +76,7 @@ def workload(
                 yield block_of(shape, block, first)
 
     drawn = blocks.mapInArrow(planned, ", ".join(f"{name} {kind}" for name, kind in DRAWN.items()))
-    key = F.concat(F.lit("w"), F.lower(F.hex("op")))  # by Spark: it makes only keys that are read
+    key = F.concat(F.lit("w"), F.lower(F.hex("op")))  # Spark makes the keys, and only those that are read
     return drawn.select("*", F.lit(shape.timeout_ns).cast("bigint").alias("timeout_ns"), key.alias("key"))
 
 
@@ -124,7 +124,7 @@ def due_of(shape: Workload, op: int) -> int:
 
 
 def need_plan(df: DataFrame, what: str) -> None:
-    """Raises InvalidValueError if a DataFrame is not a plan."""
+    """Raise InvalidValueError if a DataFrame is not a plan."""
     there = types_of(df)
     for name, kind in PLAN.items():
         if there.get(name) != kind:
@@ -135,7 +135,7 @@ def need_plan(df: DataFrame, what: str) -> None:
 
 
 def planned_lives(plan: DataFrame, start_us: int, host: str = "planned") -> DataFrame:
-    """A plan as a terminal view, as a daemon that is never late would have written it. No operation of it was played.
+    """The terminal view of a plan, as a daemon that is never late would write it. None of the operations was played.
 
     `start_us` is the start of the plan, in microseconds since 1970. `host` is the host's name in the result.
     """

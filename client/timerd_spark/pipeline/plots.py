@@ -32,7 +32,7 @@ MEASURES = {
 }
 COLOURS: Final = ("#2f6db3", "#c8553d", "#3a8f6f", "#8d6cab", "#b98a2f", "#5b6770")
 INK, GRID = "#1d2329", "#c9d0d6"
-# A page may give the colours of figures for its light and its dark form: var(--series-0), var(--ink), var(--grid).
+# A page may set the colours of figures for its light and its dark form: var(--series-0), var(--ink), var(--grid).
 VARIABLES: Final = {**{colour: f"series-{at}" for at, colour in enumerate(COLOURS)}, INK: "ink", GRID: "grid"}
 NAMES: Final = {"rate": "outcomes a second", "timeout_ratio": "share that expired"}
 SPAN_MIN: Final = 0.25  # of the largest value: an axis spans at least this
@@ -42,18 +42,18 @@ GROUPS_MAX = 12
 LABELS_MAX = 12  # on an axis
 POINTS_MAX = 5_000
 FULL: Final = 0.9  # of the median rate: a window at an end with a lower rate is not full
-PARTLY_MAX: Final = 3  # such windows of a part: one at its beginning, and two at its end
-POINT_MS: Final = 1e-6  # the position of waits of 0: the axis is logarithmic
-UNSETTLED_MAX: Final = 0.999  # a figure of waits begins at the time when one in a thousand has ended
+PARTLY_MAX: Final = 3  # windows of a part that may not be full: one at its beginning, two at its end
+POINT_MS: Final = 1e-6  # the position of waits of 0 on the logarithmic axis
+UNSETTLED_MAX: Final = 0.999  # a figure of waits begins at the time when one operation in a thousand has ended
 UNITS: Final = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 
-Colours = Mapping[str, str]  # of groups, by their labels; other groups get COLOURS, in the order of their names
+Colours = Mapping[str, str]  # colours by the labels of groups; other groups get COLOURS, in the order of their names
 
 
 def waits(
     rolled: DataFrame, measure: str = "latency", by: str | Sequence[str] = (), colours: Colours | None = None
 ) -> Figure:
-    """The share of operations that took longer than a time, a line for each group of a rollup; both axes logarithmic.
+    """The share of operations that took longer than a time: a line for each group of a rollup, on logarithmic axes.
 
     Times are read from buckets, so they are at most rollups.ERROR too large. Raises InvalidValueError.
     """
@@ -71,7 +71,7 @@ def waits(
         left = [1 - part / total for part in accumulate(counts)]
         at = [min(upper_bound(one["bucket"]), row[f"{measure}_max_ns"]) / 1e6 for one in row[measure]]
         shown = [(x, y) for x, y in zip(at, left, strict=True) if x > 0 and 1e-12 < y <= UNSETTLED_MAX]
-        if at:  # all in one bucket are a point
+        if at:  # a group whose operations are all in one bucket is a point
             label, marker = _label(row, names), "" if shown else "."
             points = zip(*(shown or [(max(at[-1], POINT_MS), 1.0)]), strict=True)
             axes.step(*points, where="post", color=_colour(axes, label, colours), label=label, marker=marker)
@@ -90,9 +90,9 @@ def over_time(
     """Columns of a report with windows, over time; a line for each group and measure. Raises InvalidValueError.
 
     Lines of the second measure are dashed, lines of the third dotted. A line is broken where windows are missing. The
-    first window of each part, and its last two, are left out if they are not full: work seldom begins and ends with a
-    window, and the longest waits settle in the next one. A window is not full if its rate is below nine tenths of the
-    part's median.
+    first window of each part, and the last two, are left out if they are not full: work seldom begins and ends with a
+    window, and the longest waits settle in the next window. A window is not full if its rate is below nine tenths of
+    the part's median.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -127,7 +127,7 @@ def over_time(
                 named = ", ".join([label] * bool(label) + [_short(measure)] * (len(wanted) > 1))
                 axes.plot(*zip(*points, strict=True), style, color=colour, label=named, marker=".", markersize=3)
                 largest, smallest = max([*seen, largest]), min([*seen, smallest])
-    if largest > 0:  # the axis begins near the values, but noise of a few percent stays small
+    if largest > 0:  # the axis begins near the values, but spans enough that noise of a few percent looks small
         axes.set_ylim(bottom=max(0.0, largest - max(1.1 * (largest - smallest), SPAN_MIN * largest)))
     _finish(axes, [*names, *wanted[1:]])
     if axes.lines:
@@ -176,7 +176,7 @@ def what_if(asked: DataFrame, by: str | Sequence[str] = (), colours: Colours | N
 
 
 def svg(figure: Figure, title: str = "") -> str:
-    """A figure as an SVG element for a page of HTML. Text stays text, and the page may replace colours: VARIABLES."""
+    """A figure as an SVG element for HTML. Text stays text, and the page may replace the colours in VARIABLES."""
     import matplotlib
 
     target = io.StringIO()
@@ -221,7 +221,7 @@ def _finish(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _plain_ticks(axis: Any, of_share: bool = False) -> None:
-    """Plain numbers on a logarithmic axis. With little more than one power of ten, also at 2 and 5."""
+    """Plain numbers on a logarithmic axis. On an axis of few powers of ten there are also ticks at 2 and 5."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
@@ -255,7 +255,7 @@ def _short(measure: str) -> str:
 
 
 def _colour(axes: Axes, label: str, colours: Colours | None) -> str:
-    """The colour of a group: its colour in all figures, or the next one."""
+    """The colour of a group in all figures, or the next unused colour."""
     own = (colours or {}).get(label)
     drawn = len({line.get_color() for line in axes.lines})
     return own or COLOURS[drawn % len(COLOURS)]
@@ -280,7 +280,7 @@ def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for begin, end in pairwise([0, *ends, len(rows)]):
         part = rows[begin:end]
         if len(part) > PARTLY_MAX:
-            rates = [row["rate"] or 0.0 for row in part]  # null if no time has passed: a report without windows
+            rates = [row["rate"] or 0.0 for row in part]  # null if no time has passed, in a report without windows
             full = FULL * median(rates)
             to = next(at for at in range(PARTLY_MAX) if at == PARTLY_MAX - 1 or rates[-1 - at] >= full)
             part = part[int(rates[0] < full) : len(part) - to]

@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 SAY_S: Final = 5.0  # between two lines of a step
-# Limits of the pace that finished steps give for a later one: steps of its kind, and others, which may have been cold.
+# Limits of the pace that finished steps give for a later step: OWN for steps of its kind, OTHERS for other kinds, which
+# may have run cold.
 OWN, OTHERS = (0.1, 10.0), (0.5, 2.0)
 
 
 class Step(NamedTuple):
-    """A step of a run. Its estimate is for the machine on which the estimates were measured."""
+    """A step of a run. `estimate_s` is for the machine on which the estimates were measured."""
 
-    name: str  # in state.json, and, to "-", its kind: "play" of "play-100000"
+    name: str  # in state.json. The part before "-" is the kind: "play" of "play-100000"
     what: str  # for people
     run: Callable[[], Mapping[str, Any] | None]
     estimate_s: float
@@ -38,11 +39,11 @@ class Rest:
         self._steps, self._took = steps, dict(took)
 
     def done(self, step: Step, seconds: float) -> None:
-        """A step is done."""
+        """Note that a step is done."""
         self._took[step.name] = seconds
 
     def of(self, step: Step) -> float:
-        """The seconds that a step takes: by the pace of finished steps of its kind, else of all finished steps."""
+        """The estimated seconds of a step, by the pace of finished steps of its kind, or else of all finished steps."""
         same = [one for one in self._steps if one.name in self._took and one.kind == step.kind]
         known = same or [one for one in self._steps if one.name in self._took and one.kind != "play"]
         expected = sum(one.estimate_s for one in known)
@@ -63,7 +64,7 @@ class Rest:
         return f"[{self._steps.index(step) + 1}/{len(self._steps)}] {step.what}: some {short(own)}{more}"
 
     def line(self, step: Step, elapsed: float, share: float | None = None) -> str:
-        """The progress of a step after `elapsed` seconds. `share`: the part that is done, if that is known."""
+        """The progress of a step after `elapsed` seconds. `share`: the finished share, if it is known."""
         own = self.of(step)
         if not share and elapsed > own:
             more = f"; then {short(self.after(step))} for the rest" if self.after(step) else ""

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # The kinds of lives in a run: values of the column `what` of each result.
-PLAYED: Final = "from the registration"  # of played operations: the daemon's journal
-SEEN: Final = "from the intended time"  # of the same operations: the clients
+PLAYED: Final = "from the registration"  # played operations, from the daemon's journal
+SEEN: Final = "from the intended time"  # the same operations, as the clients saw them
 PLANNED: Final = "planned, not played"
-RECORDED: Final = "recorded"  # in a journal that was given
+RECORDED: Final = "recorded"  # operations of a given journal
 
 
 class Results(Protocol):

@@ -1,11 +1,11 @@
 """audit(): every outcome of a journal computed again on Spark, with the one implementation in timerd_client/audit.
 
-Most operations are plain: audit_plain.py accepts them by numpy, and only the others are given to the implementation.
+Most operations are plain: audit_plain.py accepts them by numpy, and only the others go through the implementation.
 Operations depend on each other only through their keys, their ids, and the grants of limited events on their keys. The
 states of clients and the clocks of turns matter to all operations. So rows are grouped by (host, incarnation,
 purgatory, key) if all operations of the purgatory have one key and an id of their own, else by (host, incarnation,
 purgatory). Each group is audited in the order of its rows. Each task gets all CLIENT, SEGMENT, TURN, GAP and END rows.
-Spark sees no single rows: audit_parcels.py packs rows that stay together into parcels.
+Spark handles no single rows: audit_parcels.py packs rows that stay together into parcels.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger("timerd_spark")
 
 
 class AuditedArena(NamedTuple):
-    """The extent of one arena's journal that an audit has read. As text: one line for people."""
+    """The extent of one arena's journal that an audit has read. `str()` gives a line for people."""
 
     host: str
     incarnation: str  # of the arena: each fresh start makes a new one
@@ -88,10 +88,10 @@ def audit(
     gets an AuditedArena of each arena, as text "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps, complete to row
     29,873".
 
-    The call does all the work. It reads `df` once, keeps the needed parts until its end (in memory, else on the disk),
-    and runs `partitions` tasks (None: one for each 500,000 operations, and at least four). A task holds the rows of its
-    share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside pending operations. The findings
-    stay on the executors as long as the result is referred to.
+    The call does all the work, not the later actions. It reads `df` once, keeps the needed parts until it returns (in
+    memory, else on the disk), and runs `partitions` tasks (by default one for each 500,000 operations, and at least
+    four). A task holds the rows of its share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside
+    pending operations. The findings stay on the executors as long as the result is referred to.
 
     Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
     """
@@ -101,8 +101,8 @@ def audit(
     is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
     if partitions is not None and not (is_number and 1 <= partitions <= 100_000):
         raise InvalidValueError(f"audit(): partitions={partitions!r}: give 1 to 100,000")
-    # Spark uses persisted rows for each plan that looks the same, and a path looks the same after its files changed. A
-    # killed audit may have left persisted rows. So this plan has a condition of its own, which Spark folds away.
+    # Spark uses persisted rows for each equal plan, and a plan is equal even if the files of its path have changed. A
+    # killed audit may have left persisted rows. So this plan has a random condition, which Spark folds away.
     new = F.lit(token_hex()).isNotNull()
     sent = df.select(*COLUMNS).where(new).mapInArrow(parcels, PARCELS).persist()
     try:
@@ -193,7 +193,7 @@ def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tu
 
 
 def _shared(of_keys: DataFrame) -> list[str]:
-    """The purgatories whose keys are not independent: an operation has several, or two operations have one id."""
+    """The purgatories whose keys are not independent: an operation has several keys, or two operations share an id."""
     from pyspark.sql import functions as F
 
     registered = of_keys.mapInArrow(bound, BOUND).select(_purgatory().alias("name"), "id", "operation", "several")

@@ -1,10 +1,10 @@
-"""Parcels: an audit sends them between Spark's tasks. For Spark, a parcel is a row. It has many rows of an arena in it.
+"""Parcels, which an audit sends between Spark's tasks. A parcel is a row for Spark, and contains rows of an arena.
 
-Spark works by the row. Keeping, sending and sorting three million rows takes it longer than the whole audit of them.
+Spark works row by row. It takes longer to keep, send and sort three million rows than the audit takes to check them.
 
-The operations of a purgatory, and the events on its keys, are in shares, by a hash of their keys. A parcel has rows of
-one share, in order. Cancels and steps of groups name no key: their shares are by operation. index() and placed() find
-the tasks that have their registrations.
+The operations of a purgatory, and the events on its keys, are divided into shares by a hash of their keys. A parcel has
+rows of one share, in order. Cancels and steps of groups name no key, so their shares are by operation. For these rows,
+index() and placed() find the tasks that have the registrations.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, wh
 BOUND: Final = "host string, incarnation string, purgatory string, id string, operation bigint, several boolean"
 CONTENT: Final = ", ".join(PACKED.split(", ")[2:])  # without host and incarnation, which the parcel has
 SHARES: Final = 256  # of keys: 0 to 255; shares of operations follow
-EVERY, FRAGMENTS, ABOUT = -1, -2, -3  # shares of rows for each task, of fragments, and of facts
+EVERY, FRAGMENTS, ABOUT = -1, -2, -3  # the shares of rows that each task gets, of fragments, and of facts
 INDEX: Final = -1  # `first` of a parcel with the numbers of registrations
 WORD: Final = (1 << 64) - 1
 PARCEL_ROWS: Final = 1 << 18  # rows that are held until they are sent: some 60 MB
 # Kinds of rows that each task has.
 OF_ALL: Final = (RowKind.CLIENT, RowKind.SEGMENT, RowKind.TURN, RowKind.ANCHOR, RowKind.GAP, RowKind.END)
-OF_OPERATIONS: Final = (RowKind.ACTION, RowKind.GROUP)  # that go to the task of their operation's registration
+OF_OPERATIONS: Final = (RowKind.ACTION, RowKind.GROUP)  # they go to the task with their operation's registration
 
 
 def parcels(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -43,7 +43,7 @@ def parcels(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
 
 
 def parcels_of_fragments(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """All fragments, joined to registrations and in parcels. They are few, so all of an arena are held at once."""
+    """All fragments, joined to registrations and in parcels. An arena has few fragments, so all are held at once."""
     import pyarrow as pa
 
     tables = []
@@ -95,7 +95,7 @@ def _parcels(packed: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
 
 
 def _sent(held: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
-    """Packed rows in parcels, and the numbers of the registrations among them."""
+    """A batch of parcels with these packed rows, and of parcels with the numbers of their registrations."""
     import numpy as np
     import pyarrow as pa
 
@@ -124,7 +124,7 @@ def _sent(held: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
 
 
 def _registered(rows: pyarrow.RecordBatch) -> np.ndarray:
-    """The numbers of the operations that are registered here. Not those of snapshots, which may occur twice."""
+    """The numbers of the operations registered in these rows, except in snapshots, where they may occur twice."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -167,7 +167,7 @@ def _shares(table: pyarrow.Table) -> np.ndarray:
 
 
 def _shares_of(operations: np.ndarray) -> np.ndarray:
-    """The shares by operation, which are other shares than those by key."""
+    """The shares by operation. They are distinct from the shares by key."""
     import numpy as np
 
     found: np.ndarray = SHARES + (operations.astype(np.uint64) % np.uint64(SHARES)).astype(np.int64)
@@ -175,7 +175,7 @@ def _shares_of(operations: np.ndarray) -> np.ndarray:
 
 
 def _codes(column: pyarrow.ChunkedArray) -> np.ndarray:
-    """A number for each text; -1: there is none."""
+    """A number for each text; -1 for null."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -199,7 +199,7 @@ def _groups(*columns: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def bound(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """The registrations with an id, and a row for each parcel that has a registration with several keys: BOUND."""
+    """Rows of BOUND: one for each registration with an id, and one for each parcel in which one has several keys."""
     import pyarrow.compute as pc
 
     for parcel, rows in opened(batches):
@@ -216,7 +216,7 @@ def bound(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def index(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """From parcels with buckets: parcels with the numbers of their registrations, by the shares of operations."""
+    """For parcels with buckets: parcels with the numbers of their registrations, divided into shares by operation."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -231,7 +231,7 @@ def index(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def twice(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """FINDINGS: operations that are registered twice, perhaps in two tasks. `batches`: whole shares of numbers."""
+    """Rows of FINDINGS: operations registered twice, perhaps in two tasks. `batches` has whole shares of numbers."""
     import numpy as np
 
     numbers: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -245,7 +245,7 @@ def twice(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def placed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Cancels and steps of groups, with the buckets of their registrations; 0: there is no registration.
+    """Cancels and steps of groups, with the buckets of their registrations; bucket 0 if there is no registration.
 
     `batches` has whole shares of operations, sorted by arena, share and `first`: parcels of index() come first.
     """

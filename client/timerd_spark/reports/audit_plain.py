@@ -2,12 +2,11 @@
 
 An operation is plain if it has one key and no id, waits for a fire, and settles by a fire, by its deadline, or by a
 cancel of its owner. Also, all events on its key must be fires without a limit. Other operations do not affect a plain
-operation. So the check of its registration needs only two events of its key, the one before and the one after: an as-of
-join, by searching in the sorted events of all keys.
+operation. So the check of a plain operation needs only two events of its key, the event before the registration and the
+event after it. An as-of join finds both in the sorted events of all keys.
 
 `accepted` accepts a row only if an Audit (timerd_client/audit/audit.py) would find nothing wrong with it. An Audit
-judges the rows that `accepted` does not accept, right or wrong, with its own words. So each condition here is a
-condition of the Audit, or a stricter one.
+judges all other rows, and words the findings. So each condition here is a condition of the Audit, or stricter.
 """
 
 from __future__ import annotations
@@ -70,14 +69,14 @@ class Rows:
         self._load_clients()
 
     def _codes(self, name: str) -> Numbers:
-        """A number for each text; 0: there is none. A client may have an empty name."""
+        """A number for each text; 0 for null. (A client may have an empty name, which is not null.)"""
         import pyarrow.compute as pc
 
         encoded = self.part[name].combine_chunks().dictionary_encode()
         return np.asarray(pc.fill_null(encoded.indices, -1)).astype(np.int64) + 1
 
     def _lengths(self, name: str) -> Numbers:
-        """The length of each text; 0: there is none."""
+        """The length of each text; 0 for null."""
         import pyarrow.compute as pc
 
         return np.asarray(pc.fill_null(pc.binary_length(self.part[name].combine_chunks()), 0))
@@ -87,13 +86,13 @@ class Rows:
         return np.flatnonzero(np.isin(self.kinds, [int(kind) for kind in kinds]))
 
     def lines(self, places: Numbers, size: int = ROW_SIZE) -> np.ndarray:
-        """The bytes of these rows, which have one size."""
+        """The bytes of these rows, all of the same size."""
         import pyarrow as pa
 
         return lines_of(self.part["bytes"].combine_chunks().take(pa.array(places)), size)
 
     def heads(self, places: Numbers, at: int) -> np.ndarray:
-        """The row number `at` of each of these registrations, which have several keys."""
+        """Row number `at` within each of these registrations with several keys."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -114,7 +113,7 @@ class Rows:
         self._now[is_turn], self._effective[is_turn] = turns["now_ns"], turns["effective_ns"]
 
     def turns_of(self, places: Numbers) -> tuple[Numbers, Numbers]:
-        """(now_ns, effective_ns) of the turns of these rows; both -1 if there is none."""
+        """(now_ns, effective_ns) of the turns of these rows; both are -1 for a row before the first turn."""
         at = np.searchsorted(self._marks, places) - 1
         return taken(self._now, at, -1), taken(self._effective, at, -1)
 
@@ -131,10 +130,10 @@ class Rows:
         self._owners, self._orphans = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._owners[of], self._orphans[of] = self.owners[places], rows["orphans"]
         is_same = (self._owners[of] == self.owners[places]) & (self._orphans[of] == rows["orphans"])
-        self._owners[of[~is_same]] = NOBODY  # the client has changed: none of its operations is plain
+        self._owners[of[~is_same]] = NOBODY  # the client has changed, so none of its operations is plain
 
     def client(self, clients: Numbers, places: Numbers) -> tuple[Mask, Numbers]:
-        """Whether each row is of its client while the client lived, and the clients' policies for orphans."""
+        """Whether each row belongs to its client, within the client's life; and the clients' policies for orphans."""
         at = found_in(self._names, clients)
         owner = taken(self.owners, places, 0)
         is_its = (taken(self._owners, at, NOBODY) == owner) & (owner > 0)
@@ -142,14 +141,14 @@ class Rows:
         return is_its, taken(self._orphans, at, 0)
 
     def never_died(self, clients: Numbers) -> Mask:
-        """Whether these clients live at the end."""
+        """Whether each of these clients lives at the end of the part."""
         at = found_in(self._names, clients)
         lives: Mask = taken(self._died, at, 0) == _NEVER
         return lives
 
 
 class Events:
-    """The events of a part, and the watermarks at the beginning of the journal. `fine`: an Audit would accept it."""
+    """The events of a part, and the watermarks at the journal's beginning. `fine`: an Audit would accept the event."""
 
     def __init__(self, rows: Rows) -> None:
         self.places = places = rows.places(RowKind.EVENT, RowKind.WATERMARK)
@@ -178,7 +177,7 @@ class Events:
         self._at = _joined(self.watches, places)[self._order]
 
     def beside(self, watches: Numbers, places: Numbers) -> tuple[Numbers, Numbers]:
-        """For rows of these keys: the newest event before each, and the first event behind it: numbers, or -1."""
+        """For rows of these keys: the numbers of the newest event before each row and of the first behind it, or -1."""
         behind = np.searchsorted(self._at, _joined(watches, places))
         found = []
         for at in (behind - 1, behind):
@@ -187,7 +186,7 @@ class Events:
         return found[0], found[1]
 
     def senders_until(self, events: Numbers) -> tuple[Numbers, Numbers]:
-        """The lowest and the highest client that sent events of an event's key up to this event; -1 for event -1."""
+        """For each of these events the lowest and highest sender of events on its key up to then; -1 for event -1."""
         names, codes = np.unique(self.clients, return_inverse=True)
         _, keys = np.unique(self.watches[self._order], return_inverse=True)
         most, code = len(names), codes[self._order]
@@ -200,7 +199,7 @@ class Events:
 
 
 class Operations:
-    """The operations of a part with one key, their outcomes and their cancels. Places of the rows, and numbers."""
+    """The operations of a part that have one key, their outcomes and their cancels: places of rows, and numbers."""
 
     def __init__(self, rows: Rows) -> None:
         import pyarrow.compute as pc
@@ -220,7 +219,7 @@ class Operations:
         )
         self.watches, self.clients, self.commands = rows.watches[places], clients_of(self.s), self.r["command"]
         self._numbers, self._first = np.unique(self.r["operation"], return_index=True)
-        # Among all registrations, also those with several keys: if two have one number, neither is plain.
+        # Registrations with several keys count, too: if two registrations have the same number, neither is plain.
         every = np.asarray(pc.fill_null(part["operation"].combine_chunks(), -1))[registered].astype(np.int64)
         numbers, times = np.unique(every, return_counts=True)
         self.is_alone = ~np.isin(_signed(self.r["operation"]), numbers[times > 1])
@@ -234,11 +233,11 @@ class Operations:
         self.is_alone[groups[groups >= 0]] = False
 
     def of(self, operations: np.ndarray) -> Numbers:
-        """The registrations of these operations: numbers of registrations, or -1."""
+        """The numbers of the registrations of these operations, or -1."""
         return taken(self._first, found_in(self._numbers, operations), -1)
 
     def _one(self, operations: np.ndarray) -> Numbers:
-        """For each registration the number of its one row among rows with these operations; -1: it has none."""
+        """For each registration, the number of its only row among rows with these operations; -1 if it has no row."""
         of = self.of(operations)
         known = np.flatnonzero(of >= 0)
         self.is_alone[np.bincount(of[known], minlength=len(self.places)) > 1] = False
@@ -247,7 +246,7 @@ class Operations:
         return found
 
     def right(self, events: Events) -> Mask:
-        """The plain operations that have settled as they should by their key's events, their deadline and cancels."""
+        """The plain operations that have settled rightly, by the events of their keys, their deadlines and cancels."""
         deadline, effective = self.r["deadline_ns"], _signed(self.s["effective_ns"])
         before, after = events.beside(self.watches, self.places)
         fine = self._registered_rightly(effective) & self._nothing_since(events, before)
@@ -305,9 +304,9 @@ class Operations:
         )
 
     def _nothing_since(self, events: Events, before: Numbers) -> Mask:
-        """Whether no event on its key is behind an operation's mark: another client's by sequence, its own by command.
+        """Whether no event on an operation's key came after its mark (other clients' by sequence, its own by command).
 
-        If own events and events of others are mixed, the answer is no.
+        False if a key has both events of the operation's own client and events of others.
         """
         flags, none = self.r["command_flags"], before < 0
         lowest, highest = events.senders_until(before)
@@ -364,7 +363,7 @@ class Operations:
 def commands_rise(rows: Rows, operations: Operations, events: Events) -> bool:
     """Whether the numbers of each client's commands rise from 1 on, in all rows together.
 
-    A command about several operations of a group has a row for each.
+    A command about several operations of a group has a row for each operation.
     """
     several, acknowledged = operations.places_of_others, operations.g["command"] != 0
     r, s = (as_records(kind, rows.heads(several, at)) for at, kind in enumerate((RowKind.REGISTER, RowKind.REGISTERED)))
@@ -386,10 +385,10 @@ def commands_rise(rows: Rows, operations: Operations, events: Events) -> bool:
 
 
 def lines_of(rows: pyarrow.Array, size: int = ROW_SIZE) -> np.ndarray:
-    """Values of one size as an array, a line for each. Raises ValueError for values of another size."""
+    """Values of the same size as an array with a line for each. Raises ValueError for values of another size."""
     ends = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1]
     if rows.null_count or (len(rows) and (np.diff(ends) != size).any()):
-        raise ValueError(f"the column `bytes` has values of other than {size} bytes: it is none of a journal")
+        raise ValueError(f"the column `bytes` has values of other than {size} bytes: it is not from a journal")
     if not len(rows):
         return np.empty((0, size), np.uint8)
     data = np.frombuffer(rows.buffers()[2], np.uint8)
@@ -403,7 +402,7 @@ def numbers_at(lines: np.ndarray, at: int) -> np.ndarray:
 
 
 def taken(values: np.ndarray, at: Numbers, missing: object = None) -> np.ndarray:
-    """The values at these numbers; `missing` (None: zeros) for number -1."""
+    """The values at these numbers. Number -1 gives `missing`, or zero if that is None."""
     found = np.zeros(len(at), values.dtype) if missing is None else np.full(len(at), missing, values.dtype)
     there = at >= 0
     found[there] = values[at[there]]
@@ -411,14 +410,14 @@ def taken(values: np.ndarray, at: Numbers, missing: object = None) -> np.ndarray
 
 
 def found_in(values: np.ndarray, wanted: np.ndarray) -> Numbers:
-    """The positions of `wanted` among sorted values; -1 if a value is not there."""
+    """The positions of `wanted` among sorted values; -1 for a missing value."""
     at = np.searchsorted(values, wanted)
     at = np.where(at < len(values), at, -1)
     return np.where((at >= 0) & (taken(values, at) == wanted), at, -1)
 
 
 def as_records(kind: RowKind, lines: np.ndarray) -> np.ndarray:
-    """Lines as rows of that kind."""
+    """Lines as rows of this kind."""
     found: np.ndarray = np.ascontiguousarray(lines).view(dtype_of(kind)).ravel()
     return found
 
@@ -430,7 +429,7 @@ def clients_of(rows: np.ndarray) -> Numbers:
 
 
 def _joined(watches: Numbers, places: Numbers) -> Numbers:
-    """A key and a place as one number: the places of a key follow each other."""
+    """A key and a place as one number, which sorts by key and then by place."""
     return (watches << 31) + places
 
 

@@ -1,9 +1,9 @@
 """The rows of an audit: pack() packs the rows of the events view into fewer rows, and adds facts about each arena.
 
 A registration is three or more neighbouring rows of a journal: REGISTER, REGISTERED, and a KEY row for each key. pack()
-makes one row of them, with the bytes of all. If a part of the journal ends between them, pack() leaves fragments, and
-join_fragments() puts these together once they are sorted. The bytes of a row have its numbers. The other columns are
-its texts, and the columns to group by.
+makes one row of them, with the bytes of all. If a part of the journal ends between these rows, pack() leaves fragments,
+and join_fragments() joins them when they are sorted. The column `bytes` of a packed row has all numbers of its rows.
+The other columns are its texts, and the columns to group by.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FACTS: Final = -2  # the kind of a packed row with facts about an arena in a bat
 # The columns of the events view that an audit needs.
 NAMED: Final = ("host", "incarnation", "row", "bytes")  # never null
 COLUMNS: Final = (*NAMED, "purgatory", "key", "owner", "group", "id")
-# The columns of packed rows. `kind` is a RowKind. `operation` is of registrations, outcomes, actions, groups and
-# fragments, `names` of registrations with several keys: all of them.
+# The columns of packed rows. `kind` is a RowKind, FRAGMENT or FACTS. Registrations, outcomes, actions, groups and
+# fragments have an `operation`. `names` has all keys of a registration with several.
 PACKED: Final = (
     "host string, incarnation string, row bigint, kind int, operation bigint, purgatory string, key string, "
     "owner string, `group` string, id string, names binary, bytes binary"
@@ -36,7 +36,7 @@ _REGISTER, _REGISTERED, _KEY = OF_REGISTRATIONS
 _OF_OPERATIONS: Final = tuple(int(kind) for kind in (RowKind.OUTCOME, RowKind.ACTION, RowKind.GROUP))
 NEVER: Final = (1 << 63) - 1
 TEXTS: Final = ("purgatory", "key", "owner", "group", "id")
-NUMBER_AT: Final = offset_of(OutcomeRow, "operation")  # in all rows of operations; an event has its sequence there
+NUMBER_AT: Final = offset_of(OutcomeRow, "operation")  # in all rows of operations; in an event's, of its sequence
 _KEYS_AT: Final = offset_of(RegisterRow, "keys")
 
 
@@ -54,11 +54,11 @@ class Fragment(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The extent and the counts of a part of an arena's journal, or of all of it."""
+    """The extent and the counts of an arena's journal, or of a part of it."""
 
-    oldest: int  # row
+    oldest: int  # row number
     newest: int
-    end: int = -1  # the row of the newest END row; -1: none
+    end: int = -1  # the row number of the newest END row; -1 if there is none
     outcomes: int = 0
     segments: int = 0
     gaps: int = 0  # times in which the journal was not written
@@ -66,16 +66,16 @@ class Facts(NamedTuple):
     fragments: int = 0
     bound: int = 0  # registrations with an id or with several keys, whose keys may depend on each other
     events: int = 0
-    first: int = NEVER  # the numbers of its events
+    first: int = NEVER  # the lowest and the highest number of an event
     last: int = 0
-    first_event: int = -1  # the rows of its first and last events
+    first_event: int = -1  # the row numbers of the first and the last event
     last_event: int = -1
-    fall: int = NEVER  # the first row of an event whose number is not above the last event's
-    apart: int = NEVER  # the first row of a registration with a row of another kind right before it
-    lacks: str = ""  # a segment is not of level "events", or is of an older version, and lacks "columns"
+    fall: int = NEVER  # the first row of an event whose number is not above the number of the event before it
+    apart: int = NEVER  # the first row of a registration that directly follows a row of another kind
+    lacks: str = ""  # "events": a segment is not of this level; "columns": it is of an older version
 
     def with_more(self, more: Facts) -> Facts:
-        """These facts together with those of a part whose events are behind these, or among them."""
+        """These facts, with those of a part whose events come later or are among these."""
         falls = 0 <= self.last_event < more.first_event and more.first <= self.last
         return Facts(
             oldest=min(self.oldest, more.oldest),
@@ -146,7 +146,7 @@ def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _whole(batch: pyarrow.RecordBatch, lines: np.ndarray, parts: np.ndarray) -> np.ndarray:
-    """The places, among the rows of registrations, at which a registration with one key begins: it has three rows."""
+    """The places, among the rows of registrations, at which a registration with one key (three rows) begins."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -169,7 +169,7 @@ def _whole(batch: pyarrow.RecordBatch, lines: np.ndarray, parts: np.ndarray) -> 
 def _packed_registrations(
     batch: pyarrow.RecordBatch, lines: np.ndarray, parts: np.ndarray, first: np.ndarray
 ) -> pyarrow.RecordBatch:
-    """A row for each registration with one key. Its second row names purgatory, owner and id, its third row the key."""
+    """A row for each registration with one key. Its second row has purgatory, owner and id, its third row the key."""
     import numpy as np
     import pyarrow as pa
 
@@ -194,7 +194,7 @@ def _packed_batch(
     data: np.ndarray,
     texts: dict[str, pyarrow.Array],
 ) -> pyarrow.RecordBatch:
-    """Packed rows: positions and numbers are those of the rows `at`."""
+    """Packed rows, whose row numbers and operations are those of the rows `at`."""
     import numpy as np
     import pyarrow as pa
 
@@ -219,7 +219,7 @@ def _packed_batch(
 
 
 def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray, is_part: np.ndarray) -> Iterator[tuple[Any, ...]]:
-    """A packed row for each arena of a batch: its Facts."""
+    """A packed row with the Facts of each arena of a batch."""
     import numpy as np
 
     from .audit_plain import numbers_at
@@ -272,7 +272,7 @@ def _packed_facts(of: tuple[str, str], facts: Facts) -> tuple[Any, ...]:
 
 def _lacks(line: np.ndarray) -> str:
     row = SegmentRow._make(struct_of(SegmentRow).unpack(line.tobytes()))
-    if row.start == 0:  # its field is newer
+    if row.start == 0:  # an older version, without this field
         return "columns"
     return "" if row.level == JournalLevel.EVENTS else "events"
 
@@ -306,13 +306,13 @@ def join_fragments(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.R
 
 
 class Joiner:
-    """Joins neighbouring fragments to registrations. Fragments that have no complete registration are left over."""
+    """Joins neighbouring fragments to registrations. Fragments of incomplete registrations are left over."""
 
     def __init__(self) -> None:
         self._held: list[Fragment] = []
         self._whole: list[list[Fragment]] = []
         self._left: list[Fragment] = []
-        self.left_over: dict[tuple[str, str], Facts] = {}  # of the fragments that packed() has given, by arena
+        self.left_over: dict[tuple[str, str], Facts] = {}  # by arena, of the fragments that packed() has yielded
 
     def take(self, fragments: Iterable[Fragment]) -> None:
         held = self._held
@@ -331,12 +331,12 @@ class Joiner:
         self._held = held
 
     def end(self) -> None:
-        """No more fragments come: the held ones are left over."""
+        """End a run of fragments: those that are held are left over."""
         self._left += self._held
         self._held = []
 
     def packed(self, left: Callable[[Fragment], tuple[Any, ...]]) -> Iterator[pyarrow.RecordBatch]:
-        """A batch of the registrations joined since the last call, and of the fragments left over, packed by `left`."""
+        """A batch of the registrations joined since the last call, and of the left-over fragments, packed by `left`."""
         rows = [_packed_registration(fragments) for fragments in self._whole]
         rows += [left(fragment) for fragment in self._left]
         for of, row, *_ in self._left:
@@ -358,7 +358,7 @@ def _packed_registration(fragments: Sequence[Fragment]) -> tuple[Any, ...]:
 
 
 def facts_of(packed: Iterable[tuple[str, str, bytes]]) -> dict[tuple[str, str], Facts]:
-    """The facts of each arena, from the packed rows of its parts, which may come in any order."""
+    """The facts of each arena, from the packed rows of the arena's parts, which may come in any order."""
     parts = [(of, Facts(*marshal.loads(data))) for *of, data in packed]
     found: dict[tuple[str, str], Facts] = {}
     for (host, incarnation), part in sorted(parts, key=lambda one: one[1].first_event):
@@ -379,7 +379,7 @@ def _incomplete(fragment: Fragment) -> tuple[Any, ...]:
 
 
 def schema_of(ddl: str) -> pyarrow.Schema:
-    """The Arrow schema of columns in Spark's words."""
+    """The Arrow schema of columns that are given as Spark's DDL."""
     import pyarrow as pa
 
     types = {

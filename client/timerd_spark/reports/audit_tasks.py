@@ -1,4 +1,4 @@
-"""The tasks of an audit: each has the parcels of a bucket, and gives rows that numpy does not accept to Audits."""
+"""The tasks of an audit: each gets the parcels of a bucket, and passes rows that numpy does not accept to Audits."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def audited(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
 class Task:
     """The rows of one arena in a bucket.
 
-    Rows that audit_plain.py accepts are not given to an Audit. If a bucket has no other rows of its own, the first
-    bucket alone looks at the rows that all buckets have. If a task has more rows than HELD_MAX, it holds none of them
-    and gives all to an Audit.
+    Rows that audit_plain.py accepts do not go to the Audit. If a bucket has no other rows of its own, it needs no
+    Audit, except the first bucket, which checks the rows that all buckets have. If a task gets more rows than HELD_MAX,
+    it passes all rows to the Audit, and holds only the newest.
     """
 
     def __init__(self, of: tuple[str, str], *, is_first: bool) -> None:
         self.of, self._is_first = of, is_first
         self._held: list[pyarrow.RecordBatch] = []
-        self._rows = 0  # that are held
+        self._rows = 0  # the number of held rows
         self._is_large = False
         self._audit = Audit(whole=False)
         self._handlers = _handlers(self._audit)
 
     def take(self, rows: pyarrow.RecordBatch) -> None:
-        """Take more rows of the arena, in order. The first one is not before the first row of an earlier call."""
+        """Take more rows of the arena, sorted. The first row is not before the first row of an earlier call."""
         if self._rows > HELD_MAX:
             self._is_large = True
             self._release(rows["row"][0].as_py())
@@ -68,7 +68,7 @@ class Task:
                 yield host, incarnation, row, op_id(incarnation, operation) if operation else None, what
 
     def _sorted(self) -> pyarrow.Table:
-        """All rows that are held, in their order."""
+        """All held rows, in order."""
         import numpy as np
         import pyarrow as pa
 
@@ -89,7 +89,7 @@ class Task:
         return self._is_first or bool((left & is_own).any())
 
     def _release(self, before: int | None) -> None:
-        """Give the held rows to the Audit: all, or those before a row, because others may come between the rest."""
+        """Pass the held rows to the Audit: all, or those before a row, if further rows may come between the others."""
         if not self._held:
             return
         rows = self._sorted()
@@ -100,7 +100,7 @@ class Task:
             if kind in self._handlers:
                 self._handlers[kind](row, data, *texts)
             else:
-                what = f"it is of kind {kind}, which no row of the events view has"
+                what = f"its kind is {kind}, which no row of the events view has"
                 self._audit.wrong.append(Finding(row, 0, what))
 
 
@@ -115,7 +115,7 @@ def _record_of(kind: RowKind) -> Callable[[bytes], Any]:
 
 
 def _handlers(audit: Audit) -> dict[int, Callable[..., None]]:
-    """For each kind of row a function that gives the row, with its texts, to the audit."""
+    """For each kind of row a function that passes the row, with its texts, to the audit."""
     made = {kind: _record_of(kind) for kind in ROWS}
     first, second, key_row = (made[RowKind(kind)] for kind in OF_REGISTRATIONS)
 

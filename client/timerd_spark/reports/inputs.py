@@ -1,4 +1,4 @@
-"""Checks of the reports' arguments, made on the driver at the call: columns, their types, and names."""
+"""Checks of the reports' arguments (columns, types, names). They run on the driver, when a report is called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def types_of(df: DataFrame) -> dict[str, str]:
 
 
 def need_view(df: DataFrame, view: str, names: Iterable[str], what: str) -> None:
-    """Raises InvalidValueError if a column of `names` is missing, or has another type than in the view."""
+    """Raise InvalidValueError if a column of `names` is missing, or has another type than in the view."""
     declared: Mapping[str, Column] = {column.name: column for column in VIEW_OF[view]}
     there = types_of(df)
     wanted = list(names)
@@ -40,8 +40,8 @@ def need_view(df: DataFrame, view: str, names: Iterable[str], what: str) -> None
 def names_of(by: str | Sequence[str], df: DataFrame, what: str, taken: Iterable[str] = ()) -> list[str]:
     """The columns to group by, from one name or several.
 
-    Raises InvalidValueError for a name that is not a column, that Spark reads as a path ("a.b"), that is given twice,
-    or that `taken` contains.
+    Raises InvalidValueError for a name that is no column, that Spark reads as a path ("a.b"), that occurs twice, or
+    that is in `taken`.
     """
     names = [by] if isinstance(by, str) else list(by)
     for name in names:

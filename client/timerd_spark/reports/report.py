@@ -18,7 +18,7 @@ KEYS_MAX: Final = 1_000_000
 
 
 def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
-    """A row for each group and window: rates, the timeout ratio, percentiles, the most operations in flight.
+    """A row for each group and window: rates, timeout ratio, percentiles, the largest number of operations in flight.
 
     `df` is a terminal view, or a rollup of one. Percentiles are the same from both, because they are read from the
     rollup's histograms (at most rollups.ERROR too large). Columns: `by`, then
@@ -36,8 +36,8 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
                                   windows; otherwise take `in_flight_max`, or no windows
         in_flight_max             see rollup()
 
-    A pause is a time without operations in flight. It is longer than a second and than 100 mean intervals between
-    operations: for example, between the rounds of a load test, or at night.
+    A pause is a time without operations in flight that is longer than a second and longer than 100 mean intervals
+    between operations: for example, between the rounds of a load test, or at night.
 
     Raises InvalidValueError for columns that are missing or of another type, and for a window that is no duration.
     """

@@ -1,4 +1,4 @@
-"""The options of registering operations and firing events for rows, checked when save() is called."""
+"""The options of a write, which registers operations or fires events. They are checked when save() is called."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ REGISTER, FIRE = "register", "fire"
 
 
 class WriteOptions(NamedTuple):
-    """Options of registering operations, or firing events, for rows."""
+    """The options of a write, which registers an operation or fires an event for each row."""
 
     action: str
     op_id: str  # column, or AUTO
     key: str  # column
-    timeout: float | None  # seconds; None if a column has it, and for events
+    timeout: float | None  # seconds; None if a column has the timeout, and for events
     timeout_column: str | None
     body: str | None  # column of the payload, or of the event's value
     purgatory: str
@@ -46,7 +46,7 @@ class WriteOptions(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """The options of a user. Raises InvalidConfigError."""
+        """The options that a user has given, checked. Raises InvalidConfigError."""
         given = known_options(options, (*WRITE_OPTIONS, *OF_SPARK))
         action = one_of(given, "action", (REGISTER, FIRE))
         if "opId" not in given:

@@ -1,13 +1,13 @@
-"""Sends the registrations and events of a task: each is acknowledged, and made once, even if the task is run again.
+"""Sends the registrations and events of a task. Each is acknowledged, and is made once even if the task runs again.
 
-A registration is idempotent by its id: the daemon refuses an id that it knows, of a pending or a settled operation.
+A registration is idempotent by its id: the daemon refuses the id of a pending or a settled operation that it knows.
 
 An event has no id, so it is fired under a *claim*: an operation whose id is the event's opId, in a purgatory of claims
 ("default-claims"). If the claim is new, this task fires: the event and a second event, which completes the claim, go
 out in one frame. A frame arrives whole or not at all, and it is applied whole, even over several turns
 (tests/core/test_frames.py). If the task dies before the frame, its claim is cancelled (orphans="cancel"), and another
-attempt may replace a cancelled claim. A completed claim says that its event was fired. So a task that is killed at any
-point loses nothing and repeats nothing. docs/spark-write.md lists the exceptions.
+attempt may replace a cancelled claim. A completed claim proves that its event was fired. So a task that is killed at
+any point loses nothing and repeats nothing. docs/spark-write.md lists the exceptions.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .options import REGISTER, WriteOptions
 CONNECT_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 30.0
 REGISTRATIONS = 512  # in flight at once
-EVENTS = 256  # and their claims, in one frame
+EVENTS = 256  # in one frame, with their claims
 FRAME_BYTES = 1 << 20  # of values; a frame may have four times as much
-CLIENT_OPERATIONS = 20_000  # of one client, which keeps a handle of each
+CLIENT_OPERATIONS = 20_000  # of one client, which keeps a handle for each
 CLAIMS_SUFFIX = "-claims"
 CLAIM_PAUSE_S = 0.02
 
 
 class Row(NamedTuple):
-    """The registration or event of a row. `timeout` is in seconds, of a registration."""
+    """The registration or event of a row. `timeout` is in seconds, and None for an event."""
 
     op_id: str | bytes
     key: str | bytes
@@ -51,7 +51,7 @@ class Counts(NamedTuple):
 
 
 def known_ids(batch: td.Batch) -> dict[int, OperationExistsError]:
-    """The rows whose ids the daemon knows, with its errors. Raises any other refusal."""
+    """The rows whose ids the daemon knows, with the daemon's errors. Raises any other refusal."""
     known: dict[int, OperationExistsError] = {}
     for row in batch.refused():
         outcome = row.outcome()
@@ -74,7 +74,7 @@ def connected(options: WriteOptions) -> td.Client:
 
 
 def chunks(rows: Iterable[Row], size: int, limit: int = FRAME_BYTES) -> Iterator[list[Row]]:
-    """Rows in lists: `size` rows at most, with bodies of `limit` bytes at most together, or one row."""
+    """Rows in lists of `size` rows at most, whose bodies have `limit` bytes at most together. A larger row is alone."""
     chunk: list[Row] = []
     held = 0
     for row in rows:
@@ -88,9 +88,10 @@ def chunks(rows: Iterable[Row], size: int, limit: int = FRAME_BYTES) -> Iterator
 
 
 def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
-    """Register or fire all rows. Returns when the daemon has acknowledged the last. Raises the daemon's refusals.
+    """Register or fire all rows. Returns when the daemon has acknowledged the last row. Raises the daemon's refusals.
 
-    When a client has reached its quota, the next client goes on: the operations of an ended client count for no quota.
+    When a client has reached its quota, another client sends the rest: the operations of an ended client count for no
+    quota.
     """
     send_part, size = (register, REGISTRATIONS) if options.action == REGISTER else (fire, EVENTS)
     total = Counts(0, 0)
@@ -139,7 +140,7 @@ def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Count
 
 
 def claims_of(purgatory: str) -> str:
-    """The name of the purgatory for the claims of a purgatory. A long name is cut, and a hash keeps names different."""
+    """The name of the purgatory for the claims of a purgatory. A long name is cut, and gets a hash to stay unique."""
     if len(purgatory) + len(CLAIMS_SUFFIX) <= NAME_SIZE_MAX:
         return purgatory + CLAIMS_SUFFIX
     suffix = f"-{blake2b(purgatory.encode(), digest_size=4).hexdigest()}{CLAIMS_SUFFIX}"
@@ -147,7 +148,7 @@ def claims_of(purgatory: str) -> str:
 
 
 def fire_later(events: Iterable[tuple[td.Purgatory, str | bytes, bytes]]) -> None:
-    """Fire the events that had no room, as soon as there is room. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
+    """Fire events for which the arena was full, when there is room. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
     end = time.monotonic() + FLUSH_TIMEOUT_S
     for purgatory, key, value in events:
         while True:
@@ -161,7 +162,7 @@ def fire_later(events: Iterable[tuple[td.Purgatory, str | bytes, bytes]]) -> Non
 
 
 def claim(claims: td.Purgatory, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
-    """Claim events. Returns the ids of those that this task has to fire; the others were fired before.
+    """Claim events. Returns the ids of the events that this task has to fire; the others were fired before.
 
     If another attempt holds a claim, this waits until the claim completes, or until the daemon has cancelled it because
     that attempt has ended. Raises TimerdUnavailableError after FLUSH_TIMEOUT_S.

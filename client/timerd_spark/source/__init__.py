@@ -3,7 +3,7 @@
     options.py    the options of load(), checked
     readers.py    Spark's interface: partitions, batches, streams
     segments.py   what each task reads: which journals are below the path, and spans of their records
-    positions.py  how far a query has read: the form of its offsets
+    positions.py  positions in journals, as the offsets of a query have them
     progress.py   how far a query is behind its journals
     batches.py    spans as record batches: for readers and export
     decode.py     records of a segment as Arrow columns

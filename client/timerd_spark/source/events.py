@@ -26,7 +26,7 @@ from .schema import ENUM_TYPES, HEXADECIMAL, TEXTS, shown_fields, shown_kinds
 
 @cache
 def having(name: str) -> tuple[tuple[RowKind, str], ...]:
-    """(kind, field): the kinds of rows that have a column of this name, and its field in them."""
+    """The sources of a column: each kind of row that has a value for the column, with the field that has the value."""
     found = [(kind, name) for kind in shown_kinds() if name in {field.name for field in shown_fields(kind)}]
     if name == "group":  # the owner of an operation is a group while no member holds it
         found += [(kind, "owner") for kind in (RowKind.OUTCOME, RowKind.REGISTERED)]

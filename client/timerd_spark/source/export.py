@@ -1,6 +1,6 @@
 """A journal as Parquet: DIR/date=2026-11-21/hour=09/host=web1/SEGMENT.00.parquet, for `timerctl journal export`.
 
-Each finished segment is exported once, and the next run leaves it out: cron may run the command. Dates and hours are
+Each finished segment is exported once, and later runs leave it out. So cron may run the command. Dates and hours are
 UTC. Files are compressed with zstd, and their rows are in the order of the journal. Several hosts may export to one
 directory, because the names of files contain the incarnation of the arena.
 """
@@ -26,7 +26,7 @@ from .schema import VIEWS, arrow_schema
 from .segments import Span, Walk, first_offset, list_segments
 
 TIME = {"terminal": "settled_at", "events": "at"}
-DONE = "_exported"  # a directory with a file for each exported segment; readers of Parquet leave it out
+DONE = "_exported"  # a directory with a file for each exported segment; readers of Parquet ignore it
 
 
 class Exported(NamedTuple):
@@ -46,10 +46,10 @@ def export(
     skip: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write the finished segments of a journal that are not in `output` yet. `all_segments`: the newest one as well.
+    """Write the finished segments of a journal that are not in `output` yet; with `all_segments` also the newest.
 
-    Raises JournalError for damaged parts, unless `skip`; InvalidValueError for an unknown view, and if `output` has
-    files of another view.
+    Raises JournalError for damaged parts, which `skip` leaves out. Raises InvalidValueError for an unknown view, and if
+    `output` has files of another view.
     """
     if view not in VIEWS:
         raise InvalidValueError(f"view={view!r}: give {' or '.join(VIEWS)}")
@@ -92,7 +92,7 @@ def by_segment(spans: Iterator[Span]) -> Iterator[tuple[int, list[Span]]]:
 
 
 def segment_name(directory: Path, sequence: int) -> str:
-    """A segment's name, unique among all hosts: the arena's incarnation, the first row's number, its own number."""
+    """A segment's name, unique among all hosts: the arena's incarnation, and the numbers of first row and segment."""
     segment = Segment(directory, sequence, older=True)
     try:
         return f"{segment.header.incarnation:016x}-{segment.header.first_row:012}-{sequence:012}"
@@ -101,7 +101,7 @@ def segment_name(directory: Path, sequence: int) -> str:
 
 
 def tables(span: Span, view: str, skip: bool) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of a span, a table for each directory; the directory's name has their date, hour (UTC) and host."""
+    """The rows of a span, in a table for each directory, whose name has the rows' date, hour (UTC) and host."""
     columns = VIEWS[view]
     table = pa.Table.from_batches(list(batches(span, columns, view, skip=skip)), schema=arrow_schema(columns))
     if table.num_rows == 0:
@@ -116,12 +116,12 @@ def tables(span: Span, view: str, skip: bool) -> Iterator[tuple[str, pa.Table]]:
 
 
 def escaped(host: str) -> str:
-    """A host's name in a path, escaped as Hive and Spark do it: a=b becomes a%3Db."""
+    """A host's name in a path, escaped as Hive and Spark escape it: a=b becomes a%3Db."""
     return re.sub(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""", lambda found: f"%{ord(found[0]):02X}", host)
 
 
 def write(table: pa.Table, target: Path) -> None:
-    """Write a file under another name, then rename it: readers see the whole file, or none."""
+    """Write a file under another name, then rename it: readers see the whole file, or no file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def read_journal(spark: SparkSession, path: str | os.PathLike[str], *, view: str = "terminal") -> DataFrame:
-    """The terminal view (a row for each operation) or the events view of a journal: the same columns either way.
+    """The terminal view (a row for each operation) or the events view of a journal or of its Parquet files.
 
-    `path` is a journal, a directory with one for each host, a pattern, or a directory of exported Parquet. A path of
-    another file system (s3://...) is read as Parquet. Raises InvalidValueError, JournalError.
+    `path` is a journal, a directory with a journal for each host, a pattern, or a directory of exported Parquet. A path
+    in another file system (s3://...) is read as Parquet. The columns are the same in all cases. Raises
+    InvalidValueError, JournalError.
     """
     if view not in VIEWS:
         raise InvalidValueError(f"view={view!r}: give {' or '.join(VIEWS)}")
@@ -31,7 +32,7 @@ def read_journal(spark: SparkSession, path: str | os.PathLike[str], *, view: str
 
 
 def is_parquet(path: str) -> bool:
-    """Whether the path has an export, or is of another file system, which only Spark can read."""
+    """Whether the path has an export, or is in another file system, which only Spark can read."""
     plain = local_path(path)
     return (
         plain is None

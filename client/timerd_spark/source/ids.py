@@ -14,7 +14,7 @@ def id_hash(id: Column | str) -> Column:
         settled.join(orders, settled.id == id_hash("order_id"))
 
     `id` is a column of strings or bytes, or its name; null gives null. Source: BLAKE2b with 16 bytes, RFC 7693. A query
-    fails on an id that no operation can have: an empty one, one of more than 255 bytes, or a number.
+    fails on an id that no operation can have: an empty id, an id of more than 255 bytes, or a number.
     """
     from pyspark.sql.functions import udf
 

@@ -15,7 +15,7 @@ from timerd_spark.options import known_options, local_path, one_of
 from .positions import EARLIEST, LATEST, Start
 from .schema import VIEWS, Column
 
-MS_MIN = 10_000_000_000  # April 1970: a smaller number is of seconds
+MS_MIN = 10_000_000_000  # April 1970: a smaller number must be in seconds
 CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 READ_OPTIONS = (
     "path", "paths", "view", "columns", "startingOffsets", "startingTimestamp", "endingOffsets", "failOnDataLoss",
@@ -34,21 +34,21 @@ EXAMPLE = """'{"web1": {"segment": 17, "row": 40960}}'"""
 
 
 class ReadOptions(NamedTuple):
-    """Options of reading a journal."""
+    """The options of reading a journal."""
 
     paths: tuple[str, ...]
     view: str
     columns: tuple[Column, ...]
-    start: Start | Mapping[str, Start]  # of all journals, or of each
+    start: Start | Mapping[str, Start]  # for all journals, or for each journal
     start_us: int | None  # the time of the first rows, in microseconds since 1970
-    end: Mapping[str, Start] | None  # of each journal; None: up to the present end
+    end: Mapping[str, Start] | None  # for each journal; None: up to the present end
     skip: bool  # whether damaged parts are left out; else they are an error
     consumer: str | None  # the name under which files are held
     rows_per_trigger: int | None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """The options of a user. Raises InvalidConfigError."""
+        """The options that a user has given, checked. Raises InvalidConfigError."""
         for name in options:
             if other := OTHER_NAMES.get(name.lower()):
                 raise InvalidConfigError(f"format timerd has no option {name!r}: give {other}")
@@ -102,7 +102,7 @@ def time_of(given: Mapping[str, str], name: str) -> int | None:
         return None
     if text.isascii() and text.isdecimal() and len(text) <= 15:
         if 0 < int(text) < MS_MIN:
-            raise InvalidConfigError(f"option {name}={text!r}: that is in 1970; give milliseconds, not seconds")
+            raise InvalidConfigError(f"option {name}={text!r}: give milliseconds since 1970, not seconds")
         return int(text) * 1_000
     try:
         time = datetime.fromisoformat(text)
@@ -140,7 +140,7 @@ def is_start(place: object) -> bool:
 
 
 def paths_of(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The paths of load(). Raises InvalidConfigError if there is none, or for a path of another file system."""
+    """The paths of load(). Raises InvalidConfigError if there is no path, or for a path in another file system."""
     try:
         paths = json.loads(given["paths"]) if "paths" in given else []
     except ValueError:
@@ -158,7 +158,7 @@ def paths_of(given: Mapping[str, str]) -> tuple[str, ...]:
         path = local_path(given_path)
         if path is None:
             raise InvalidConfigError(
-                f"path={given_path!r}: a journal is read from a mounted file system: give a path of one"
+                f"path={given_path!r}: a journal is read from a mounted file system: give a path there"
             )
         found.append(path)
     return tuple(dict.fromkeys(found))

@@ -1,8 +1,10 @@
-"""The columns of a journal in Spark, declared once: TERMINAL has a row for each operation, EVENTS one for each row.
+"""The columns of a journal in Spark. TERMINAL has a row for each operation, EVENTS a row for each row of the journal.
 
-Source, Parquet export, reports and load test all use these columns. Times have two forms. Search by `..._at` and
-`deadline`: the wall clock, timestamps in microseconds, UTC. Compute with `..._ns`: differences of CLOCK_MONOTONIC in
-nanoseconds, because the wall clock may be set between two times.
+TERMINAL, and the first columns of EVENTS, are declared here. The other columns of EVENTS are made from the fields of
+the journal's rows, which shm_layout/timerd_shm/declare/journal.py declares. Source, Parquet export, reports and load
+test all use these columns. Times have two forms. `..._at` and `deadline` are for searches: timestamps of the wall
+clock, in microseconds, UTC. `..._ns` are for computation: differences of CLOCK_MONOTONIC in nanoseconds, because the
+wall clock may be set between two times.
 
 Spark is imported at the first call of spark_schema(), not with this module.
 """
@@ -25,7 +27,7 @@ STRING, INT, LONG, BOOLEAN, TIMESTAMP, BINARY = "string", "int", "bigint", "bool
 
 
 class Column(NamedTuple):
-    """A column: its name, its type in Spark's words, its unit ("" = none), its meaning, and whether it may be null."""
+    """A column. `type` is in Spark's words, and `unit` is "" for values without a unit."""
 
     name: str
     type: str
@@ -40,20 +42,24 @@ TERMINAL: tuple[Column, ...] = (
     ),
     Column("host", STRING, "", "host name of the daemon", False),
     Column("instance", STRING, "", "the daemon's instance", False),
-    Column("purgatory", STRING, "", "its purgatory; null if the name was in a damaged block"),
-    Column("owner", STRING, "", "name of the client that gets the outcome; null without one, and where `group` is set"),
-    Column("group", STRING, "", "name of its group, while no member holds the operation; else null"),
+    Column("purgatory", STRING, "", "the operation's purgatory; null if the name was in a damaged block"),
+    Column(
+        "owner", STRING, "", "name of the client that gets the outcome; null if there is none, or if `group` is set"
+    ),
+    Column("group", STRING, "", "name of the owning group, while no member holds the operation; else null"),
     Column("id", STRING, "", "128-bit hash of the id that the user gave, in hexadecimal; null = none"),
-    Column("key", STRING, "", "the key that settled it, else its first key; null if the key was in a damaged block"),
+    Column(
+        "key", STRING, "", "the key that settled the operation, else the first key; null if it was in a damaged block"
+    ),
     Column("outcome", STRING, "", "completed, expired, cancelled or failed", False),
-    Column("error", LONG, "", "of a failed one: the code that fail() was given"),
-    Column("settled_key", INT, "", "position, from 0, of the key that settled it; null = no key did"),
+    Column("error", LONG, "", "for a failed operation: the code that fail() was given"),
+    Column("settled_key", INT, "", "position, from 0, of the key that settled the operation; null = no key did"),
     Column("registered_at", TIMESTAMP, "us", "when register() was called", False),
-    Column("deadline", TIMESTAMP, "us", "its deadline; null = none"),
-    Column("settled_at", TIMESTAMP, "us", "when it settled", False),
+    Column("deadline", TIMESTAMP, "us", "the operation's deadline; null = none"),
+    Column("settled_at", TIMESTAMP, "us", "when the operation settled", False),
     Column("timeout_ns", LONG, "ns", "deadline - registered; null = no deadline"),
     Column("wait_ns", LONG, "ns", "settled - registered; 0 if the call lies ahead of the turn that settled it", False),
-    Column("lateness_ns", LONG, "ns", "of an expired one: settled - deadline; never negative"),
+    Column("lateness_ns", LONG, "ns", "for an expired operation: settled - deadline; never negative"),
     Column(
         "flags",
         INT,
@@ -67,14 +73,16 @@ TERMINAL: tuple[Column, ...] = (
 _POSITION: tuple[Column, ...] = (
     Column("host", STRING, "", "host name of the daemon", False),
     Column("instance", STRING, "", "the daemon's instance", False),
-    Column("incarnation", STRING, "", "of the arena, in hexadecimal: row numbers and op ids compare within one", False),
-    Column("row", LONG, "", "number within the incarnation: the order in which the daemon applied things", False),
+    Column(
+        "incarnation", STRING, "", "of the arena, in hexadecimal: compare row numbers and op ids only within one", False
+    ),
+    Column("row", LONG, "", "number within the incarnation, in the order in which the daemon applied commands", False),
     Column("segment", LONG, "", "number of the segment in its directory", False),
     Column("record", LONG, "", "position in the segment, from 0", False),
     Column("kind", STRING, "", "RowKind, in small letters", False),
     Column("bytes", BINARY, "", "the row as it stands in the file: 64 bytes, which LAYOUT.md describes", False),
     Column("at", TIMESTAMP, "us", "the row's time by the wall clock; null if the row has no time"),
-    Column("op_id", STRING, "", "the row's operation, as in the terminal view; null if it has none"),
+    Column("op_id", STRING, "", "the row's operation, as in the terminal view; null if the row has none"),
 )
 
 HIDDEN_KINDS = (RowKind.PAD, RowKind.TEXT, RowKind.CONTINUED)
@@ -101,7 +109,7 @@ HEXADECIMAL = ("incarnation_low", "incarnation_high")
 
 @cache
 def _events() -> tuple[Column, ...]:
-    """A column for each field of each kind of row, by its name; null in rows whose kind has no such field."""
+    """The events view's columns: one for each name of a field, which is null in rows whose kind has no such field."""
     meanings: dict[str, list[str]] = {}
     types: dict[str, str] = {}
     for kind in shown_kinds():
@@ -127,7 +135,7 @@ def ddl(columns: Iterable[Column]) -> str:
 
 
 def spark_schema(columns: Iterable[Column]) -> StructType:
-    """The columns as Spark's type. Their comments, which DESCRIBE TABLE shows, are their meanings."""
+    """The columns as Spark's type. The comments, which DESCRIBE TABLE shows, are the columns' meanings."""
     from pyspark.sql import types
 
     kinds = {
@@ -147,7 +155,7 @@ def spark_schema(columns: Iterable[Column]) -> StructType:
 
 
 def arrow_schema(columns: Sequence[Column]) -> pyarrow.Schema:
-    """The columns as Arrow's schema, as Spark expects it of a Python data source."""
+    """The columns as the Arrow schema that Spark expects from a Python data source."""
     import pyarrow
 
     kinds = {

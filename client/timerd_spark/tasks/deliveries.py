@@ -1,10 +1,10 @@
 """KIP-91 inside a task: each row is delivered, failed or expired within delivery_timeout. The result is a DataFrame.
 
     ends = timerd_spark.deliver(df, post, id="order_id", delivery_timeout="120s", request_timeout="30s")
-    ends.write.parquet(path)                                 # each action sends all rows again
+    ends.write.parquet(path)                                 # each further action sends all rows again
 
-timerd_client/delivery has the rules (accumulator.py) and the threads (courier.py). This module has the rows in Arrow
-batches, and the checks that deliver() makes on the driver.
+timerd_client/delivery has the rules (accumulator.py) and the threads (courier.py). This module converts rows from and
+to Arrow batches, and makes the checks of deliver() on the driver.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Send = Callable[["pyarrow.RecordBatch"], object]
 
 ADDED = ("outcome", "attempts", "latency_ms", "error")
 BACKOFF_MAX_NS = S
-LOOK_S = 1.0  # the longest time between two looks at settled rows
+LOOK_S = 1.0  # the longest wait for settled rows
 NOT_RUN_BY_A_CALL = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 PLAIN = "give a plain function, such as lambda batch: asyncio.run(send(batch))"
 
@@ -60,25 +60,25 @@ def deliver(
     runtime_dir: str | None = None,
     autostart: bool = False,
 ) -> DataFrame:
-    """Send every row with `send(batch)`, in threads of the tasks. The result has a row for each, with its outcome.
+    """Send every row with `send(batch)`, in threads of the tasks. The result has a row with the outcome of each.
 
     `send` gets a pyarrow.RecordBatch of 1 to `batch_size` rows, a MiB or so. When it returns, the rows are delivered.
-    When it raises a `retriable` error, they are tried again after a backoff that doubles up to a second. By default,
-    timeouts, connection errors, HTTP 5xx, 408, 425, 429 and RetriableError are retriable. After another error, or
-    after the last of `retries`, the rows have failed. `send` should give up by itself after `request_timeout`: after
-    this time another thread tries its rows again. `max_in_flight` is for each task. Rows of the same `key` (a column)
-    are sent in order; without `key` there is no order.
+    When it raises a `retriable` error, the rows are sent again after a backoff that doubles up to a second. By default,
+    timeouts, connection errors, HTTP 5xx, 408, 425, 429 and RetriableError are retriable. After another error, or after
+    the last of `retries`, the rows have failed. `send` should give up by itself after `request_timeout`, because then
+    another thread sends its rows again. `max_in_flight` is the number of batches in flight in each task. Rows of the
+    same `key` (a column) are sent in order; without `key` there is no order.
 
     The time of a row begins when the row enters the task's accumulator. timerd holds the deadlines, so they hold even
     while a task is stuck. A task ends when all of its rows have outcomes: at most delivery_timeout after the last row
     came in, and a few seconds later if the daemon is lost. A task that is run again sends its rows again: the receiver
-    should know rows by their id.
+    should recognize rows by their id.
 
     Result: the columns `id`, outcome (string: delivered, failed, expired), attempts (int), latency_ms (double), error
     (string, null if delivered). Each action on the result sends again: write or cache it.
 
-    Durations are "120s", "5ms" or seconds. `instance`, `runtime_dir` and `autostart` say which daemon each host uses,
-    as for connect(); their defaults come from the driver's environment. Raises InvalidValueError,
+    Durations are "120s", "5ms" or seconds. `instance`, `runtime_dir` and `autostart` choose the daemon of each host, as
+    in connect(). Their defaults come from the driver's environment. Raises InvalidValueError,
     DeliveryTimeoutTooShortError.
     """
     ids = column_names("id", id)
@@ -142,7 +142,7 @@ class Delivering:
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         with self._sidecar.row_client() as client:
-            # The token keeps prefixes different: an attempt's name is unique only within its application.
+            # An attempt's name is unique only within its application. The token makes the prefix unique.
             prefix = f"deliver/{owner_name()}/{secrets.token_hex(4)}"
             courier = Courier(client, self._post, self._options, prefix=prefix, retriable=self._retriable)
             try:
@@ -161,10 +161,10 @@ class Delivering:
             raise InvalidValueError(f"send returned the coroutine {given!r}, which was not run: {PLAIN}")
 
     def _offer(self, courier: Courier, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
-        """Offer every row, and yield the rows that settle in the meantime."""
+        """Offer every row, and yield the rows that settle meanwhile."""
         rows = rows_of(batch)
         lanes = self._lanes(batch)
-        # The average size. A row that is larger than the buffer counts with the size of the buffer, and is alone in it.
+        # The average size. A row larger than the buffer counts as the buffer's size, and so is alone in the buffer.
         sizes = [min(batch.nbytes // max(1, batch.num_rows), self._options.buffer_bytes)] * batch.num_rows
         start = 0
         while start < len(rows):

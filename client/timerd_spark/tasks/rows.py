@@ -48,7 +48,7 @@ def gather(rows: Sequence[Row]) -> pyarrow.RecordBatch:
 
 
 def values_of(column: pyarrow.Array) -> list[Any]:
-    """The values of a column. Strings are given as bytes, also in arrays: Spark's strings need not be UTF-8."""
+    """The values of a column. Strings, also in arrays, become bytes, because Spark's strings need not be UTF-8."""
     from pyarrow import binary, list_, types
 
     kind = column.type
@@ -61,10 +61,10 @@ def values_of(column: pyarrow.Array) -> list[Any]:
 
 
 def check_columns(df: DataFrame, wanted: Iterable[tuple[str, str]], added: Sequence[str], kept: Iterable[str]) -> None:
-    """Raises InvalidValueError if an argument names no column, or if the result would have a name twice.
+    """Raise InvalidValueError if an argument names no column, or if the result would have a name twice.
 
-    `wanted`: pairs of an argument's name and its column. The result has the columns `kept` and `added`. For Spark, two
-    names that differ only in upper and lower case are one name.
+    `wanted`: pairs of an argument's name and its column. The result has the columns `kept` and `added`. For Spark,
+    names that differ only in upper and lower case are the same.
     """
     columns = list(df.columns)
     for argument, column in wanted:

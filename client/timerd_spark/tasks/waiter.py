@@ -1,9 +1,9 @@
-"""Rows that wait for events: each row is pending until a process on its host fires its key, or until its timeout.
+"""Rows that wait for events: a row is pending until a process on the task's host fires its key, or until its timeout.
 
     answered = timerd_spark.await_events(df, key="callback_key", timeout="2s")
 
-A task holds its slot while its rows wait, so this is for short waits. A table in docs/spark-tasks.md says when
-Spark's own timers (transformWithState), or the sink and the journal, are the better tool.
+A task holds its slot while its rows wait, so this is for short waits. For other waits, use Spark's own timers
+(transformWithState), or the sink and the journal: a table in docs/spark-tasks.md compares them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ADDED = ("outcome", "value", "waited_ms", "error")
-LOOK_S = 1.0  # the longest time between two looks at settled operations
+LOOK_S = 1.0  # the longest wait for settled operations
 
 
 def await_events(
@@ -39,16 +39,16 @@ def await_events(
     runtime_dir: str | None = None,
     autostart: bool = False,
 ) -> DataFrame:
-    """Each row waits for an event on its key, `timeout` at most.
+    """Let each row wait for an event on its key, `timeout` at most.
 
-    `key` is a column of strings or binaries; of an array any key will do. Any process of the task's host may fire:
-    `client.fire(key, value=...)`. A row waits from the time at which its task registers it. An earlier event completes
-    it only if the event was limited and has grants left. At most `in_flight` rows of a task wait at once, within a
-    client's quota at the daemon; the others follow.
+    `key` is a column of strings or binaries, or of arrays, of which any key completes the row. Any process of the
+    task's host may fire: `client.fire(key, value=...)`. A row waits from the time at which its task registers it. An
+    earlier event completes the row only if the event was limited and has grants left. At most `in_flight` rows of a
+    task wait at once, within a client's quota at the daemon. The other rows follow when these have settled.
 
-    Result: the rows in the order in which they settled, with the columns outcome (string: completed, expired, failed,
-    cancelled; or unavailable: not known, because the daemon was lost), value (binary, the event's; null without one),
-    waited_ms (double) and error (string; null without one). A row whose key cannot be watched has failed.
+    Result: the rows in the order in which they settled, with these columns: outcome (string: completed, expired,
+    failed, cancelled; or unavailable if the daemon was lost, and the outcome is not known), value (binary, the event's
+    value or null), waited_ms (double) and error (string or null). A row whose key cannot be watched has failed.
 
     `instance`, `runtime_dir`, `autostart`: as for `deliver()`. Raises InvalidValueError.
     """
@@ -151,7 +151,7 @@ def settled_row(row: Row, operation: Operation) -> SettledRow:
 
 
 def result_batches(ended: list[SettledRow]) -> Iterator[pyarrow.RecordBatch]:
-    """A batch of the rows, with the added columns; none for no rows."""
+    """A batch of the rows, with the added columns. Yields nothing if there are no rows."""
     if not ended:
         return
     import pyarrow

@@ -1,23 +1,23 @@
-"""The acceptance of the Kafka broker: what it promises, checked with three unmodified clients and with raw bytes.
+"""The acceptance of the Kafka broker: checks its promises with three unmodified clients and with raw bytes.
 
     python tests/kafka/acceptance/accept.py [--short] [--only NAME,...]... [--json FILE]
 
 The clients are kafka-python, aiokafka and confluent-kafka, each in processes of its own; the broker has four workers.
 
-    records    each client produces, and each consumes: all records once, in order, and the same bytes at all replicas
-    no_wait    what needs no wait registers nothing: acks 0 and 1, one replica, all partitions in error
+    records    each client produces, and each consumes: every record once, in order, and the same bytes at all replicas
+    no_wait    requests that need no wait register nothing: acks 0 and 1, one replica, all partitions in error
     stopped    a stopped follower: its partition times out in time, and its neighbours in the same request do not
     fetch      fetches wait for max.wait, for records that come at another worker, and for bytes of many partitions
     groups     members that are killed, leave, or rejoin slowly; offsets that outlive a worker
-    quota      throttle times, muted connections, and the rate of one connection and of two to two workers
-    counts     what clients sent and received, and what waited, is what the cluster says
+    quota      throttle times, muted connections, and the rates of one connection and of two connections to two workers
+    counts     the clients and the cluster count the same records and waits
     full       more waits than the timer daemon holds
     daemon     the timer daemon is stopped, and killed
     damaged    damaged frames, and a bystander
     storm      the timer daemon and random workers are killed, again and again
 
-A figure is of this machine, with whatever else it does: see its load in the JSON document. Exit status 1 if a check
-fails.
+The figures depend on this machine, and on whatever else it does: the JSON document has its load. The exit status is 1
+if a check fails.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CHECKS: dict[str, Callable[[Suite], None]] = {
 
 
 def play(suite: Suite) -> None:
-    """Run the checks, those of a lane one after the other. One that breaks fails, and the others run."""
+    """Run the lanes at once, and the checks of a lane one after the other. A broken check does not end the others."""
     suite.tables["checks"] = []
     lanes = suite.args.only or [list(CHECKS)]
     with ThreadPoolExecutor(len(lanes)) as pool:
@@ -69,7 +69,7 @@ def play(suite: Suite) -> None:
 
 
 def play_lane(suite: Suite, names: list[str]) -> None:
-    """Checks that share a cluster. A claim that several make fails in each that breaks it."""
+    """Run checks that share a cluster. A claim that several checks make fails if one of them breaks it."""
     own = copy(suite)
     own.args = Namespace(**vars(suite.args))
     try:
@@ -102,7 +102,7 @@ def main() -> int:
         type=listed(chosen(list(CHECKS))),
         action="append",
         metavar="NAME",
-        help="these checks, with commas; given several times, each list is played beside the others",
+        help="names of checks, with commas; if given several times, the lists run at once",
     )
     parser.size("--records", amount(300, 10_000_000, "records"), "100k", "1k", "records of each producer")
     parser.size("--mutations", amount(100, 1_000_000_000, "frames"), "1M", "5k", "damaged frames")

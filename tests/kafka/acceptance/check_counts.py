@@ -1,4 +1,4 @@
-"""Both sides count alike: records that clients sent and received, and requests that waited."""
+"""Both sides count the same numbers of records that clients sent and received, and of requests that waited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timerd_kafka.testing import KafkaCluster
 from world import cluster, ends, eventually, registered, settled
 
 PARTITIONS = 6
-READ_S = 60.0  # a group reads all within this
+READ_S = 60.0  # a group reads all records within this time
 
 
 def play(suite: Suite) -> None:
@@ -25,7 +25,7 @@ def play(suite: Suite) -> None:
 
 
 def play_records(suite: Suite, kafka: KafkaCluster) -> None:
-    """All clients at once: producers of one topic, and a group of each client."""
+    """Run all clients at once: each produces to one topic, and each reads it with a group of its own."""
     count = 1_000 if suite.short else 20_000
     topic = kafka.topic(partitions=PARTITIONS, replicas=3)
     common: dict[str, Any] = {"topic": topic, "partitions": PARTITIONS}
@@ -61,7 +61,7 @@ def play_records(suite: Suite, kafka: KafkaCluster) -> None:
 
 
 def play_waits(suite: Suite, kafka: KafkaCluster) -> None:
-    """Requests that surely wait are registered, each once."""
+    """Check that each request that must wait is registered once."""
     requests = 10 if suite.short else 50
     topic = kafka.topic(replicas=3)
     kafka.stop_follower(topic)
@@ -73,7 +73,7 @@ def play_waits(suite: Suite, kafka: KafkaCluster) -> None:
             kafka.topic(partitions=1)
     kafka.start_follower(topic)
     for name, number in expected.items():
-        # A topic may have been read by all brokers before anybody waits for that.
+        # If all brokers have read a new topic before its creator begins to wait for that, nothing is registered.
         found = registered(kafka, name) if name == "topic" else settled(kafka, name, number)
         suite.add("waits_on_both_sides", purgatory=name, requests=requests, registered=found - number + requests)
         right = found == number if name != "topic" else found <= number
@@ -85,7 +85,7 @@ def play_waits(suite: Suite, kafka: KafkaCluster) -> None:
             alone.sync()
             alone.leave()
     for name, number in before.items():
-        # How many sessions a member has, and which joins wait, is the broker's own: at least one each.
+        # The broker decides how many sessions a member has, and which joins wait. There is at least one of each.
         least = number + requests
         eventually(lambda: registered(kafka, name) >= least, f"each member waited in the purgatory {name}")  # noqa: B023
         found = registered(kafka, name) - number

@@ -1,4 +1,4 @@
-"""Damaged frames over many connections. Each gets an answer or loses its connection; the others are served."""
+"""Damaged frames over many connections. Each frame gets an answer or loses its connection; other clients are served."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MIB = 1 << 20
 TRACEBACK = re.compile(r"^Traceback .*?^\w[^\n]*$", re.MULTILINE | re.DOTALL)
 GROWTH_MAX = 256 << 20  # of a worker's resident memory
 BYSTANDER_P99_S, BYSTANDER_MAX_S = 1.0, 5.0
-LARGE, MORE = 80 << 20, 5  # bytes of a connection, and connections beyond what a worker takes
-SPARE = 4_000  # bytes, at first
+LARGE, MORE = 80 << 20, 5  # bytes of a connection, and connections beyond the number that a worker takes
+SPARE = 4_000  # bytes that are not sent at first
 LARGE_GROWTH_MAX = 768 << 20
 
 
 class Memory(threading.Thread):
-    """The most resident memory of each worker."""
+    """Watches the resident memory of each process, and keeps the highest value."""
 
     def __init__(self, pids: dict[str, int]) -> None:
         super().__init__(daemon=True)
@@ -43,7 +43,7 @@ class Memory(threading.Thread):
                 self.peak[name] = max(self.peak[name], resident_bytes(pid))
 
     def end(self) -> dict[str, int]:
-        """Stop looking; the memory now."""
+        """Stop watching. Returns the memory now."""
         self._over.set()
         self.join()
         return {name: resident_bytes(pid) for name, pid in self._pids.items()}
@@ -100,7 +100,7 @@ def play(suite: Suite) -> None:
 
 
 def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> None:
-    """Connections to one worker that send most of the largest frame, and then nothing. Another one is served."""
+    """Open connections to one worker that send most of the largest frame, and then nothing. A bystander is served."""
     host, _, port = address.rpartition(":")
     lines: list[socket.socket] = []
     closed = 0
@@ -108,13 +108,13 @@ def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> N
         bystander.ready()
         memory = Memory(kafka.pids())
         memory.start()
-        most = BYTES_MAX - SPARE  # nearly as much as a worker takes of all connections
+        most = BYTES_MAX - SPARE  # nearly as much as a worker takes from all connections together
         for at in range(0, most, LARGE):
             line = socket.create_connection((host, int(port)), 10)
             lines.append(line)
             closed += not send_slowly(line, struct.pack(">i", FRAME_MAX) + b"\0" * (min(LARGE, most - at) - 4))
         end = time.monotonic() + (0.3 if suite.short else 2.0)
-        while time.monotonic() < end:  # and then the rest of it, byte by byte
+        while time.monotonic() < end:  # and then the rest of that, byte by byte
             line = socket.create_connection((host, int(port)), 10)
             lines.append(line)
             with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> N
 
 
 def send_slowly(line: socket.socket, data: bytes) -> bool:
-    """Send in small pieces; whether all was taken."""
+    """Send in small pieces. Returns whether all was sent."""
     try:
         for at in range(0, len(data), 64 << 10):
             line.sendall(data[at : at + (64 << 10)])
@@ -164,7 +164,7 @@ def report_memory(suite: Suite, what: str, memory: Memory, after: dict[str, int]
 
 
 def exceptions_in(log: str) -> Counter[tuple[str, str]]:
-    """The exceptions of a log: where each was raised, and its message."""
+    """The exceptions of a log: the place where each was raised and its message, and how often."""
     found: Counter[tuple[str, str]] = Counter()
     for block in TRACEBACK.findall(log):
         lines = block.splitlines()
@@ -180,7 +180,7 @@ def all_answer(kafka: KafkaCluster) -> bool:
 
 
 def is_late(row: list[object]) -> bool:
-    """Whether a produce request has timed out. The check "a bystander was served in time" counts it, no other."""
+    """Whether a produce request has timed out. Only the check "a bystander was served in time" counts such requests."""
     return row[4] == "request_timed_out" and float(row[3]) >= BYSTANDER_MAX_S  # type: ignore[arg-type]
 
 

@@ -27,14 +27,14 @@ def play(suite: Suite) -> None:
 
 
 def play_empty(suite: Suite, kafka: KafkaCluster) -> None:
-    """Nothing comes: the answer is empty, after max.wait."""
+    """If no record comes, the answer is empty, and comes after max.wait."""
     rounds, side_by_side = (1, 8) if suite.short else (10, 16)
     took: list[float] = []
     empty = True
     topic = kafka.topic(partitions=side_by_side, replicas=3)
     with RawKafka(kafka.bootstrap) as raw:
         replicas = raw.replicas(topic)
-    # Half of them at leaders, half at followers.
+    # Half of the fetches are at leaders, half at followers.
     readers = [RawKafka(replicas[number][number % 2]) for number in range(side_by_side)]
     before = registered(kafka, "fetch")
     for _ in range(rounds):
@@ -98,7 +98,7 @@ def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
 
 
 def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
-    """A consumer waits at one worker, and the producer sends to another one."""
+    """A consumer waits at one worker, and the producer sends to another worker."""
     rounds = 60 if suite.short else 200
     topic = kafka.topic(replicas=3)
     with RawKafka(kafka.bootstrap) as raw:
@@ -112,7 +112,7 @@ def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
             for number in range(rounds):
                 asked, frame = reader.question(FETCH, 12, **fetch_fields(topic, {0: offset}, MAX_WAIT_S))
                 reader.send(frame)
-                time.sleep(0.01)  # it waits
+                time.sleep(0.01)  # by then the fetch waits
                 question, frame = leader.question(PRODUCE, 9, **produce_fields(topic, {0: batch([b"%d" % number])}))
                 sent = time.monotonic()
                 leader.send(frame)

@@ -1,4 +1,4 @@
-"""Groups of three members, each in a process of its own: one is killed, one leaves, and workers with offsets die."""
+"""Groups of three members, each a process: a member is killed, another leaves, and workers with offsets are killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from world import WORKERS, cluster, eventually, side_by_side
 
 PARTITIONS, MEMBERS = 12, 3
 SESSION_MS, HEARTBEAT_MS = 3_000, 300
-KILLED_S, LEFT_S = 4.0, 1.0  # within these others have the partitions
+KILLED_S, LEFT_S = 4.0, 1.0  # within these times other members have the partitions
 REBALANCE_S, LATE_S = 2.0, 0.1
 
 
@@ -32,14 +32,14 @@ def play(suite: Suite) -> None:
         rounds = 1 if suite.short else 3
         for number in range(rounds):
             suite.say(f"groups of the three clients, {number + 1} of {rounds}")
-            # The clients wait most of the time: side by side they take a third of it.
+            # The clients wait most of the time: side by side they take a third of the time.
             side_by_side(partial(play_client, suite, kafka), CLIENTS)
         play_slow(suite, kafka, 1 if suite.short else 5)
         offsets.survive(suite)
 
 
 def play_client(suite: Suite, kafka: KafkaCluster, client: str) -> None:
-    """Three members of one client."""
+    """Run a group of three members of one client."""
     topic = kafka.topic(partitions=PARTITIONS, replicas=3)
     plan = {"topic": topic, "partitions": PARTITIONS, "group": f"group-of-{topic}"}
     plan |= {"session_ms": SESSION_MS, "heartbeat_ms": HEARTBEAT_MS}
@@ -83,18 +83,18 @@ def play_client(suite: Suite, kafka: KafkaCluster, client: str) -> None:
 
 
 def assigned(member: Peer) -> list[int]:
-    """The partitions of a member, as it has printed them."""
+    """The partitions of a member, from its output."""
     said = member.last("assigned")
     return said["assigned"] if said else []
 
 
 def shared(members: list[Peer]) -> bool:
-    """Whether these members have all partitions, each one once."""
+    """Whether these members have all partitions, and no partition twice."""
     return sorted(number for one in members for number in assigned(one)) == list(range(PARTITIONS))
 
 
 def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
-    """A member that heartbeats and does not join again goes when the rebalance timeout is over."""
+    """A member that heartbeats, but does not join again, is removed when the rebalance timeout is over."""
     took = []
     for number in range(rounds):
         group = f"slow-{number}-{time.monotonic_ns()}"
@@ -140,7 +140,7 @@ class OffsetsOf:
         plan = {"topic": topic, "partitions": PARTITIONS, "assign": True}
         self._groups: list[tuple[str, dict[str, Any], dict[int, int]]] = []  # client, plan, offsets
         for client in clients:
-            for worker in range(WORKERS):  # a group at each
+            for worker in range(WORKERS):  # a group at each worker
                 names = (f"offsets-{topic}-{client}-{number}" for number in range(10_000))
                 group = next(name for name in names if coordinator_of(name, WORKERS) == worker)
                 offsets = {number: 100 * worker + number + 1 for number in range(PARTITIONS)}
@@ -151,7 +151,7 @@ class OffsetsOf:
         self._ask("commit")
 
     def survive(self, suite: Suite) -> None:
-        """Kill each worker in turn; all offsets are there. At last each client reads those of its groups."""
+        """Kill each worker in turn: all offsets survive. At last each client reads the offsets of its groups."""
         for worker in range(WORKERS):
             before = self._kafka.pids()[str(worker)]
             self._kafka.kill(worker)

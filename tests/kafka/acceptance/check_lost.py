@@ -30,7 +30,7 @@ BYSTANDER_MAX_S = 1.0
 
 
 def play_full(suite: Suite) -> None:
-    """Thousands of fetches wait, and the daemon holds five hundred operations."""
+    """Thousands of fetches wait, although the daemon has room for five hundred operations."""
     count, wait_s = (1_000, 2.0) if suite.short else (4_000, 5.0)
     with cluster(suite, "--capacity", str(CAPACITY)) as kafka:
         topic, busy = kafka.topic(partitions=4, replicas=1), kafka.topic(replicas=3)
@@ -74,7 +74,7 @@ def play_full(suite: Suite) -> None:
 
 
 def works_again(suite: Suite, kafka: KafkaCluster, after: str) -> None:
-    """All kinds of waits work."""
+    """Check that all kinds of waits work again."""
     topic = kafka.topic(replicas=3)
     with RawKafka(kafka.bootstrap) as raw:
         address = raw.leaders(topic)[0]
@@ -105,7 +105,7 @@ def play_daemon(suite: Suite) -> None:
 
 
 def play_lost(suite: Suite, kafka: KafkaCluster, how: str, lasts: float) -> None:
-    """Requests that wait and requests that do not, while the daemon does not answer."""
+    """Send requests that wait and requests that do not, while the daemon does not answer."""
     topic, stuck = kafka.topic(partitions=4, replicas=3), kafka.topic(partitions=4, replicas=3)
     kafka.stop_follower(stuck)
     with RawKafka(kafka.bootstrap) as raw:
@@ -121,7 +121,7 @@ def play_lost(suite: Suite, kafka: KafkaCluster, how: str, lasts: float) -> None
         bystander.ready()
         time.sleep(0.3)
         throttle = spend(greedy, topic)
-        before = waiting_requests(leaders, stuck)  # these wait already
+        before = waiting_requests(leaders, stuck)  # these wait before the daemon is lost
         time.sleep(0.2)
         begun = time.monotonic()
         if how == "stopped":
@@ -148,7 +148,7 @@ def play_lost(suite: Suite, kafka: KafkaCluster, how: str, lasts: float) -> None
 
 @contextlib.contextmanager
 def beating(member: RawMember) -> Iterator[list[str]]:
-    """Heartbeats of a member of a stable group; their answers."""
+    """Send heartbeats of a member of a stable group. Yields the list of their answers."""
     member.join()
     member.sync()
     answers: list[str] = []
@@ -173,7 +173,7 @@ def names(answers: list[str]) -> str:
 
 
 def spend(greedy: RawKafka, topic: str) -> float:
-    """Use up a quota; the seconds for which the connection is muted now."""
+    """Use up a quota. Returns the seconds for which the connection is muted now."""
     one = batch([b"x" * 100_000])
     while True:
         question, frame = greedy.question(PRODUCE, 9, **produce_fields(topic, {0: one}, acks=1))
@@ -187,7 +187,7 @@ Waiting = tuple[str, float, RawKafka, Question, float]  # kind, timeout, connect
 
 
 def waiting_requests(leaders: dict[int, str], topic: str) -> list[Waiting]:
-    """Produce and fetch requests with several timeouts, at each worker."""
+    """Send produce and fetch requests with several timeouts to each worker, and a request that creates a topic."""
     made: list[Waiting] = []
     for number, address in leaders.items():
         for timeout in (0.5, 1.5):
@@ -212,7 +212,7 @@ def waiting_requests(leaders: dict[int, str], topic: str) -> list[Waiting]:
 
 
 def muted_request(greedy: RawKafka, topic: str, throttle: float) -> Waiting:
-    """A request of a connection that is muted now: it waits for its throttle time."""
+    """Send a request on a connection that is muted now: the request waits for the throttle time."""
     question, frame = greedy.question(PRODUCE, 9, **produce_fields(topic, {0: batch([b"a"])}, acks=1))
     greedy.send(frame)
     return "acks=1, muted", throttle, greedy, question, time.monotonic()
@@ -244,7 +244,8 @@ def report_lost(suite: Suite, how: str, before: list[Waiting], during: list[Wait
             beyond_timeout_max_s=max(late),
         )
         suite.check("answered_in_time", max(late) <= GRACE_S, "each is answered within its timeout and 2 s")
-        # A fetch whose time is over may be answered empty, as always; a topic may have been created before.
+        # A fetch whose time is over may get an empty answer, as always; the topic may have been created before the
+        # loss.
         allowed = RETRIABLE | ({"none"} if kind != "produce" else set())
         if kind == "acks=1, muted":
             allowed = {"none"}
@@ -266,7 +267,7 @@ def code_of(kind: str, answer: Any) -> str:
 
 
 def report_bystander(suite: Suite, what: str, rows: list[list[Any]]) -> None:
-    """Report the requests that need no wait: they go on."""
+    """Report the requests that need no wait: they are still answered."""
     for kind in sorted({row[0] for row in rows}):
         mine = [row for row in rows if row[0] == kind]
         failed = sum(row[4] != "none" for row in mine)

@@ -1,4 +1,4 @@
-"""Waits of produce requests: none with acks 0 and 1, and for the replicas of each partition with acks=all."""
+"""Waits of produce requests: with acks=all for the replicas of each partition, and no waits with acks 0 and 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = 99  # a partition that no topic here has
 
 
 def play_no_wait(suite: Suite) -> None:
-    """Requests that need no wait: the purgatory does not count them."""
+    """Check that the purgatory does not count requests that need no wait."""
     requests = 20 if suite.short else 500
     with cluster(suite) as kafka:
         replicated, alone = kafka.topic(replicas=3), kafka.topic(replicas=1)
@@ -48,7 +48,7 @@ def play_no_wait(suite: Suite) -> None:
 
 
 def play_clients(suite: Suite, kafka: KafkaCluster, count: int) -> None:
-    """The same with the clients: acks 0 and 1, not idempotent."""
+    """Check the same with the clients, not idempotent, with acks 0 and 1."""
     for client in CLIENTS[-1:] if suite.short else CLIENTS:
         for acks in (0, 1):
             topic, before = kafka.topic(partitions=3, replicas=3), registered(kafka, "produce")
@@ -66,7 +66,7 @@ def report_waits(suite: Suite, client: str, what: str, requests: int, waited: in
 
 
 def play_control(suite: Suite, kafka: KafkaCluster) -> None:
-    """Requests that wait are counted: each request once."""
+    """Check that each request that waits is counted once."""
     topic, requests = kafka.topic(replicas=3), 5
     kafka.stop_follower(topic)
     before = registered(kafka, "produce")
@@ -81,7 +81,7 @@ def play_control(suite: Suite, kafka: KafkaCluster) -> None:
 
 
 def play_stopped(suite: Suite) -> None:
-    """A stopped follower: its partition times out, its neighbours in the same request do not."""
+    """Stop a follower: its partition times out, but the other partitions of the same request do not."""
     rounds = 2 if suite.short else 20
     took: list[float] = []
     codes: dict[str, set[str]] = {"stopped": set(), "neighbour": set(), "unknown": set()}

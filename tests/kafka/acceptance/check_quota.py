@@ -1,4 +1,4 @@
-"""Quotas: throttle times, muted connections, and the rate that a client gets, at one worker and at two together."""
+"""Quotas: throttle times, muted connections, and the rate that a client gets, at one worker and at two at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from world import cluster, percentile, percentiles, produce_fields, settled
 
 QUOTA = 1e6  # bytes a second
 VALUE = 20_000
-WITHIN, WITHIN_SHORT = 0.05, 0.45  # of the quota; a short run has the first second's burst in it
+WITHIN, WITHIN_SHORT = 0.05, 0.45  # shares of the quota; a short run includes the first second's burst
 EARLY_S = 0.003  # a throttle time is stated in whole milliseconds
 
 
@@ -28,7 +28,7 @@ class Sent(NamedTuple):
 
     at: float
     size: int
-    throttle: float  # seconds, as the answer says
+    throttle: float  # seconds, from the answer
     answered: float
 
 
@@ -83,7 +83,7 @@ def send(topic: str, address: str, partition: int, client_id: str, seconds: floa
 
 
 def judge(suite: Suite, what: str, all_sent: list[list[Sent]], seconds: float, within: float) -> int:
-    """The rate over the whole time, and whether each throttled connection was muted for it; how many were."""
+    """Check the rate over the whole time, and the mute after each throttled answer. Returns the number of mutes."""
     flat = sorted((one for sent in all_sent for one in sent), key=lambda one: one.at)
     size = sum(one.size for one in flat)
     # The last answers mute the connections for a while. This time belongs to the sent bytes.
@@ -91,7 +91,7 @@ def judge(suite: Suite, what: str, all_sent: list[list[Sent]], seconds: float, w
     throttled = sum(one.throttle > 0 for one in flat)
     pairs = [pair for sent in all_sent for pair in pairwise(sent) if pair[0].throttle > 0]
     early = max((one.at + one.throttle - following.answered for one, following in pairs), default=0.0)
-    # The mute counts from the answer. If this process is late, the client sees the answer late.
+    # The mute begins with the answer. If this process is late, it sees the answer late.
     short_of = percentile([one.answered + one.throttle - following.answered for one, following in pairs], 0.9)
     rate = size / took
     suite.add(
@@ -114,7 +114,7 @@ def judge(suite: Suite, what: str, all_sent: list[list[Sent]], seconds: float, w
 
 
 def play_clients(suite: Suite, kafka: KafkaCluster, seconds: float) -> None:
-    """The unmodified clients, each with an id of its own."""
+    """Check the quota with the unmodified clients, each with a client id of its own."""
     topic = kafka.topic(partitions=4, replicas=1)
     plan = {"topic": topic, "partitions": 4, "seconds": seconds, "size": 5_000, "in_flight": 100}
 
@@ -127,7 +127,7 @@ def play_clients(suite: Suite, kafka: KafkaCluster, seconds: float) -> None:
 
 
 def judge_client(suite: Suite, client: str, done: dict[str, Any]) -> None:
-    """The rate of a client, and the throttle times that it reports."""
+    """Check the rate of a client, and the throttle times that it reports."""
     throttles = done["throttles_ms"]
     size = len(done["acked"]) * 5_000
     suite.add(
@@ -142,5 +142,5 @@ def judge_client(suite: Suite, client: str, done: dict[str, Any]) -> None:
     held = size / done["seconds"] <= QUOTA * (1.6 if suite.short else 1.3)
     suite.check("clients_throttled", held, "each client is slowed down to its quota (and the first second's burst)")
     suite.check("clients_lose_nothing", len(done["acked"]) == done["sent"], "and it loses nothing by it")
-    if client != "aiokafka":  # which has no figure for it
+    if client != "aiokafka":  # aiokafka has no figure for throttle times
         suite.check("throttle_reported", max(throttles, default=0) > 0, "the clients' own figures have throttle times")

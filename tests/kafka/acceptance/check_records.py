@@ -1,4 +1,4 @@
-"""Records through three clients: each once, in order, and the same bytes at all replicas."""
+"""Records through three clients: every record once, in order, and the same bytes at all replicas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def play(suite: Suite) -> None:
 
         if suite.short:
             side_by_side(turn_of, CLIENTS)
-        else:  # one after the other, because of the rates
+        else:  # one after the other, so that each client's rate is measured alone
             for client in CLIENTS:
                 turn_of(client)
 
@@ -88,7 +88,7 @@ def read(suite: Suite, kafka: KafkaCluster, client: str, readers: Sequence[str],
 
 
 def judge(rows: list[Any], tag: str, count: int) -> tuple[bool, bool]:
-    """Whether each record is there once, and in order in its partition."""
+    """Whether each record is there once, and whether the records of each partition are in order."""
     numbers = [(partition, int(text.split()[1])) for partition, _, text in rows]
     once = sorted(number for _, number in numbers) == list(range(count))
     once = once and all(text.split()[0] == tag for _, _, text in rows)

@@ -22,14 +22,15 @@ PARTITIONS, REPLICAS = 6, 3
 RATE = 150  # records a second of each producer
 MEMBERS = 2  # of each client's group
 SESSION_MS, HEARTBEAT_MS = 6_000, 500
-GRACE_S = 2.0  # a request is answered within its timeout and this
+GRACE_S = 2.0  # a request is answered at most this long after its timeout
 CATCH_UP_S = 60.0
 
 
 def play(suite: Suite) -> None:
     with cluster(suite, "--capacity", "32768") as kafka:
         topic = kafka.topic(partitions=PARTITIONS, replicas=REPLICAS)
-        # Raw requests: to one topic as it is, and to one without followers, where produce requests wait in vain.
+        # Raw requests go to a normal topic, and to a topic with a stopped follower, where produce requests wait in
+        # vain.
         asked = [kafka.topic(partitions=4, replicas=3) for _ in range(2)]
         with RawKafka(kafka.bootstrap) as raw:
             leaders = {name: raw.leaders(name) for name in asked}
@@ -62,7 +63,7 @@ def play(suite: Suite) -> None:
             count = sum(ends(kafka, topic).values())
             with contextlib.suppress(Failed):  # missing records are judged below
                 eventually(lambda: all(read_by(client, readers) >= count for client in CLIENTS), "", CATCH_UP_S)
-            time.sleep(0.3 if suite.short else 10.0)  # records that come again come now
+            time.sleep(0.3 if suite.short else 10.0)  # if records come twice, they come now
             for peer in readers:
                 peer.stop()
             seen = [(peer.client, peer.result(CATCH_UP_S)["rows"]) for peer in readers]
@@ -74,18 +75,18 @@ def play(suite: Suite) -> None:
 
 
 def read_by(client: str, readers: list[Peer]) -> int:
-    """How many records the group of this client has read; those that moved to another member may count twice."""
+    """The number of records that this client's group has read. A record that two members read counts twice."""
     return sum(peer.records_read for peer in readers if peer.client == client)
 
 
 def rage(suite: Suite, kafka: KafkaCluster, stuck: str) -> dict[str, int]:
-    """The daemon and a random worker in turn; how often each was killed. The topic `stuck` is not copied."""
+    """Kill the daemon and a random worker in turn. The topic `stuck` is not copied. Returns the numbers of kills."""
     rng, kills = random.Random(suite.seed), Counter[str]()
     end, said = time.monotonic() + suite.args.seconds, time.monotonic()
     for turn in itertools.count():
         if time.monotonic() + suite.args.between > end:
             break
-        kafka.stop_follower(stuck)  # a worker that was started again copies again
+        kafka.stop_follower(stuck)  # again each time, because a restarted worker copies the topic
         time.sleep(suite.args.between)
         try:
             if turn % 2:
@@ -94,7 +95,7 @@ def rage(suite: Suite, kafka: KafkaCluster, stuck: str) -> dict[str, int]:
             else:
                 kafka.kill_daemon()
                 kills["daemon_killed"] += 1
-        except KafkaClusterError:  # it is being started again
+        except KafkaClusterError:  # the process is being started again
             kills["already_down"] += 1
         if time.monotonic() > said + 30:
             said = time.monotonic()
@@ -120,7 +121,7 @@ def read_all(suite: Suite, kafka: KafkaCluster, topic: str) -> dict[str, list[An
 def judge_log(
     suite: Suite, kafka: KafkaCluster, topic: str, sent: dict[str, dict[str, Any]], written: dict[str, list[Any]]
 ) -> None:
-    """Acknowledged records are in the log, at their acknowledged offsets, once and in order."""
+    """Check that acknowledged records are in the log, at their acknowledged offsets, once and in order."""
     equal, size = logs_equal(kafka, topic, REPLICAS)
     suite.check("storm_logs_equal", equal, "the logs of all replicas are equal byte for byte")
     for reader, rows in written.items():
@@ -169,7 +170,7 @@ def judge_log(
 
 
 def judge_readers(suite: Suite, sent: dict[str, dict[str, Any]], seen: list[tuple[str, list[Any]]]) -> None:
-    """Each group has got each acknowledged record, at least once."""
+    """Check that each group has got each acknowledged record at least once."""
     acked = {f"{tag} {number}" for tag, done in sent.items() for number, _, _ in done["acked"]}
     for client in CLIENTS:
         rows = [row for its, found in seen if its == client for row in found]
@@ -187,7 +188,7 @@ def judge_readers(suite: Suite, sent: dict[str, dict[str, Any]], seen: list[tupl
 
 
 def judge_requests(suite: Suite, rows: list[Any]) -> None:
-    """Each request was answered within its timeout and two seconds; a closed connection is an answer."""
+    """Check that each request was answered at most 2 s after its timeout. A closed connection counts as an answer."""
     for kind in sorted({row[0] for row in rows}):
         mine = [row for row in rows if row[0] == kind]
         beyond = [took - timeout for _, _, timeout, took, _ in mine]

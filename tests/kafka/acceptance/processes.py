@@ -1,4 +1,4 @@
-"""The clients' processes, as the acceptance sees them."""
+"""The clients' processes, as objects of the acceptance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Nursery:
         atexit.register(self.close)
 
     def fork(self, plan: dict[str, Any], files: list[int]) -> Child:
-        """A process that has these files as its input, output and errors."""
+        """Fork a process that has these files as its input, output and errors."""
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(plan).encode()], files)
             answer, handles, _, _ = socket.recv_fds(self._socket, 64, 1)
@@ -53,23 +53,23 @@ class Nursery:
         return Child(int(answer), handles[0])
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._socket.close()
         self._process.wait()
 
 
 class Child:
-    """A process that is no child of this one."""
+    """A client's process. It is a child of the nursery, not of this process."""
 
     def __init__(self, pid: int, handle: int) -> None:
         self.pid, self._handle = pid, handle
 
     def has_ended(self, patience: float = 0.0) -> bool:
-        """Whether it has ended, within `patience` seconds."""
+        """Whether the process has ended. Waits up to `patience` seconds for its end."""
         return is_ready(self._handle, patience)
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Send SIGKILL, and wait for the end."""
         if not self.has_ended():
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         self.has_ended(END_S)
@@ -88,7 +88,7 @@ _beginning = threading.Lock()
 
 
 def nursery() -> Nursery:
-    """The one of this process, which is begun with the first client."""
+    """The nursery of this process. It starts with the first client."""
     with _beginning:
         return _nursery()
 
@@ -128,7 +128,7 @@ class Peer:
 
     @property
     def log(self) -> str:
-        """Its error output."""
+        """The end of its error output."""
         return self._log.read_text(errors="replace")[-2_000:]
 
     def last(self, key: str) -> dict[str, Any] | None:
@@ -142,7 +142,7 @@ class Peer:
         return said["read"] if said else 0
 
     def ready(self) -> None:
-        """Wait until it is connected. Raises Failed."""
+        """Wait until it is connected. Raises Failed if that takes too long."""
         self._await(lambda: self.last("ready") is not None, END_S)
 
     def _await(self, condition: Callable[[], bool], patience: float) -> None:
@@ -151,7 +151,7 @@ class Peer:
             if self.process.has_ended() and not condition():
                 raise Failed(f"the process of {self.client} has ended:\n{self.log}")
             if time.monotonic() > end:
-                raise Failed(f"the process of {self.client} does not come to it in {patience:g} s:\n{self.log}")
+                raise Failed(f"the process of {self.client} is not ready in {patience:g} s:\n{self.log}")
             time.sleep(0.005)
 
     def stop(self) -> None:
@@ -160,12 +160,12 @@ class Peer:
             os.write(self._orders, b"stop\n")
 
     def kill(self) -> float:
-        """SIGKILL; when that was."""
+        """Send SIGKILL, and wait for the end. Returns the time of the end."""
         self.process.kill()
         return time.monotonic()
 
     def result(self, patience: float = 600.0) -> dict[str, Any]:
-        """Wait for its end, and return what it has done. Raises Failed."""
+        """Wait for the end of the process, and return its results. Raises Failed if there are none."""
         if not self.process.has_ended(patience):
             raise Failed(f"the process of {self.client} has not ended in {patience:g} s:\n{self.log}")
         if not self._result.exists():
@@ -174,7 +174,7 @@ class Peer:
         return found
 
     def end(self) -> None:
-        """End its process, whatever it does."""
+        """Kill its process, if it has not ended."""
         self.process.kill()
         self.process.forget()
         self._thread.join(5.0)
@@ -189,7 +189,7 @@ class RawPeer(Peer):
         super().__init__(role, "raw", "", **plan)
 
     def result(self, patience: float = 600.0) -> dict[str, Any]:
-        """The same. A thread of its that has broken is no result."""
+        """As `Peer.result`. Raises Failed also if one of the process's threads has ended with an error."""
         found = super().result(patience)
         if "Traceback" in self.log:
             raise Failed(f"a thread of the raw client has ended:\n{self.log}")
@@ -198,7 +198,7 @@ class RawPeer(Peer):
 
 @contextlib.contextmanager
 def several(*made: Callable[[], Peer]) -> Iterator[list[Peer]]:
-    """Several clients at once."""
+    """Run several clients at once."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(make()) for make in made]
 

@@ -21,7 +21,7 @@ from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 
 WORKERS = 4
-# Purgatories in which requests of clients wait. In the others workers wait for each other, all the time.
+# Purgatories in which requests of clients wait. In the other purgatories workers wait for each other, all the time.
 PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota")
 QUIET_S = 5.0
 PATIENCE_S = 15.0
@@ -31,9 +31,9 @@ _own = threading.local()
 
 @contextlib.contextmanager
 def cluster(suite: Suite, *flags: str) -> Iterator[KafkaCluster]:
-    """A cluster of four workers. After the block nothing may be waiting any more.
+    """A cluster of four workers. After the block nothing may still wait.
 
-    Without flags it is one for all checks of this thread that take it, which is ended by `end_shared`.
+    Without flags it is the cluster that all such checks of this thread share; `end_shared` ends it.
     """
     if flags:
         with KafkaCluster(["--workers", str(WORKERS), *flags]) as own:
@@ -55,20 +55,20 @@ def end_shared() -> None:
 
 
 def pending(kafka: KafkaCluster) -> dict[str, int]:
-    """How many operations of clients wait in each purgatory."""
+    """The number of clients' operations that wait in each purgatory."""
     counts = kafka.purgatories()
     return {name: counts[name]["pending"] for name in PURGATORIES}
 
 
 def waiting(kafka: KafkaCluster) -> str:
-    """The waiting operations, as `timerctl ops` shows them: of which client, on which keys, and for how long."""
+    """The waiting operations, as `timerctl ops` shows them: with their clients, keys and ages."""
     command = [sys.executable, "-m", "timerctl", "ops"]
     environment = {**os.environ, **kafka.environment}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
 
 
 def be_quiet(suite: Suite, kafka: KafkaCluster) -> None:
-    """The clients have left: within five seconds nothing waits."""
+    """Check that within 5 s after the clients have left no operation waits."""
     begun = time.monotonic()
     while any((left := pending(kafka)).values()) and time.monotonic() < begun + QUIET_S:
         time.sleep(0.02)
@@ -84,12 +84,12 @@ def current(suite: Suite) -> str:
 
 
 def registered(kafka: KafkaCluster, purgatory: str) -> int:
-    """How many operations a purgatory has had. Its daemon counts a moment after it has answered."""
+    """The number of operations that a purgatory has had. The daemon counts an operation just after it has answered."""
     return kafka.purgatories()[purgatory]["registered"]
 
 
 def settled(kafka: KafkaCluster, purgatory: str, expected: int, patience: float = PATIENCE_S) -> int:
-    """The same, once it is what is expected, or after a while."""
+    """As `registered`, but waits until the number is the expected one. After `patience` it returns whatever it is."""
     end = time.monotonic() + patience
     while (found := registered(kafka, purgatory)) != expected and time.monotonic() < end:
         time.sleep(0.02)
@@ -97,7 +97,7 @@ def settled(kafka: KafkaCluster, purgatory: str, expected: int, patience: float 
 
 
 def eventually(condition: Callable[[], object], what: str, patience: float = PATIENCE_S) -> float:
-    """Wait for it; how long that took. Raises Failed."""
+    """Wait until the condition is true. Returns how long that took. Raises Failed after `patience`."""
     begun = time.monotonic()
     while not condition():
         if time.monotonic() > begun + patience:
@@ -107,7 +107,7 @@ def eventually(condition: Callable[[], object], what: str, patience: float = PAT
 
 
 def side_by_side(play: Callable[[str], None], clients: Iterable[str]) -> None:
-    """Play something with each client at once, in threads. Raises the first error when all have ended."""
+    """Call `play` with all clients at once, in threads. Raises the first error when all have ended."""
     with ThreadPoolExecutor() as pool:
         for turn in [pool.submit(play, client) for client in clients]:
             turn.result()
@@ -136,7 +136,7 @@ def percentiles(values: Iterable[float], unit: str = "ms", scale: float = 1e3) -
 
 
 def arrivals(connections: Sequence[RawKafka], patience: float) -> list[float]:
-    """When something arrived at each connection (monotonic seconds); infinity: nothing did."""
+    """The time when something arrived at each connection, in monotonic seconds; infinity if nothing did."""
     came = [math.inf] * len(connections)
     with selectors.DefaultSelector() as selector:
         for number, connection in enumerate(connections):
@@ -172,7 +172,7 @@ def logs(kafka: KafkaCluster, topic: str) -> dict[str, dict[str, Path]]:
 
 
 def logs_equal(kafka: KafkaCluster, topic: str, replicas: int, patience: float = PATIENCE_S) -> tuple[bool, int]:
-    """Whether the logs of all replicas are equal byte for byte, once followers have come up; and their bytes."""
+    """Whether the logs of all replicas become equal, byte for byte, within `patience`; and the bytes of one replica."""
     end = time.monotonic() + patience
     while True:
         size, equal = 0, True

@@ -1,19 +1,20 @@
-"""Tests of the Kafka broker that this project did not write: the integration tests of aiokafka and kafka-python.
+"""Runs tests that this project did not write on the Kafka broker: the integration tests of aiokafka and kafka-python.
 
     python tests/kafka/upstream/upstream.py [--sources DIR] [--only SUITE,...] [--workers N]
                                               [--all] [--short] [--json FILE]
 
-Their files run unchanged. Brokers that they start by containers or Java are a KafkaCluster here: upstream_aiokafka.py
-and upstream_kafka_python.py stand in for them. A test "cannot" pass if it needs something that this broker lacks: see
-the tables below. "used" counts tests that connected to the broker; the others test the client alone.
-The tests of kafka-python run again with older versions of Kafka: the client then asks in older versions of the APIs.
+Their files run unchanged. Where they start a broker in a container or in Java, upstream_aiokafka.py and
+upstream_kafka_python.py start a KafkaCluster instead. A test "cannot" pass if it needs something that this broker
+lacks: see the tables below. "used" counts the tests that connected to the broker; the other tests test the client
+alone. The tests of kafka-python run again with older versions of Kafka: then the client uses older versions of the
+APIs.
 
-The clients are the installed ones. An sdist of kafka-python has its tests, and pip downloads it. That of aiokafka has
-none: DIR/aiokafka has to be a checkout of aio-libs/aiokafka, best at the tag of the installed version. Likewise
-DIR/kafka-python, if it is there, is a checkout of dpkp/kafka-python.
+The tests use the installed clients. The sdist of kafka-python includes its tests, and pip downloads it. The sdist of
+aiokafka includes no tests: DIR/aiokafka must be a checkout of aio-libs/aiokafka, best at the tag of the installed
+version. Likewise DIR/kafka-python, if it is there, is a checkout of dpkp/kafka-python.
 
-Both suites are written for one broker, so there is one. With more of them some tests fail that count brokers, that
-want all records from one answer, or that read at once what only the leader has acknowledged.
+Both suites are written for one broker, so there is one broker by default. With more brokers some tests fail: tests that
+count brokers, that expect all records in one answer, or that read at once what only the leader has acknowledged.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from typing import Any
 from bench.lib.common import CHILD_END_S, Failed, Parser, Refused, Suite, amount, chosen, listed, run_child, run_suite
 
 HERE = Path(__file__).resolve().parent
-KEPT = HERE.parents[2] / "build" / "upstream"  # sdists, and the packages below
+KEPT = HERE.parents[2] / "build" / "upstream"  # has the sdists, and the packages below
 TEST_S = 150  # one test
 
-# Their tests import these. Without the codecs they skip tests.
+# The upstream tests import these packages. Without the codecs they skip tests.
 PACKAGES = {
     "pytest_asyncio": "pytest-asyncio==1.3.0",
     "pytest_mock": "pytest-mock==3.15.1",
@@ -86,12 +87,12 @@ OF_AIOKAFKA = {
 
 @dataclass(frozen=True)
 class Upstream:
-    """A suite of another project, as it is run here."""
+    """A suite of another project, with the settings to run it here."""
 
     project: str  # its package, and its folder in DIR
     folder: str  # of its tests
-    files: tuple[str, ...]  # those that use a broker
-    plugin: str  # its stand-in
+    files: tuple[str, ...]  # the files that use a broker
+    plugin: str  # the plugin that starts a KafkaCluster for it
     flags: tuple[str, ...]  # of pytest
     cannot: Mapping[str, str]
     in_sdist: bool = False
@@ -99,7 +100,7 @@ class Upstream:
 
 
 def kafka_python(kafka: str, cannot: Mapping[str, str]) -> Upstream:
-    """The suite of kafka-python, which takes the broker for this version of Kafka."""
+    """The suite of kafka-python. It treats the broker as this version of Kafka."""
     return Upstream(
         "kafka-python",
         "test/integration",
@@ -123,7 +124,7 @@ AIOKAFKA = Upstream(
         )
     ),
     "upstream_aiokafka",
-    # They ask for an image, and read the version of Kafka from its name.
+    # The tests require the name of an image, and read the version of Kafka from this name.
     ("--docker-image", "kafka:2.13_4.2.0", "--no-pull", "-o", "asyncio_default_fixture_loop_scope=function"),
     OF_AIOKAFKA,
 )
@@ -138,7 +139,7 @@ SHORT = ("kafka-python",)
 
 
 def sources_of(suite: Suite, upstream: Upstream) -> Path:
-    """The folder with a suite's tests in it. Raises Refused if it is not to be had."""
+    """The folder with the tests of a suite. Raises Refused if they cannot be found or downloaded."""
     given: Path | None = suite.args.sources
     if given is not None and (given / upstream.project / upstream.folder / "conftest.py").exists():
         return (given / upstream.project).resolve()
@@ -151,7 +152,7 @@ def sources_of(suite: Suite, upstream: Upstream) -> Path:
 
 
 def sdist(suite: Suite, upstream: Upstream) -> Path:
-    """The sdist of the version that is installed, unpacked."""
+    """The unpacked sdist of the installed version."""
     name = f"{upstream.project.replace('-', '_')}-{version(upstream.project)}"
     if not (KEPT / name).exists():
         suite.say(f"downloading {name}")
@@ -166,7 +167,7 @@ def sdist(suite: Suite, upstream: Upstream) -> Path:
 
 
 def packages(suite: Suite) -> Path:
-    """A folder with those packages that are not installed."""
+    """A folder with those of the PACKAGES that are not installed."""
     site = KEPT / "site"
     missing = [name for module, name in PACKAGES.items() if not find_spec(module) and not (site / module).exists()]
     if missing:
@@ -176,14 +177,14 @@ def packages(suite: Suite) -> Path:
 
 
 def pip(*words: str) -> None:
-    """Run pip. Raises Failed."""
+    """Run pip. Raises Failed if pip fails."""
     found = run_child([sys.executable, "-m", "pip", "--quiet", *words])
     if found.returncode:
         raise Failed(f"pip {' '.join(words)}: {found.stderr.strip()[-2000:]}")
 
 
 def results(suite: Suite, name: str, sources: Path, site: Path) -> Iterator[dict[str, Any]]:
-    """Run a suite in an empty directory; the results of its tests, and the cluster's output."""
+    """Run a suite in an empty directory. Yields the results of its tests, and the cluster's output."""
     upstream = SUITES[name]
     tests = sources / upstream.folder
     with tempfile.TemporaryDirectory(prefix="upstream-") as scratch:
@@ -216,7 +217,7 @@ def results(suite: Suite, name: str, sources: Path, site: Path) -> Iterator[dict
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C is for this program, which ends the other
+                start_new_session=True,  # Ctrl-C reaches only this program, which then ends pytest
             )
             try:
                 process.wait()
@@ -228,7 +229,7 @@ def results(suite: Suite, name: str, sources: Path, site: Path) -> Iterator[dict
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt pytest, if it runs: it ends its cluster."""
+    """Interrupt pytest, if it still runs; it then ends its cluster."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:
@@ -239,7 +240,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run(suite: Suite, name: str, sources: Path, site: Path) -> None:
-    """Run a suite: a row for each of its tests, and one for all."""
+    """Run a suite. Adds a row for each of its tests, and a row for the suite."""
     counts = {"passed": 0, "failed": 0, "cannot": 0}
     used, begun = 0, time.monotonic()
     for found in results(suite, name, sources, site):
@@ -278,7 +279,7 @@ def main() -> int:
     parser.add_argument("--sources", type=Path, metavar="DIR", help="checkouts: DIR/aiokafka, DIR/kafka-python")
     parser.add_argument("--only", type=listed(chosen(list(SUITES))), metavar="SUITE", help=f"of {', '.join(SUITES)}")
     parser.add_argument("--workers", type=amount(1, 64, "brokers"), default=1, metavar="N", help="brokers (1)")
-    parser.add_argument("--all", action="store_true", help="also run what cannot pass: perhaps it can by now")
+    parser.add_argument("--all", action="store_true", help="also run tests that cannot pass: perhaps they can by now")
     return run_suite(parser, play)
 
 

@@ -1,7 +1,7 @@
-"""A plugin of pytest: what the tests of aiokafka ask of their surroundings, over a KafkaCluster.
+"""A plugin of pytest that gives the tests of aiokafka the environment that they need, with a KafkaCluster.
 
-Their fixtures start a container. This module is the library that starts it, and the container is a KafkaCluster.
-Its environment: that of upstream_shim. It makes a folder in the current directory.
+Their fixtures start a container by the library `docker`. This module stands in for that library, and a KafkaCluster for
+the container. Its environment variables are those of upstream_shim. It makes a folder in the current directory.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Container:
         upstream_shim.count_connections(port)
 
     def exec_run(self, command: object, **_: object) -> tuple[int, bytes]:
-        """There is nothing to run in it."""
+        """Refuse to run a command: there is no container to run it in."""
         return 1, f"{command}: this is no container".encode()
 
     def stop(self) -> None:
-        """End it, and keep what it said."""
+        """End the cluster, and keep its log."""
         upstream_shim.say({"log": self._cluster.log})
         self._cluster.close()
 
@@ -43,33 +43,33 @@ class Containers:
     """The containers of a Client."""
 
     def run(self, *, environment: dict[str, Any], **_: object) -> Container:
-        """Start one."""
+        """Start a container."""
         return Container(environment)
 
 
 class Client:
-    """Where containers are started."""
+    """The client of the container library."""
 
     containers = Containers()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Be the library of containers: their conftest imports it."""
+    """Put this module in the place of the container library, before their conftest imports it."""
     docker, models, containers = (types.ModuleType(name) for name in ("docker", "models", "containers"))
     containers.__dict__.update(Container=Container)
     models.__dict__.update(containers=containers)
     docker.__dict__.update(models=models, from_env=Client)
     sys.modules["docker"] = docker
-    Path("tests/ssl_cert").mkdir(parents=True, exist_ok=True)  # else they make certificates, in a container
+    Path("tests/ssl_cert").mkdir(parents=True, exist_ok=True)  # otherwise they make certificates, in a container
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_kerberos() -> Iterator[None]:
-    """There is no Kerberos, and so no keytab."""
+    """Make no keytab, because there is no Kerberos."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests._testutil.KerberosUtils.create_keytab", lambda _: None)
         yield

@@ -1,7 +1,8 @@
-"""A plugin of pytest: what the tests of kafka-python ask of their surroundings, over a KafkaCluster.
+"""A plugin of pytest that gives the tests of kafka-python the environment that they need, with a KafkaCluster.
 
-They use a broker that runs, if KAFKA_URI names one. Of their package `test` an sdist has a part: the rest is made here.
-Its environment: that of upstream_shim, KAFKA_VERSION, and UPSTREAM_TESTS, the folder of that package.
+If KAFKA_URI names a running broker, they use it. The sdist has only a part of their package `test`; this module makes
+the rest. Its environment variables are those of upstream_shim, KAFKA_VERSION, and UPSTREAM_TESTS, the folder of the
+package `test`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def pytest_load_initial_conftests() -> None:
     uri = f"kafka://{_cluster.start().bootstrap}"
     os.environ["KAFKA_URI"] = uri
     os.environ["ZOOKEEPER_URI"] = uri  # before version 4 they take the broker's address from here
-    os.environ["KAFKA_ROOT"] = str(_cluster.data)  # it has to be a directory
+    os.environ["KAFKA_ROOT"] = str(_cluster.data)  # must be a directory
     upstream_shim.count_connections(int(uri.rpartition(":")[2]))
     test, service = types.ModuleType("test"), types.ModuleType("test.service")
     test.__path__ = [os.environ["UPSTREAM_TESTS"]]
@@ -41,6 +42,6 @@ def pytest_load_initial_conftests() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End it, and keep what it said."""
+    """End the cluster, and keep its log."""
     upstream_shim.say({"log": _cluster.log})
     _cluster.close()

@@ -1,10 +1,10 @@
-"""A plugin of pytest, for the tests of other projects: the result of each, and which of them are left out.
+"""A plugin of pytest, for the tests of other projects: notes the result of each test, and skips those that cannot pass.
 
-Its environment:
+Its environment variables:
 UPSTREAM_RESULTS    a file of JSON lines, one for each test
-UPSTREAM_CANNOT     patterns of tests, and why these cannot pass: as JSON
-UPSTREAM_ALL        1: run them all the same; where one fails, that is its reason
-UPSTREAM_FLAGS      of the cluster
+UPSTREAM_CANNOT     a JSON object: patterns of tests, and the reasons why they cannot pass
+UPSTREAM_ALL        1: run these tests all the same; if such a test fails, it still counts as "cannot"
+UPSTREAM_FLAGS      flags of the cluster
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def say(line: dict[str, Any]) -> None:
 
 
 def name_of(nodeid: str) -> str:
-    """A test as the tables name it: file::class::test."""
+    """The name of a test in the tables: file::class::test."""
     path, colons, rest = nodeid.partition("::")
     return path.rpartition("/")[2] + colons + rest
 
 
 def count_connections(port: int) -> None:
-    """From now on, count the connections to the cluster: a test that makes none says nothing about it."""
+    """From now on, count the connections to the cluster: a test that makes none does not test the cluster."""
     global _port
     _port = port
     sys.addaudithook(note_connection)
@@ -52,7 +52,7 @@ def note_connection(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what cannot pass."""
+    """Skip the tests that cannot pass."""
     reasons = json.loads(os.environ["UPSTREAM_CANNOT"])
     for item in items:
         name = name_of(item.nodeid)
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """The worst phase of a test is its outcome."""
+    """Note the outcome of a test, which is that of its worst phase."""
     global _connections
     name = name_of(report.nodeid)
     line = _found.setdefault(name, {"test": name, "outcome": "passed", "reason": "", "seconds": 0.0})
@@ -82,7 +82,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A file that cannot be read is a failure."""
+    """Note a file that cannot be imported as a failed test."""
     if report.failed:
         why = {"reason": "it cannot be read", "text": report.longreprtext}
         say({"test": name_of(report.nodeid), "outcome": "failed", "seconds": 0.0, "connections": 0, **why})

@@ -1,4 +1,4 @@
-"""A journal as Parquet, by the command: the same rows as in the journal, and each file exported once."""
+"""The export of a journal to Parquet: the same rows as in the journal, and each segment exported once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_finished_segment_is_exported_once(tmp_path: Path, run: Run) -> Non
     rig.drop_journal()
 
 
-def test_rows_that_a_new_segment_gets_after_an_export_are_in_the_next_one(
+def test_rows_that_a_new_segment_gets_after_an_export_are_in_the_next_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, out = tmp_path / "journal", tmp_path / "out"

@@ -1,4 +1,4 @@
-"""The journal as a source: every row and field as the reader shows them, wherever spans begin; and damage."""
+"""The journal as a source: every row and field is as JournalReader shows it, wherever spans begin. Also damage."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from timerd_spark.source.segments import Span, Walk
 
 
 def largest(directory: Path) -> int:
-    """The number of the largest segment; the last segment does not count."""
+    """The number of the largest segment, the last one left out."""
     return max(segments_of(directory)[:-1], key=lambda sequence: segment_path(directory, sequence).stat().st_size)
 
 
 def exported_rows(directory: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each row as `timerctl journal export` writes it, and the header of its segment."""
+    """For each row the header of its segment, and the row as `timerctl journal export` writes it."""
     with JournalReader(directory) as reader:
         show = RowFormat(reader)
         for row in reader.rows():
@@ -51,7 +51,7 @@ def instant(text: str) -> datetime:
 
 
 def as_terminal(header: Any, said: dict[str, Any]) -> dict[str, Any]:
-    """An outcome as the terminal view has it, from the row that the exporter writes."""
+    """The row of the terminal view for an outcome that `timerctl journal export` writes."""
     client, expired = "owner_incarnation" in said, said["outcome"] == "EXPIRED"
     return {
         "op_id": f"{header.incarnation:016x}-{said['operation']:016x}",
@@ -194,7 +194,7 @@ def test_a_damaged_block_is_named_or_skipped_by_the_option(journal: Path, tmp_pa
     assert [(row["segment"], row["record"]) for row in found] == expected
 
 
-def test_blocks_behind_one_that_was_cut_out_are_read_by_what_their_headers_say(journal: Path, tmp_path: Path) -> None:
+def test_blocks_behind_a_block_that_was_cut_out_are_placed_by_their_headers(journal: Path, tmp_path: Path) -> None:
     copied, sequence = damaged(journal, tmp_path, 2)
     path = segment_path(copied, sequence)
     data = bytearray(path.read_bytes())
@@ -217,7 +217,7 @@ def test_blocks_behind_one_that_was_cut_out_are_read_by_what_their_headers_say(j
 def test_a_journal_whose_first_blocks_are_gone_begins_behind_them(
     small: Path, tmp_path: Path, segment: int, are_cut: bool
 ) -> None:
-    """As if they had been in a segment that was removed. In a later segment rows would be missing."""
+    """This is as if the blocks had been in a segment that was removed. In a later segment it is damage."""
     shutil.copytree(small, tmp_path / "gone")
     path = segment_path(tmp_path / "gone", segment)
     data = bytearray(path.read_bytes())
@@ -245,7 +245,7 @@ def test_names_from_a_skipped_damaged_block_are_null(small: Path, tmp_path: Path
     found = rows_of(spans_of(tmp_path / "damaged", skip=True), "terminal", skip=True)
     assert {row["purgatory"] for row in found} == {None, "default"} and None in {row["key"] for row in found}
     declared = [column.name for column in TERMINAL if not column.nullable]
-    assert all(row[name] is not None for row in found for name in declared), "declared not null"
+    assert all(row[name] is not None for row in found for name in declared), "these columns are declared not null"
 
 
 def test_a_segment_of_another_layout_is_refused_when_it_is_loaded(journal: Path, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_segments_of_an_older_version_are_read_with_nulls(small: Path, tmp_path:
     found = rows_of(spans_of(tmp_path / "older"), "events")
     for row in [*whole, *found]:
         if row["kind"] in lacks:
-            del row["bytes"]  # they are as they were
+            del row["bytes"]  # the bytes of a row stay in the older version
     assert found == whole
     assert rows_of(spans_of(tmp_path / "older"), "terminal") == rows_of(spans_of(small), "terminal")
 
@@ -315,7 +315,7 @@ def test_a_segment_removed_between_listing_and_opening_is_reported(
 def test_a_journal_whose_newest_file_was_removed_under_the_daemon_reads_the_same_with_both_readers(
     tmp_path: Path,
 ) -> None:
-    """Texts of the blocks that are gone are not known; the other rows are not damaged."""
+    """The texts of the removed blocks are not known, but the other rows are not damaged."""
     rig = JournaledRig(tmp_path)
     client = rig.client()
     for turn in range(8):

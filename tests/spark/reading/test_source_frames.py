@@ -1,4 +1,4 @@
-"""The source on Spark: DataFrames that are used again, conditions, schemas and a stream."""
+"""The source on Spark: DataFrames that are used several times, conditions, schemas and a stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_spark_finds_the_format_by_itself_and_reads_a_part_for_each_segment(spar
     assert events.count() == len(rows_of(spans_of(small), "events"))
 
 
-def test_a_schema_or_an_option_names_the_columns_that_are_made(spark: SparkSession, small: Path) -> None:
+def test_a_schema_or_an_option_chooses_the_columns(spark: SparkSession, small: Path) -> None:
     reader = spark.read.format("timerd").option("columns", "outcome, wait_ns")
     assert reader.load(str(small)).columns == ["outcome", "wait_ns"]
     chosen = spark.read.format("timerd").schema("wait_ns long, op_id string").load(str(small))
@@ -44,7 +44,7 @@ def test_a_schema_or_an_option_names_the_columns_that_are_made(spark: SparkSessi
 
 @pytest.mark.parametrize("form", ["OPTIONS (path '{0}')", "OPTIONS (view 'events', path '{0}')", "LOCATION '{0}'"])
 def test_a_journal_is_a_table(spark: SparkSession, small: Path, form: str) -> None:
-    """Spark gives a source of a table properties of the table, such as its owner, with the options."""
+    """With the options, Spark gives the source properties of the table, such as its owner."""
     spark.sql("DROP TABLE IF EXISTS operations")
     try:
         spark.sql(f"CREATE TABLE operations USING timerd {form.format(small)} COMMENT 'what settled'")
@@ -60,7 +60,7 @@ def test_a_journal_is_a_table(spark: SparkSession, small: Path, form: str) -> No
     assert segments_of(small), "DROP TABLE leaves the journal where it is"
 
 
-@pytest.fixture(params=in_tiers(["true", "false"], 1))  # a test of frames turns the switch by itself, too
+@pytest.fixture(params=in_tiers(["true", "false"], 1))  # the first test of frames also flips the switch itself
 def switch(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Spark's switch for filters that Python sources take. This source takes none, so the switch changes nothing."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", request.param)
@@ -129,7 +129,7 @@ def test_conditions_of_every_kind_find_the_same_rows_whatever_the_switch(
 
 
 def test_the_option_pushdown_is_refused(spark: SparkSession, small: Path) -> None:
-    """The option gave wrong rows: Spark kept the filter of one query in the frame, for all later queries."""
+    """The option once gave wrong rows: Spark kept the filter of one query in the frame, for all later queries."""
     with pytest.raises(Exception, match="format timerd has no option 'pushdown'"):
         spark.read.format("timerd").option("pushdown", "true").load(str(small)).collect()
 

@@ -1,4 +1,4 @@
-"""Which journals a path or a pattern names, and options that are refused when a journal is loaded."""
+"""The journals that a path or a pattern names, and options that are refused when a journal is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from timerd_spark.source.schema import TERMINAL, spark_schema
 from timerd_spark.source.segments import hosts_of, journals_of
 
 
-def test_a_journal_keeps_its_name_when_the_pattern_matches_another_one(small: Path, tmp_path: Path) -> None:
+def test_a_journal_keeps_its_name_when_the_pattern_matches_another_journal(small: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "web1" / "journal", tmp_path / "web2" / "journal"
     shutil.copytree(small, first)
     pattern = f"{tmp_path}/*/journal"
@@ -85,7 +85,7 @@ def test_a_name_may_have_a_colon(small: Path, tmp_path: Path) -> None:
     assert ReadOptions.of({"path": "web1:journal"}).paths == ("web1:journal",)
 
 
-def test_a_directory_without_a_journal_is_refused_and_one_that_a_daemon_has_is_empty(tmp_path: Path) -> None:
+def test_a_directory_without_a_journal_is_refused_and_a_new_journal_is_empty(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "in"):
         path.mkdir(exist_ok=True)
         with pytest.raises(JournalError, match=f"there is no journal in {path}: it has no segments"):

@@ -1,4 +1,4 @@
-"""DeleteRecords: records before an offset are not read any more, at any replica.
+"""DeleteRecords: after this request, no replica returns records before an offset.
 
 The bytes stay in the file until the topic is deleted.
 """
@@ -24,7 +24,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     wanted: dict[str, int] = {}
     errors: dict[str, int] = {}
     partitions: dict[str, Partition] = {}
-    keys: dict[tuple[str, int], str] = {}  # the topic may be deleted while the request waits
+    keys: dict[tuple[str, int], str] = {}  # kept here, because the topic may be deleted while the request waits
     for topic in call.body.topics:
         for asked in topic.partitions:
             key = keys[topic.name, asked.partition_index] = key_in(broker, topic.name, asked.partition_index)
@@ -71,7 +71,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 async def deleted(
     broker: Broker, call: Call, wanted: dict[str, int], errors: dict[str, int], partitions: dict[str, Partition]
 ) -> dict[str, Part]:
-    """Wait until no replica has the records any more."""
+    """Wait until every replica has deleted the records."""
     timeout = max(0.0, call.body.timeout.total_seconds())
     try:
         parts: dict[str, Part] = await broker.waits.until(

@@ -1,7 +1,8 @@
-"""Fetch: read records, and wait until there are enough.
+"""Fetch: wait until enough records can be read, and read them.
 
 A consumer reads up to the high watermark, at the leader or at a follower (KIP-392). A follower reads the leader's whole
-log. Its offsets show the leader what it has. There are no fetch sessions (KIP-227): each request names its partitions.
+log. The offsets that it asks for show the leader how much it has. There are no fetch sessions (KIP-227): each request
+names its partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
 CONSUMER = -1
-BYTES_MAX = 16 << 20  # of any answer: the loop stands still while it is made
+BYTES_MAX = 16 << 20  # of any answer: while the answer is made, the loop does nothing else
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -32,7 +33,7 @@ class Wanted(NamedTuple):
     asked: Any
     partition: Partition | None
     error: ErrorCode
-    preferred: int  # the replica that the consumer should ask instead; -1: this one
+    preferred: int  # the replica that the consumer should ask instead; -1: no other
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -104,14 +105,14 @@ def find(broker: Broker, call: Call, replica: int) -> list[Wanted]:
                 preferred = nearer(call, partition)
             held = partition if isinstance(partition, Partition) else None
             if held is not None and held.key in seen:
-                held, error = None, ErrorCode.invalid_request  # the request names it twice
+                held, error = None, ErrorCode.invalid_request  # the request names the partition twice
             seen.add(held.key if held else "")
             found.append(Wanted(number, topic, asked, held, error, preferred))
     return found
 
 
 def follow(broker: Broker, call: Call, replica: int, partition: Partition, asked: Any) -> ErrorCode:
-    """Note that a follower has the log up to the offset that it asks for. Only followers of this cluster may do so."""
+    """Note that a follower has the log up to the offset that it asks for. Refuses followers of other clusters."""
     if call.client_id != broker.settings.secret or replica not in partition.replicas[1:]:
         return ErrorCode.cluster_authorization_failed
     if asked.fetch_offset > partition.end_offset:
@@ -122,7 +123,7 @@ def follow(broker: Broker, call: Call, replica: int, partition: Partition, asked
 
 
 async def enough(broker: Broker, call: Call, replica: int, wanted: list[Wanted]) -> bool:
-    """Wait until there is enough; False: the timer daemon is lost."""
+    """Wait until enough bytes can be read. Returns False if the timer daemon is lost."""
     held = {one.partition.key: one.partition for one in wanted if one.partition}
     asked = {
         one.partition.key: Asked(one.asked.fetch_offset, one.asked.partition_max_bytes)
@@ -147,7 +148,7 @@ async def enough(broker: Broker, call: Call, replica: int, wanted: list[Wanted])
 
 
 def read(call: Call, replica: int, one: Wanted, left: int, *, is_first: bool, lost: bool) -> tuple[Any, int]:
-    """The answer for one partition, and its size in bytes. `left` bytes are left in the whole answer."""
+    """The answer for one partition, and its size in bytes. The whole answer has room for `left` more bytes."""
     partition, error, records = one.partition, one.error, b""
     offset = one.asked.fetch_offset
     if partition is not None and partition.is_deleted:
@@ -157,12 +158,12 @@ def read(call: Call, replica: int, one: Wanted, left: int, *, is_first: bool, lo
         there = partition.available(offset) if replica == CONSUMER else partition.available_to(replica, offset)
         error = ErrorCode(there.error)
         if error == ErrorCode.offset_out_of_range and not partition.is_leader and offset > partition.end_offset:
-            error = ErrorCode.offset_not_available  # perhaps the leader has it already
+            error = ErrorCode.offset_not_available  # perhaps the leader has this offset already
         if not error and one.preferred < 0:
             most = min(left, one.asked.partition_max_bytes)
             records = partition.log.read(offset, there.end_offset, most, at_least_one=is_first)
         if not error and not records and lost:
-            error = ErrorCode.not_leader_or_follower  # the one code after which every client asks again, with a pause
+            error = ErrorCode.not_leader_or_follower  # after this code alone every client asks again, with a pause
         if replica != CONSUMER:
             partition.tell(replica)
     data = call.api.make(
@@ -180,7 +181,7 @@ def read(call: Call, replica: int, one: Wanted, left: int, *, is_first: bool, lo
 
 
 def nearer(call: Call, partition: Partition) -> int:
-    """The replica in the consumer's rack, if the leader is in another one; else -1. A broker's rack is its id."""
+    """The replica in the consumer's rack, if the leader is in another rack; else -1. A broker's rack is its id."""
     rack = getattr(call.body, "rack_id", "")
     if not rack.isdecimal() or not partition.is_leader or not call.api.has("PartitionData", "preferred_read_replica"):
         return -1

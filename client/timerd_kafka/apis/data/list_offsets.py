@@ -1,4 +1,4 @@
-"""ListOffsets: the beginning and the end of a partition, and its first record of a time or later."""
+"""ListOffsets: the beginning and the end of a partition, and its first record at or after a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timerd_kafka.replicas.partition import Partition
 from timerd_kafka.wire.codec import milliseconds
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-EARLIEST_LOCAL = -4  # all is local here
+EARLIEST_LOCAL = -4  # as EARLIEST: here all records are local
 NOTHING = -1
 
 
@@ -26,7 +26,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     def one(name: str, asked: Any) -> Any:
         partition = broker.led(broker.topic(name), asked.partition_index)
         if (name, asked.partition_index) in seen:
-            partition = ErrorCode.invalid_request  # the request names it twice
+            partition = ErrorCode.invalid_request  # the request names the partition twice
         seen.add((name, asked.partition_index))
         error, timestamp, offset = ErrorCode.none, NOTHING, NOTHING
         if isinstance(partition, Partition):
@@ -60,10 +60,10 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 def look(partition: Partition, timestamp: int, work: Work) -> tuple[int, int]:
-    """The timestamp (ms) and the offset of a record; (-1, -1): there is none.
+    """The timestamp (ms) and the offset of a record; (-1, -1) if there is none.
 
-    If a batch cannot be read, or no work is left for it, the answer is its first offset. If headers are honest, one
-    batch is read. A header may state a later time than its records have: then the next batch is read, too.
+    If a batch cannot be read, or no work is left for it, the answer is the batch's first offset. One batch is read if
+    the headers are true. If a header states a later time than its batch has, the next batch is read, too.
     """
     if timestamp == LATEST:
         return NOTHING, partition.high_watermark

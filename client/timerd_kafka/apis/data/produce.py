@@ -27,7 +27,7 @@ log = logging.getLogger("timerd_kafka.broker")
 
 
 class Refused(Exception):
-    """The batch for one partition was refused: it is not appended."""
+    """The batch for one partition was refused, and is not appended."""
 
     def __init__(self, code: ErrorCode, why: str | None = None) -> None:
         super().__init__(why)
@@ -41,7 +41,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     starts: dict[str, int] = {}
     messages: dict[str, str | None] = {}
     partitions: dict[str, Partition] = {}
-    keys: dict[tuple[int, int], str] = {}  # by the number of the topic: it may be deleted while the request waits
+    keys: dict[tuple[int, int], str] = {}  # by the topic's number in the request: the topic may be deleted meanwhile
     size, twice = 0, named_twice(broker, body)
     for number, topic in enumerate(body.topic_data):
         for data in topic.partition_data:
@@ -59,7 +59,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     for partition in partitions.values():
         broker.appended(partition)
     parts = await replicated(broker, call, appended, partitions)
-    throttle = broker.throttle(broker.produced, call, size)  # it counts from now on, as the answer goes out now
+    throttle = broker.throttle(broker.produced, call, size)  # counts from now on, because the answer goes out now
     if body.acks == 0:
         if any(part.error for part in parts.values()):
             call.connection.refuse("a produce request with acks=0 has failed, and gets no answer with the error")
@@ -95,7 +95,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 def named_twice(broker: Broker, body: Any) -> set[str]:
-    """The keys of partitions that the request names more than once: one answer cannot be for both."""
+    """The keys of partitions that the request names more than once, for which one answer would be ambiguous."""
     counted = Counter(key_in(broker, topic, data.index) for topic in body.topic_data for data in topic.partition_data)
     return {key for key, count in counted.items() if count > 1}
 
@@ -154,7 +154,7 @@ def find(broker: Broker, call: Call, topic: Any, index: int) -> Partition:
 
 
 def append(partition: Partition, data: bytes) -> tuple[int, int]:
-    """Append. Returns the first offset, and the offset behind the last. A batch that is sent again is not appended."""
+    """Append a batch, unless it was appended before. Returns its first offset, and the offset behind its last."""
     try:
         batch = read_produced(data)
         most = int(partition.topic.configs.get(MESSAGE_MAX, SETTABLE[MESSAGE_MAX]))

@@ -14,7 +14,7 @@ GROUP, TRANSACTION = 0, 1
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """The address of the coordinator, of each key."""
+    """The address of each key's coordinator."""
     kind = getattr(call.body, "key_type", GROUP)
     if not call.api.has("Coordinator"):
         found = _find(broker, kind, call.body.key)

@@ -1,4 +1,4 @@
-"""JoinGroup: a client becomes a member of a group's next generation. It waits for a DelayedJoin."""
+"""JoinGroup: a client becomes a member of a group's next generation. The request waits for a DelayedJoin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.groups.messages import GroupProtocol, JoinRequest
 from timerd_kafka.wire.codec import milliseconds
 
-NEEDS_KNOWN_ID = 4  # from this version on a client without an id is given one, and joins again (KIP-394)
+NEEDS_KNOWN_ID = 4  # from this version on a client without an id gets one, and joins again (KIP-394)
 NULLABLE = 7  # from this version on an answer may have no protocol
 SKIPS_ASSIGNMENT = 9  # KIP-814
 

@@ -1,4 +1,4 @@
-"""LeaveGroup: members leave, or an administrator removes static ones."""
+"""LeaveGroup: members leave, or an administrator removes static members."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from timerd_kafka.wire.codec import milliseconds
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """An error code of each partition."""
+    """An error code for each partition."""
     body, coordinator = call.body, broker.coordinator
     instance = getattr(body, "group_instance_id", None)
     who = Identity(body.group_id, body.member_id, instance, body.generation_id_or_member_epoch)

@@ -13,11 +13,11 @@ from timerd_kafka.groups.offsets import Committed, Place
 from timerd_kafka.wire.codec import Api, milliseconds
 
 NONE = Committed(-1)
-ALL_FROM = 2  # from this version on a request without topics means all
+ALL_FROM = 2  # from this version on a request without topics means all topics
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """The offsets that were asked for: of one group, or of several."""
+    """The offsets of one group or of several, as the request asks."""
     api, body = call.api, call.body
     if not api.has("OffsetFetchResponseGroup"):
         error, topics = _offsets(broker, api, body.group_id, body.topics)
@@ -34,7 +34,7 @@ def _offsets(broker: Broker, api: Api, group: str, asked: Iterable[Any] | None) 
     coordinator = broker.coordinator
     refusal = coordinator.refusal(group, may_be_empty=True)
     if refusal is not ErrorCode.none:
-        # The first version has no other place for it than the partitions.
+        # The oldest versions have no field for the error except in partitions.
         parts = [] if api.version >= ALL_FROM else asked or []
         return refusal, tuple(
             _made_topic(api, one.name, None, [(index, NONE, refusal) for index in one.partition_indexes])
@@ -67,7 +67,7 @@ def _all(broker: Broker, api: Api, group: str) -> tuple[Any, ...]:
 
 
 def _made_topic(api: Api, name: str | None, topic_id: Any, found: list[tuple[int, Committed, ErrorCode]]) -> Any:
-    plural = "s" if api.has("OffsetFetchResponseGroup") else ""  # the names of the parts, in newer versions
+    plural = "s" if api.has("OffsetFetchResponseGroup") else ""  # newer versions name these structures in the plural
     partitions = tuple(
         api.make(
             f"OffsetFetchResponsePartition{plural}",

@@ -1,4 +1,4 @@
-"""SyncGroup: a member takes its assignment. It waits for the leader, and a DelayedSync bounds the wait."""
+"""SyncGroup: a member gets its assignment. The request waits for the leader, and a DelayedSync bounds the wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.groups.messages import Identity, SyncAnswer, SyncRequest
 from timerd_kafka.wire.codec import milliseconds
 
-STATES_PROTOCOL = 5  # from this version on a request says which protocol it is about (KIP-559)
+STATES_PROTOCOL = 5  # from this version on a request names its protocol (KIP-559)
 
 
 async def answer(broker: Broker, call: Call) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# The configurations that a topic may have, and their defaults. Only max.message.bytes has an effect. Times and sizes of
-# retention and of segments may have any value: records are kept for longer than that. All in-sync replicas have a
-# record before it is acknowledged, so any min.insync.replicas is met.
+# The configurations that a topic may have, and their defaults. Only max.message.bytes has an effect. Retention times,
+# retention sizes and segment sizes may have any value: no record is removed because of them. All in-sync replicas have
+# a record before it is acknowledged, so any min.insync.replicas is met.
 SETTABLE = {
     "cleanup.policy": "delete",
     "compression.type": "producer",

@@ -18,7 +18,7 @@ from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
-DEFAULT = -1  # as a number of partitions or replicas: the broker's own
+DEFAULT = -1  # as a number of partitions or replicas: the broker's default
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -82,7 +82,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 def wrong(
     broker: Broker, topic: Any, partitions: int, replicas: int, configs: Mapping[str, str], left: int
 ) -> tuple[ErrorCode, str] | None:
-    """Why a topic cannot be created; None: it can."""
+    """Why a topic cannot be created; None if it can."""
     workers = broker.settings.workers
     if not is_legal(topic.name):
         return ErrorCode.invalid_topic_exception, f"{topic.name!r}: 1 to 249 letters, digits, dots, _ and -"
@@ -100,7 +100,7 @@ def wrong(
 
 
 async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout: float) -> dict[str, Part]:
-    """Create topics, and wait until all brokers have read them. Returns the error of each."""
+    """Create topics, and wait until all brokers have read them. Returns an error for each topic."""
     if not wanted:
         return {}
     try:
@@ -117,8 +117,8 @@ class ReadByAll(DelayedTopics):
     """Complete when all brokers have read the topics.
 
     The awaited version may be newer than the topics of the request: another broker may have changed other topics since.
-    A broker that has read the former version then makes events for these other topics only. So each version that a
-    broker reads is an event, too.
+    If a broker has read the topics of the request earlier, it then fires events for the other topics only. So a broker
+    also fires an event for each version that it reads.
     """
 
     def watch_keys(self) -> Iterable[str]:

@@ -16,7 +16,7 @@ log = logging.getLogger("timerd_kafka.broker")
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """The answer of one request: by names, and since v6 also by ids."""
+    """The answer of one request, which has names; since v6 it may also have ids."""
     body, make = call.body, call.api.make
     broker.refresh()
     states = getattr(body, "topics", None)

@@ -1,4 +1,4 @@
-"""DescribeConfigs, as far as admin clients ask: the configurations of topics and brokers. No API changes them."""
+"""DescribeConfigs: the configurations of topics and brokers that admin clients ask for. No API changes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata: the brokers, and the leaders of the topics' partitions. A topic that is asked for may be created."""
+"""Metadata: the brokers, and the leaders of the topics' partitions. A topic that the request names may be created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timerd_kafka.wire.codec import milliseconds
 
 CREATE_S = 5.0  # the longest wait of a request for a topic that it creates
 NULL_NAMES = 12  # the version from which a topic of the answer may have no name
-CONTROLLER = 0  # any broker may change the topics; clients want to know one
+CONTROLLER = 0  # any broker may change the topics; clients expect one name
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -59,7 +59,7 @@ async def create_missing(broker: Broker, names: list[str]) -> dict[str | None, E
     if not missing:
         return {}
     parts = await create_and_wait(broker, missing, CREATE_S)
-    # All brokers will have read the topic soon: the client asks again.
+    # After leader_not_available a client asks again: all brokers will have read the topic soon.
     return {
         name: ErrorCode.leader_not_available if part.error == ErrorCode.request_timed_out else ErrorCode(part.error)
         for name, part in parts.items()
@@ -90,7 +90,7 @@ def one(
 
 
 def partition_of(broker: Broker, call: Call, topic: Topic, index: int) -> Any:
-    """The answer for one partition. There is no election: its leader is the same whether or not it runs."""
+    """The answer for one partition. There is no election: the leader is the same whether or not it runs."""
     replicas = broker.store.replicas(topic, index)
     return call.api.make(
         "MetadataResponsePartition",

@@ -1,4 +1,4 @@
-"""Sends damaged frames over many connections at once, and notes the end of each."""
+"""Sends damaged frames over many connections at once, and notes what came of each frame."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 from clients.damaged_frames import Frames
 
 CONNECTIONS = 48
-SILENT_S = 0.25  # a request may wait, and a frame that was cut waits for its rest: then the connection is closed here
-FRAMES_OF_ONE = 40  # of a connection that the broker does not close
+SILENT_S = 0.25  # a waiting request, or a frame that was cut, gets no answer: after this time we close its connection
+FRAMES_OF_ONE = 40  # frames on one connection, if the broker does not close it before
 
 
 class Line:
@@ -41,7 +41,7 @@ class Line:
 
 
 class Attack:
-    """All connections."""
+    """Sends the damaged frames, on all connections."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.frames = Frames(random.Random(plan["seed"]), plan["topic"], plan["partitions"], plan["group"])
@@ -53,7 +53,7 @@ class Attack:
         self._lines = [Line(places[number % len(places)]) for number in range(CONNECTIONS)]
 
     def run(self, stop: threading.Event, say: Callable[..., None]) -> None:
-        """Send them all."""
+        """Send all frames."""
         told = time.monotonic()
         for line in self._lines:
             self._send(line)
@@ -77,7 +77,7 @@ class Attack:
             self._drop(line)
 
     def _send(self, line: Line) -> None:
-        """The next frame, on this connection or a new one."""
+        """Send the next frame, on this connection or on a new connection."""
         while self.sent < self.count:
             if line.socket is None:
                 line.socket = socket.socket()
@@ -99,7 +99,7 @@ class Attack:
         self._drop(line)
 
     def _flush(self, line: Line) -> bool:
-        """Send what is left; whether the connection is there still."""
+        """Send the rest of the frame. Returns whether the connection is still there."""
         assert line.socket is not None
         try:
             line.left = line.left[line.socket.send(line.left) :] if line.left else b""
@@ -145,7 +145,7 @@ class Attack:
 
 
 def play(plan: dict[str, Any], stop: threading.Event, say: Callable[..., None]) -> dict[str, Any]:
-    """The role of a process."""
+    """Play the role "attack" of a process."""
     attack = Attack(plan)
     say(ready=True)
     begun = time.monotonic()

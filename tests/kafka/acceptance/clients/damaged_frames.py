@@ -30,7 +30,7 @@ CREATE_TOPICS, DELETE_TOPICS = 19, 20
 
 
 class Frames:
-    """Valid frames, and damaged ones without end."""
+    """Valid frames, and any number of damaged frames."""
 
     def __init__(self, rng: random.Random, topic: str, partitions: int, group: str) -> None:
         self._rng, self._topic, self._partitions, self._group = rng, topic, partitions, group
@@ -51,7 +51,7 @@ class Frames:
         ]
 
     def damaged(self) -> tuple[str, bytes]:
-        """How a frame was damaged, and the frame with its size."""
+        """The way in which a frame was damaged, and the frame with its size."""
         way = self._rng.choice(self._ways)
         return way.__name__[1:], way(bytearray(self._rng.choice(self.valid)))
 
@@ -85,12 +85,12 @@ class Frames:
                 if field == "transactional_id":
                     return rng.choice((None, None, "tx"))
                 if key == DELETE_TOPICS:
-                    return "a topic that is not there"  # the others are used all along
+                    return "a topic that is not there"  # the other topics are used all along
                 return rng.choice((self._topic, self._topic, self._group, "consumer", "range", "é" * 5, "x" * 100))
             case "bytes" | "records":
                 return batch([rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 4))])
             case "bool":
-                return key == CREATE_TOPICS or rng.random() < 0.5  # topics are looked at, not made
+                return key == CREATE_TOPICS or rng.random() < 0.5  # a request to create topics only validates them
             case "uuid":
                 return uuid.UUID(int=rng.getrandbits(128) | 1)
             case "int8":
@@ -105,7 +105,7 @@ class Frames:
     # damaged ----------------------------------------------------------------------------------------------------------
 
     def _at(self, frame: bytearray) -> int:
-        """Mostly behind the key and the version, which would else be unknown."""
+        """A random place in the frame. It is mostly behind the key and the version, which damage would make unknown."""
         return self._rng.randrange(8 if self._rng.random() < 0.95 else 0, len(frame))
 
     def _bits(self, frame: bytearray) -> bytes:
@@ -129,25 +129,25 @@ class Frames:
         return self._sized(frame)
 
     def _cut(self, frame: bytearray) -> bytes:
-        """A part of the body is missing, and the size is right."""
+        """Cut the frame, and state its new size."""
         return self._sized(frame[: self._rng.randrange(4, len(frame))])
 
     def _cut_short(self, frame: bytearray) -> bytes:
-        """The rest never comes."""
+        """Send only the beginning of a frame, so that the broker waits for the rest in vain."""
         return bytes(frame[: self._rng.randrange(1, len(frame))]) if self._rng.random() < 0.02 else self._cut(frame)
 
     def _longer(self, frame: bytearray) -> bytes:
         return self._sized(frame + self._rng.randbytes(self._rng.randrange(1, 200)))
 
     def _size(self, frame: bytearray) -> bytes:
-        """A size that is none, or one of a frame that is never sent."""
+        """State a size that is not valid, or the size of a frame that is never sent whole."""
         size = self._rng.choice(SIZES)
         if 0 < size <= 100 << 20 and self._rng.random() > 0.02:
             size = -size
         return struct.pack(">i", size) + bytes(frame[4:])
 
     def _crc(self, frame: bytearray) -> bytes:
-        """Damage at the end, where records are: a bad check sum."""
+        """Damage the end, where the records are, so that their check sum is wrong."""
         for _ in range(2):
             frame[self._rng.randrange(max(8, len(frame) - 60), len(frame))] ^= 0x55
         return self._sized(frame)

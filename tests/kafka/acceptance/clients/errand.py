@@ -1,7 +1,7 @@
-"""The work of a process for the check that has started it: a role with a plan.
+"""The work of a process for the check that has started it: it plays a role by a plan.
 
-The process writes lines of JSON to its output, and takes lines on its input: "stop" has it end as a client should. Its
-results are in the file plan["result"] when it ends.
+The process writes lines of JSON to its output, and reads lines from its input. After the line "stop" it ends as a
+client should. When it has ended, the file plan["result"] has its results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ stop = threading.Event()
 
 
 def say(**what: Any) -> None:
-    """Tell the check."""
+    """Send a line of JSON to the check."""
     print(json.dumps({"at": time.monotonic(), **what}), flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Forks the processes of clients: python -m clients.nursery FD. Loading clients takes longer than most of their work.
+"""Forks the processes of clients: python -m clients.nursery FD. So the clients' slow imports run only once.
 
-Each message at the socket FD is a plan as JSON, with the files that are to be the process's input, output and errors.
-The answer is a pidfd. The nursery ends when its socket is closed, and the processes with it.
+Each message at the socket FD is a plan as JSON, with the files for the process's input, output and errors. The answer
+is a pidfd. When its socket is closed, the nursery ends, and ends the processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def serve(asked: socket.socket) -> None:
         children.add(child)
         for file in files:
             os.close(file)
-        handle = os.pidfd_open(child)  # it is not reaped yet, so this is its own
+        handle = os.pidfd_open(child)  # the child is not reaped yet, so its pid is no other process's
         socket.send_fds(asked, [b"%d" % child], [handle])
         os.close(handle)
     for child in children:

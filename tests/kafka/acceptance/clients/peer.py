@@ -1,10 +1,10 @@
 """The roles of the process of one client.
 
-produce   `count` records, or until "stop"; `rate` a second, or as fast as its window of `in_flight` lets it
-consume   `expect` records, and what comes in the moment after; or until "stop"
-member    reads as a member of a group, and says which partitions it has whenever that changes
-          (it and consume say how many records they have read, each counted once)
-commit    commits plan["offsets"];  committed  says what was committed
+produce   sends `count` records, or sends until "stop"; `rate` a second, or as fast as its window of `in_flight` allows
+consume   reads `expect` records, and whatever comes just after them; or reads until "stop"
+member    reads as a member of a group, and prints its partitions whenever they change
+          (member and consume print how many records they have read, each counted once)
+commit    commits plan["offsets"];  committed  prints the committed offsets
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZE = 100  # bytes of a record's value
 
 
 async def produce(plan: dict[str, Any]) -> dict[str, Any]:
-    """Send numbered records to the partitions in turn. Those of a partition are in order."""
+    """Send numbered records to the partitions in turn. The records of a partition are in order."""
     producer = peers.PRODUCERS[plan["client"]](plan)
     await producer.start()
     say(ready=True)
@@ -63,7 +63,7 @@ async def produce(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 async def consume(plan: dict[str, Any]) -> dict[str, Any]:
-    """Read until there are `expect` records and no more come, or until "stop"."""
+    """Read until there are `expect` records and no further record comes, or until "stop"."""
     assigned: list[int] = []
 
     def look() -> None:
@@ -106,7 +106,7 @@ async def commit(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 async def committed(plan: dict[str, Any]) -> dict[str, Any]:
-    """The committed offsets."""
+    """Read the committed offsets."""
     consumer = peers.CONSUMERS[plan["client"]](plan)
     await consumer.start()
     found = await consumer.committed(plan["partitions"])
@@ -115,7 +115,7 @@ async def committed(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_loop(role: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]) -> Role:
-    """A role that is a coroutine function."""
+    """Make a role of a coroutine function."""
     return lambda plan: asyncio.run(role(plan))
 
 

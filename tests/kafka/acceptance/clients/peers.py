@@ -1,7 +1,8 @@
-"""Three clients of Kafka behind one interface: kafka-python, aiokafka and confluent-kafka, each as it is installed.
+"""Three unmodified clients of Kafka behind one interface: kafka-python, aiokafka and confluent-kafka.
 
-A process has one of them, so a call that stops its loop disturbs nobody. Settings that are not given here are each
-client's own: kafka-python's producer is idempotent by default, the others are set to be.
+A process has one client, so a call that blocks the process's loop disturbs no other client. Settings that are not given
+here have the client's defaults. kafka-python's producer is idempotent by default; here the others are set to be
+idempotent.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 CLIENTS = ("kafka-python", "aiokafka", "confluent-kafka")
 SHORT_NAMES = {"kafka-python": "kp", "aiokafka": "ak", "confluent-kafka": "ck"}
 
-Done = Callable[[int, str], None]  # the offset, and what is wrong
+Done = Callable[[int, str], None]  # the offset, and the error or ""
 Row = tuple[int, int, bytes]  # partition, offset, value
 
 
@@ -33,24 +34,24 @@ class Producer(ABC):
 
     @abstractmethod
     async def send(self, partition: int, value: bytes, done: Done) -> None:
-        """Send a record; `done` is called once, in any thread."""
+        """Send a record. `done` is called once, in any thread."""
 
     @abstractmethod
     async def breathe(self) -> None:
-        """Let requests that are under way go on."""
+        """Give the requests in flight time to go on."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End, when all is answered."""
+        """Close, when all records are answered."""
 
 
 class Consumer(ABC):
-    """Reads records: all partitions of a topic, or as a member of a group."""
+    """Reads records: of all partitions of a topic, or as a member of a group."""
 
     POLL_S = 0.1  # a poll waits this long
 
     def __init__(self, plan: dict[str, Any], changed: Callable[[], object] = lambda: None) -> None:
-        """`changed` may be called in a poll, when assigned() is another."""
+        """`changed` may be called in a poll, when the result of assigned() has changed."""
         self.plan, self.changed = plan, changed
 
     @abstractmethod
@@ -59,15 +60,15 @@ class Consumer(ABC):
 
     @abstractmethod
     async def poll(self, seconds: float) -> list[Row]:
-        """The records that have come."""
+        """Wait for records, and return those that have come."""
 
     @abstractmethod
     def assigned(self) -> list[int]:
-        """The partitions that it has."""
+        """The partitions that this consumer has."""
 
     @abstractmethod
     async def commit(self, offsets: dict[int, int]) -> None:
-        """Commit these, and wait for the answer."""
+        """Commit these offsets, and wait for the answer."""
 
     @abstractmethod
     async def committed(self, partitions: int) -> dict[int, int]:
@@ -75,7 +76,7 @@ class Consumer(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave."""
+        """Close. A member leaves its group."""
 
 
 # kafka-python ---------------------------------------------------------------------------------------------------------
@@ -113,8 +114,8 @@ class KafkaPythonProducer(Producer):
 
 
 class KafkaPythonConsumer(Consumer):
-    # Of short polls it needs many until it has joined, and 3.0.12 loses the answer to its SyncGroup which comes just
-    # when a poll ends: then it has no work, and heartbeats on.
+    # With short polls this client needs many until it has joined. And 3.0.12 loses the answer to its SyncGroup if the
+    # answer comes just when a poll ends: then the member has no partitions, but sends heartbeats.
     POLL_S = 1.0
 
     async def start(self) -> None:
@@ -282,7 +283,7 @@ class ConfluentConsumer(Consumer):
             {
                 "bootstrap.servers": plan["bootstrap"],
                 "client.id": plan["name"],
-                "group.id": plan.get("group") or f"alone-{plan['name']}",  # it takes none without
+                "group.id": plan.get("group") or f"alone-{plan['name']}",  # it makes no consumer without a group
                 "auto.offset.reset": "earliest",
                 **({} if plan.get("group") else {"enable.auto.commit": False}),
                 **session_of(plan, "session.timeout.ms", "heartbeat.interval.ms"),
@@ -322,13 +323,13 @@ class ConfluentConsumer(Consumer):
 
 
 def acks_of(plan: dict[str, Any], acks: str, idempotence: str) -> dict[str, Any]:
-    """The settings of a producer: idempotent, or with these acks."""
+    """The settings of a producer: idempotent, or with the plan's acks."""
     given = plan.get("acks", "all")
     return {idempotence: True} if given == "all" else {idempotence: False, acks: given}
 
 
 def session_of(plan: dict[str, Any], session: str, heartbeat: str) -> dict[str, Any]:
-    """The settings of a member: how long it may be silent, and how often it speaks."""
+    """The settings of a member: its session timeout, and the interval of its heartbeats."""
     if not plan.get("session_ms"):
         return {}
     return {session: plan["session_ms"], heartbeat: plan["heartbeat_ms"]}

@@ -1,8 +1,8 @@
 """The roles of a raw client, in a process of its own.
 
-bystander  produces and reads, again and again, until "stop": how long each took, and its answer
-requests   requests of many kinds with random timeouts to all workers, until "stop"
-attack     damaged frames, `count` of them
+bystander  produces and reads, again and again, until "stop"; notes how long each request took, and its answer
+requests   sends requests of many kinds with random timeouts to all workers, until "stop"
+attack     sends `count` damaged frames
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from timerd_kafka.wire.codec import Question
 
 HEARTBEAT = 12
 PATIENCE_S = 10.0
-Row = tuple[str, float, float, float, str]  # kind, when it was sent, its timeout, how long it took, the answer
+Row = tuple[str, float, float, float, str]  # kind, time of sending, timeout, how long it took, the answer
 
 
 def connect(address: str) -> RawKafka:
@@ -34,7 +34,7 @@ def connect(address: str) -> RawKafka:
 
 
 def bystander(plan: dict[str, Any]) -> dict[str, Any]:
-    """Requests that need no wait, and with plan["all"] also acks=all. A lost connection is made again."""
+    """Send requests that need no wait, and with plan["all"] also acks=all. A lost connection is made again."""
     rows: list[Row] = []
     raw: RawKafka | None = None
     say(ready=True)
@@ -57,7 +57,7 @@ def bystander(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def look(raw: RawKafka, kind: str, plan: dict[str, Any]) -> str:
-    """One request; the name of its error code."""
+    """Send one request. Returns the name of its error code."""
     topic, partition = plan["topic"], plan.get("partition", 0)
     match kind:
         case "acks=1" | "acks=all":
@@ -75,7 +75,7 @@ def look(raw: RawKafka, kind: str, plan: dict[str, Any]) -> str:
 
 
 def requests(plan: dict[str, Any]) -> dict[str, Any]:
-    """Several threads, each with a connection at a time."""
+    """Send requests from several threads, each of which has one connection at a time."""
     rows: list[Row] = []
     threads = [
         threading.Thread(target=request_again, args=(plan, random.Random(plan["seed"] + number), rows))
@@ -120,7 +120,7 @@ def request_again(plan: dict[str, Any], rng: random.Random, rows: list[Row]) -> 
 
 
 def some_request(raw: RawKafka, topic: str, partition: int, rng: random.Random) -> tuple[str, float, Question, bytes]:
-    """A request of a random kind; the seconds that it may wait."""
+    """A request of a random kind: its kind, the seconds that it may wait, the question and its frame."""
     timeout = round(rng.uniform(0.05, 3.0), 3)
     match rng.choice(("produce", "fetch", "metadata", "list_offsets", "heartbeat")):
         case "produce":

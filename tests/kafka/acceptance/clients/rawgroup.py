@@ -1,4 +1,4 @@
-"""A member of a group that does exactly what a check wants."""
+"""A member of a group that sends exactly the requests that a check tells it to send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def coordinator_address(raw: RawKafka, group: str) -> str:
 
 
 class RawMember:
-    """One member, with a connection to its coordinator."""
+    """One member of a group, with a connection to the group's coordinator."""
 
     def __init__(self, bootstrap: str, group: str, *, session: float, rebalance: float) -> None:
         with RawKafka(bootstrap) as raw:
@@ -38,7 +38,7 @@ class RawMember:
         self.raw.close()
 
     def join(self) -> list[str]:
-        """Join; the members of the generation, if this one leads it."""
+        """Join. Returns the members of the generation if this member leads it, and otherwise none."""
         while True:
             answer = self._join()
             if answer.error_code == ErrorCode.none:
@@ -65,7 +65,7 @@ class RawMember:
         )
 
     def sync(self) -> ErrorCode:
-        """Take the assignment; a leader gives itself all the work."""
+        """Ask for the assignment. A leader assigns all the work to itself."""
         module = Question(SYNC, 3).module
         given = (module.SyncGroupRequestAssignment(member_id=self.member, assignment=b"all"),)
         answer = self.raw.ask(
@@ -80,7 +80,7 @@ class RawMember:
         return ErrorCode(answer.error_code)
 
     def heartbeat(self) -> ErrorCode:
-        """Say that it lives."""
+        """Send a heartbeat."""
         answer = self.raw.ask(
             HEARTBEAT,
             3,
