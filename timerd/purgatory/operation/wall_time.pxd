@@ -32,5 +32,5 @@ cdef inline uint64_t deadline_by_wall(Arena *a, uint64_t wall_ns) noexcept nogil
 
 
 cdef inline bint differ(uint64_t one_ns, uint64_t other_ns, uint64_t by_ns) noexcept nogil:
-    """Whether two times differ by more than that."""
+    """Whether two times differ by more than `by_ns`."""
     return (one_ns - other_ns if one_ns > other_ns else other_ns - one_ns) > by_ns
