@@ -19,19 +19,19 @@ from .sources import CONFIG_VARIABLE, NEAR, read_file, settle, variable
 EXIT_STATUSES = """\
 exit status:
   0  ended by SIGTERM or SIGINT (the arena is kept), or idle (--ephemeral)
-  1  a bug of timerd: please report what it printed
+  1  a mistake of ours: please report what it printed
   2  a flag, variable or key is wrong; the message names it, its limits and
      the remedy
   3  a daemon of this instance is running
-  4  the machine does not give what timerd needs: shared memory, permissions,
+  4  the machine does not give what was asked: shared memory, permissions,
      a path for the sockets
-  5  the existing arena has another layout, size or tick, or is damaged;
+  5  the arena that is there is of another layout, size or tick, or damaged;
      `timerctl destroy` removes it, with its operations
 """
 
 
 class Invocation(NamedTuple):
-    """A command line that was read."""
+    """A command line, read."""
 
     settings: Settings
     show_config: bool
@@ -68,16 +68,16 @@ def parser() -> argparse.ArgumentParser:
 examples:
   timerd                     instance "default", 131,072 operations, 1 ms ticks
   timerd --instance jobs --capacity 1048576
-                             a second daemon, for a million operations
+                             another beside it, for a million operations
   timerd --show-config       each knob's value, and where it comes from
-  timerctl stats             show what it does, from another terminal
+  timerctl stats             look at it, from another terminal
 
 A knob's value is the flag's, else the variable's ({variable("ring_events")}=1024),
 else the file's (ring-events = 1024), else the default. Files are TOML, without
 tables. Durations are seconds, or have a unit (100us, 1ms, 15s, 1h); sizes are
 bytes, or have a unit (64KiB, 16MiB).
 
-The runtime directory is --runtime-dir, else the first writable one of
+The runtime directory is --runtime-dir, else the first that may be written of
 /run/timerd, $XDG_RUNTIME_DIR/timerd, and one under the temporary directory.
 Clients look there too, or in ${RUNTIME_DIR_VARIABLE} alone if that is set.
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from timerd_shm.declare.errors import ResourceLimitError
 
 BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host start at once
-SO_PASSRIGHTS = 83  # since Linux 6.16; Python's socket module does not name it yet
+SO_PASSRIGHTS = 83  # of Linux 6.16; Python's socket module does not name it yet
 
 
 def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) -> None:
     """Bind a socket to `path` for this user alone, or for the group too, and listen; raises ResourceLimitError.
 
-    A stale file of a killed daemon is replaced, so the caller must hold the instance's lock.
+    A stale file of a killed daemon is replaced; so the caller holds the instance's lock.
     """
     before = os.umask(0o177)  # only the umask sets the file's mode in bind(2)
     try:
