@@ -96,7 +96,7 @@ class Connection:
     # In ---------------------------------------------------------------------------------------------------------------
 
     def make_room(self) -> bool:
-        """Take memory for the large frame that comes in, if any. False: no memory is left, and the connection waits for it."""
+        """Take memory for the large frame that comes in, if any. False: no memory is left, so the connection waits."""
         if self.peer.large and not self._taken:
             if not self.share.has_room(self.peer.large):
                 self.is_held_back = True

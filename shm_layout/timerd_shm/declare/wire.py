@@ -57,16 +57,16 @@ class DownKind(IntEnum):
 class DownFlag(IntFlag):
     """Flags of a REPORT."""
 
-    ASKED = 1  # it answers ASK: the daemon has not sent outcomes and answers beyond it
+    ASKED = 1  # the REPORT answers ASK: the daemon has sent no outcomes and answers beyond it
 
 
 class PacketKind(IntEnum):
     """First byte of a packet of NAME.unix. With ZeroMQ a frame is a message, and there are no packets."""
 
     FRAME = 1  # then: a frame
-    SUBSCRIBE = 2  # up alone. Then: the session. Outcomes are to come over this connection, whose end is the client's
-    PART = 3  # of a frame that is too large for a packet, the first. Then: u32 size of the frame, its first bytes
-    MORE = 4  # then: the next bytes of that frame. Any other packet before its end drops what came of it
+    SUBSCRIBE = 2  # up only. Then: the session. Outcomes come over this connection from now on; its end is the client's
+    PART = 3  # the first part of a frame that is too large for a packet. Then: u32 size of the frame, its first bytes
+    MORE = 4  # then: the next bytes of that frame. Any other packet before the frame's end drops its parts
 
 
 class CommandKind(IntEnum):
@@ -100,15 +100,15 @@ class RegisterFlag(IntFlag):
     MARK_BY_SEQUENCE = 16  # the mark is another client's or the daemon's: own events count by sequence as well
     MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
     NO_MARK = 64  # only events after the registration was applied count
-    ORPHANS_GIVEN = 128  # `orphans` is this operation's own; else its client's
+    ORPHANS_GIVEN = 128  # the policy is `orphans`; otherwise it is the client's
     FOR_GROUP = 256  # it belongs to the sender's group from the start: its outcome is delivered to a member
     REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
     CALL = 1024  # with FOR_GROUP: delivered only to a member that handles the name, its first key
     FOLLOWS = 4096  # with NO_MARK: it acknowledges the call of op id `mark_sequence`; refused if that call is done
-    ALONE = 8192  # with CALL: to a member that holds no other call, because this call has ended processes
-    OF_LETTER = 32768  # with FOLLOWS: the op id is that of a dead letter, which is gone then
-    SCHEDULED = 16384  # with CALL: a point of a schedule; where no member handles it, it is kept for that of schedules
-    REPLACE_CHANGED = 2048  # if the id is a pending operation's: replace it, unless its payload begins like this one's
+    ALONE = 8192  # with CALL: only for a member that holds no other call, because this call has ended processes
+    OF_LETTER = 32768  # with FOLLOWS: the op id is that of a dead letter, which is freed
+    SCHEDULED = 16384  # with CALL: a point of a schedule, kept for --schedule-retention while no member handles it
+    REPLACE_CHANGED = 2048  # if the id's operation is pending: replace it, unless its payload begins like the new one
 
 
 class CommandFlag(IntFlag):
@@ -117,9 +117,9 @@ class CommandFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 8
     HAS_ID = 16
-    REQUEUE = 32  # CANCEL: its owner gave up on it; the limited event that completed it goes on to the next watcher
+    REQUEUE = 32  # CANCEL: the owner has given it up; the limited event that completed it goes to the next watcher
     FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, counts as cancelled from now on
-    OF_LETTER = 128  # GROUP_ACK: the op id is that of a dead letter, which is gone then
+    OF_LETTER = 128  # GROUP_ACK: the op id is that of a dead letter, which is freed
 
 
 class OutcomeFlag(IntFlag):
@@ -216,7 +216,7 @@ class OperationCommand(NamedTuple):
 
 
 class LookCommand(NamedTuple):
-    """LOOKED and COMPLETE of an own operation."""
+    """LOOKED and COMPLETE of the client's own operation."""
 
     kind: Annotated[int, U8, "CommandKind"]
     purgatory: Annotated[int, U8, "index"]
@@ -228,7 +228,7 @@ class LookCommand(NamedTuple):
 
 
 class CallCommand(NamedTuple):
-    """CALL_PHASE. Then, with CallPhase.FAILED: why, in UTF-8."""
+    """CALL_PHASE. Then, with CallPhase.FAILED: the reason, in UTF-8."""
 
     kind: Annotated[int, U8, "CommandKind.CALL_PHASE"]
     purgatory: Annotated[int, U8, "index"]
@@ -245,12 +245,12 @@ class ReportHeader(NamedTuple):
     topic: Annotated[int, U64, "the client's topic: slot and generation"]
     version: Annotated[int, U8, "PROTOCOL_VERSION"]
     kind: Annotated[int, U8, "DownKind"]
-    flags: Annotated[int, U16, "DownFlag; zero but in a REPORT"]
+    flags: Annotated[int, U16, "DownFlag; zero except in a REPORT"]
     outcomes: Annotated[int, U32, "OutcomeRecords that follow"]
     answers: Annotated[int, U32, "WireAnswers that follow them"]
     looks: Annotated[int, U32, "LookRecords that follow those"]
     incarnation: Annotated[int, U64, "arena incarnation"]
-    applied: Annotated[int, U64, "last command applied: those up to it need not be sent again"]
+    applied: Annotated[int, U64, "last command applied: commands up to it need not be sent again"]
     outcome_first: Annotated[int, U64, "this frame covers outcomes outcome_first..outcome_last; absent ones are void"]
     outcome_last: Annotated[int, U64, "less than outcome_first when it covers none"]
     outcome_newest: Annotated[int, U64, "newest outcome number of the client: if no frame brought it, one was lost"]
@@ -285,7 +285,7 @@ class OutcomeRecord(NamedTuple):
     state: Annotated[int, U8, "Outcome"]
     settled_key: Annotated[int, U8, "ordinal + 1; 0 = none"]
     flags: Annotated[int, U8, "OutcomeFlag"]
-    deliveries: Annotated[int, U8, "delivery count, for a group's"]
+    deliveries: Annotated[int, U8, "delivery count, of a group's outcome"]
 
 
 class WireAnswer(NamedTuple):
@@ -298,10 +298,10 @@ class WireAnswer(NamedTuple):
 
 
 class LookRecord(NamedTuple):
-    """The owner of an operation is to look: an event has come on one of its keys. Sent again until it has looked."""
+    """The owner of an operation is to look: an event has come on a key of it. Sent again until the owner has looked."""
 
     command: Annotated[int, U64, "command number of the operation's registration"]
-    sequence: Annotated[int, U64, "of the newest event; its LOOKED or COMPLETE names this"]
+    sequence: Annotated[int, U64, "of the newest event; the owner's LOOKED or COMPLETE names it"]
 
 
 WIRE_RECORDS: tuple[type, ...] = (

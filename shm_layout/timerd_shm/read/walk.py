@@ -76,7 +76,7 @@ def linked(
 
 
 def chain(first: int, next_of: Callable[[int], int], most: int, what: str) -> Iterator[int]:
-    """Indexes of the records in a chain of index + 1 that ends with 0; `next_of` gives the field that goes on."""
+    """Indexes of the records in a chain of index + 1 that ends with 0; `next_of` gives the next index + 1."""
     at = first
     for _ in range(most + 1):
         if at == 0:
