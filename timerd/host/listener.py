@@ -21,10 +21,10 @@ CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 class Listener:
     """Listens at `path` from the moment it is made. `add` gets the descriptor of each connection, and its share.
-    `send_buffer` is SO_SNDBUF of each; 0 = the system's default.
+    `send_buffer` is SO_SNDBUF of each; 0 = what the system gives.
 
-    The socket is made 0600. If there is a group, the socket is then given to the group and opened to it (0660). A stale
-    socket file of a killed daemon is replaced, so the caller must hold the instance's lock. Raises ResourceLimitError.
+    The socket is made 0600; with a group it is given to the group and opened to it afterwards (0660). A stale socket
+    file of a killed daemon is replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Listener:
                 self._add(accepted.detach(), share)
 
     def close(self) -> None:
-        """Close the socket and remove its file. The caller still holds the instance's lock."""
+        """Close the socket and remove its file; before the instance's lock is given up."""
         self._selector.forget(self._socket.fileno())
         self._socket.close()
         self._spare.close()
@@ -84,11 +84,11 @@ class Listener:
         self.has_newcomers = True
 
     def _turn_away(self) -> None:
-        """No file can be opened. Close the spare one, to end a connection that would wake the daemon for ever."""
+        """No file can be opened. The spare one makes room to end a connection, which would wake the daemon for ever."""
         self._spare.close()
         with suppress(OSError), self._socket.accept()[0] as accepted:
             self._shares.turn_away(_pid_of(accepted))
-        with suppress(OSError):  # another thread may have taken the descriptor; the next call tries again
+        with suppress(OSError):  # another thread may have taken the place; then there is a spare one the next time
             self._spare = _spare_file()
 
 
