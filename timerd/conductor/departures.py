@@ -68,7 +68,7 @@ class Departures:
         return len(ended)
 
     def count_silence(self, dry_ns: int, now_ns: int) -> None:
-        """Count silence up to the last turn that had read the sockets dry. Close the clients that it makes dead."""
+        """Count silence up to the last turn that had read the sockets dry. Close clients that were silent too long."""
         silent, lost, dead = self._sessions.count_silence(dry_ns, now_ns)
         for session in silent:
             kept = ", and keeps what it holds of its group: its process runs" if session.keeps else ""

@@ -20,7 +20,7 @@ The order of rows is the order in which the daemon applied commands and events. 
 segment's boot; its header and ANCHOR rows hold the wall clock's time as well.
 
 *The end.* A daemon that ends in order writes an END row. The arena's header says how many rows there are
-(`journal_rows`), also behind a daemon that was killed. So a last segment that is missing shows as well.
+(`journal_rows`), even after a daemon was killed. So a missing last segment is noticed.
 
 A new column is declared here, and written in timerd/purgatory/journal/rows.pxd. If the audit can compute its value,
 client/timerd_client/audit compares it. Everything else that shows columns takes them from here, except Spark's view of
@@ -72,14 +72,14 @@ class RowKind(IntEnum):
     OUTCOME = 6
     REGISTER = 7  # level EVENTS, as all that follow
     REGISTERED = 8  # the second half of a registration
-    KEY = 9  # one for each key, behind them
+    KEY = 9  # one for each key, behind the REGISTERED row
     EVENT = 10
     ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation; a call that is planned anew
-    CLIENT = 12  # a client's state has changed, or whether it listens
+    CLIENT = 12  # a client has another state, or begins or stops to listen
     WATERMARK = 13  # a watermark that existed when the journal began
     GROUP = 14  # what happens to an operation of a group
     TURN = 15  # a turn begins: its clock, before its first row
-    END = 16  # the daemon ended in order: no row follows but those of a later start
+    END = 16  # the daemon ended in order: only rows of a later start follow
 
 
 class GroupStep(IntEnum):
@@ -158,15 +158,15 @@ class SegmentRow(NamedTuple):
     kind: Annotated[int, U8, "RowKind"]
     level: Annotated[int, U8, JournalLevel, "JournalLevel", "computed: as in the file's header"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "computed: the first row is of a start; START if `start` is a new one; CONTINUES always, else a daemon without "
-        "a journal ran in between"]
+        "computed: START in the first row, and where `start` is a new one; CONTINUES in the others, unless a daemon "
+        "without a journal ran in between"]
     reserved: Annotated[int, U8, "zero"]
     reserved_word: Annotated[int, U32, "zero"]
     incarnation: Annotated[int, U64, "of the arena", "computed: as in the file's header"]
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC",
         "bounded by the rows before and behind it, and by the file's header"]
     newest: Annotated[int, U64, "newest event", "computed: the newest EVENT row"]
-    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; START where it is a new one",
+    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; with START it is a new one",
         "computed: higher with START, else the same; the END row has it, too"]
     kept_ns: Annotated[int, U64, "the retention: how long outcomes of a group without a member are kept",
         "by effect: it gives the deadlines of kept operations, and bounds when a group's outcome is dropped"]
@@ -200,11 +200,11 @@ class GapRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    rows: Annotated[int, U64, "rows dropped, without TURN rows and the texts that they would have named",
+    rows: Annotated[int, U64, "dropped rows, except TURN rows and texts that the dropped rows would have named",
         "computed: the END row has the sum. A GAP is a finding in any case, and ends the audit"]
-    from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start",
+    from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start",
         "bounded by the turns before and behind it"]
-    to_ns: Annotated[int, U64, "of the last of them", "bounded by the turns before and behind it"]
+    to_ns: Annotated[int, U64, "of the last of the dropped rows", "bounded by the turns before and behind it"]
     rest: Annotated[bytes, raw(32), "zero"]
 
 
@@ -221,7 +221,7 @@ class OutcomeRow(NamedTuple):
         "by effect: VALUE_DROPPED only if the event has a value, but what else the owner held depends on what it has "
         "acknowledged; the other flags are computed"]
     key: Annotated[int, U32, TextKind.KEY, "text: the key that settled it, else its first key",
-        "computed: the name of that key, else of the first one"]
+        "computed: the name of that key, else of the first key"]
     operation: Annotated[int, U64, "op id: generation << 32 | index; unique within the incarnation",
         "computed: a registration has it, once"]
     registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn",
@@ -233,10 +233,10 @@ class OutcomeRow(NamedTuple):
         "computed: the turn's clock. The wheel's lateness is not checked"]
     sequence: Annotated[int, U64,
         "of the event that settled it, else of the newest event that it could have been given",
-        "nearly computed: of the event, else the newest event that had reached it. If an event is in delivery that "
-        "came too late, both it and the one before are possible"]
+        "nearly computed: of the event, else of the newest event that had reached it. While an event that came too "
+        "late is in delivery, that event and the one before are both possible"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client, or its group while no member holds it; 0 = neither",
-        "computed: its client, or its group. A kept one: its dead client, or nobody"]
+        "computed: its client, or its group; of a kept operation, its dead client or nobody"]
     error: Annotated[int, U32, "code given to fail()", "computed: the code of the FAIL event, else 0"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "computed: as registered"]
     id: Annotated[int, U32, TextKind.ID, "text: its id; 0 = none", "computed: as registered"]
@@ -247,9 +247,9 @@ class RegisterRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     condition: Annotated[int, U8, Condition, "Condition",
-        "by effect, and by each other: from 1 to the number of keys for AT_LEAST, else 0"]
+        "by effect, and by `needed`: from 1 to the number of keys for AT_LEAST, else 0"]
     needed: Annotated[int, U8, "k of AT_LEAST; else 0",
-        "by effect, and by each other: from 1 to the number of keys for AT_LEAST, else 0"]
+        "by effect, and by `condition`: from 1 to the number of keys for AT_LEAST, else 0"]
     keys: Annotated[int, U8, "number of KEY rows", "computed: the number of KEY rows that follow"]
     command_flags: Annotated[int, U16, RegisterFlag, "RegisterFlag of the command",
         "by effect; HAS_ID, FOR_GROUP, ORPHANS_GIVEN and the flags of replacing are computed"]
@@ -281,7 +281,7 @@ class RegisteredRow(NamedTuple):
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
         "computed: a client that is live, and its name; or its group"]
     operation: Annotated[int, U64, "op id", "computed: as REGISTER"]
-    total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT what is missing of it",
+    total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT the missing part of it",
         "by effect; 0 except under TOTAL"]
     effective_ns: Annotated[int, U64, "its effective time: with a deadline up to this it expires",
         "computed: the turn's"]
@@ -324,14 +324,14 @@ class EventRow(NamedTuple):
     command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued",
         "bounded: it rises with each command of a client; computed for a requeued event: the operation"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client",
-        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
+        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0",
         "by effect; LIMITED only with a limit; computed for a requeued event"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "by effect; computed for a requeued event"]
     client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's",
-        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
+        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
     client: Annotated[int, U16, "slot of its client",
-        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
+        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
     reserved_half: Annotated[int, U16, "zero"]
     value_length: Annotated[int, U32, "bytes of its value",
         "free, up to the longest value; computed for a requeued event"]
@@ -345,14 +345,14 @@ class ActionRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     command_kind: Annotated[int, U8, CommandKind, "CommandKind; 0 = a call is planned anew",
-        "by effect, and by each other: HAS_ID with the kinds that name an id; kind 0, a call that is planned anew, "
-        "with nothing of a command"]
+        "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
+        "anew) with nothing of a command"]
     flags: Annotated[int, U8, CommandFlag, "CommandFlag of the command",
-        "by effect, and by each other: HAS_ID with the kinds that name an id; kind 0, a call that is planned anew, "
-        "with nothing of a command"]
+        "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
+        "anew) with nothing of a command"]
     orphans: Annotated[int, U8, Orphans, "Orphans, of SET_ORPHANS; else 0", "by effect, of SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it",
-        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
+        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
     operation: Annotated[int, U64, "op id",
         "computed: it is pending; with REQUEUE it may be settled; only a call of the wall clock is planned anew"]
     applied_ns: Annotated[int, U64, "when it was applied", "computed: the turn's clock"]
@@ -360,10 +360,10 @@ class ActionRow(NamedTuple):
         "by effect: the outcome has the last deadline; unchanged except by a reschedule or a new plan"]
     command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
     client: Annotated[int, U16, "slot of that client",
-        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
+        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
     reserved: Annotated[int, U16, "zero"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: that client",
-        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
+        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
@@ -379,15 +379,15 @@ class ClientRow(NamedTuple):
         "by effect: LISTENS; computed: a row without a new state changes it; GOODBYE if no tombstone follows; KEEPS "
         "only of a silent client, whose outcomes are not requeued"]
     client_generation: Annotated[int, U32, "generation of its slot",
-        "computed: a slot's generations count up, and each begins when the one before has left. A slot that no other "
-        "row has could be any other"]
+        "computed: a slot's generations count up, and each begins when the client before has left. If no other row has "
+        "the slot, it may be any slot"]
     at_ns: Annotated[int, U64, "when", "computed: the turn's clock"]
     incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half",
         "computed: the name begins with the incarnation, and stays"]
     incarnation_high: Annotated[int, U64, "high half", "computed: the name begins with the incarnation, and stays"]
     client: Annotated[int, U16, "its slot",
-        "nearly computed: a slot's generations count up, and each begins when the one before has left. A slot that no "
-        "other row has could be any other"]
+        "nearly computed: a slot's generations count up, and each begins when the client before has left. If no other "
+        "row has the slot, it may be any slot"]
     reserved_half: Annotated[int, U16, "zero"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: the client",
         "computed: the name begins with the incarnation, and stays"]
@@ -426,7 +426,7 @@ class GroupRow(NamedTuple):
     outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = it is delivered to no member",
         "computed: a member's outcomes are numbered one by one"]
     command: Annotated[int, U64, "command number, of ACKNOWLEDGED",
-        "bounded: it rises with each command of a client; 0 but for ACKNOWLEDGED"]
+        "bounded: it rises with each command of a client; 0 except in ACKNOWLEDGED"]
     client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died",
         "computed: the member that has it, and its name"]
     reserved_half: Annotated[int, U16, "zero"]
@@ -445,11 +445,11 @@ class TurnRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    now_ns: Annotated[int, U64, "the turn's clock: the time of all that is done in it",
+    now_ns: Annotated[int, U64, "the turn's clock: the time of everything that the turn does",
         "nearly computed: rows of settlements in the turn have it; without such rows, any time between the turns "
         "around"]
-    effective_ns: Annotated[int, U64, "the effective time of what it reads: `now_ns`, or a time before a gap",
-        "by effect: events and registrations have it. In a gap: the time of a turn before"]
+    effective_ns: Annotated[int, U64, "the effective time of what the turn reads: `now_ns`, or a time before a gap",
+        "by effect: events and registrations have it. In a gap: the time of an earlier turn"]
     newest: Annotated[int, U64, "newest event before its first row", "computed: the newest EVENT row"]
     rest: Annotated[bytes, raw(32), "zero"]
 

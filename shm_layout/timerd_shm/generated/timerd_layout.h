@@ -1403,7 +1403,7 @@ typedef struct SegmentRow {
     uint64_t incarnation; /* of the arena */
     uint64_t monotonic_ns; /* CLOCK_MONOTONIC */
     uint64_t newest; /* newest event */
-    uint64_t start; /* number of the daemon's start on this arena, from 1; START where it is a new one */
+    uint64_t start; /* number of the daemon's start on this arena, from 1; with START it is a new one */
     uint64_t kept_ns; /* the retention: how long outcomes of a group without a member are kept */
     uint8_t rest[16]; /* zero */
 } SegmentRow;
@@ -1454,9 +1454,9 @@ _Static_assert(offsetof(AnchorRow, rest) == 24, "AnchorRow.rest");
 typedef struct GapRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
-    uint64_t rows; /* rows dropped, without TURN rows and the texts that they would have named */
-    uint64_t from_ns; /* CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start */
-    uint64_t to_ns; /* of the last of them */
+    uint64_t rows; /* dropped rows, except TURN rows and texts that the dropped rows would have named */
+    uint64_t from_ns; /* CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start */
+    uint64_t to_ns; /* of the last of the dropped rows */
     uint8_t rest[32]; /* zero */
 } GapRow;
 _Static_assert(sizeof(GapRow) == 64, "GapRow");
@@ -1540,7 +1540,7 @@ typedef struct RegisteredRow {
     uint16_t client; /* slot of the client that registered it; under SNAPSHOT of its owner */
     uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint64_t operation; /* op id */
-    uint64_t total; /* amount to reach, under TOTAL; under SNAPSHOT what is missing of it */
+    uint64_t total; /* amount to reach, under TOTAL; under SNAPSHOT the missing part of it */
     uint64_t effective_ns; /* its effective time: with a deadline up to this it expires */
     uint64_t newest; /* newest event when it was applied */
     uint64_t progress; /* under SNAPSHOT: satisfied keys, one bit each; else 0 */
@@ -1748,8 +1748,8 @@ _Static_assert(offsetof(GroupRow, rest) == 56, "GroupRow.rest");
 typedef struct TurnRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
-    uint64_t now_ns; /* the turn's clock: the time of all that is done in it */
-    uint64_t effective_ns; /* the effective time of what it reads: `now_ns`, or a time before a gap */
+    uint64_t now_ns; /* the turn's clock: the time of everything that the turn does */
+    uint64_t effective_ns; /* the effective time of what the turn reads: `now_ns`, or a time before a gap */
     uint64_t newest; /* newest event before its first row */
     uint8_t rest[32]; /* zero */
 } TurnRow;

@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Blocks whose CRC holds. Rows before `first` in the first of them were yielded before; unused rows are PAD."""
+    """Blocks whose CRC holds. In the first block, rows before `first` were yielded before. Unused rows are PAD."""
 
     header: SegmentHeader
     first: Offset
@@ -345,7 +345,7 @@ class JournalReader:
                 header = segment.header
                 self.position = Offset(header.sequence, block * BLOCK_ROWS + rows)
                 return Chunk(header, Offset(header.sequence, record), rows - row, data)
-            # No new row here. If a later block is good, and this one has still no new row, this one is damaged.
+            # No new row here. If a later block is good, and this block still has no new row, this block is damaged.
             later = segment.next_good(block + 1, None if finished else CHUNK_BLOCKS)
             if later is None:
                 if finished and rows == 0 and segment.is_written(block):
