@@ -17,7 +17,7 @@ Owner = Callable[[int, int], None]  # (descriptor, events of epoll)
 
 
 class Selector:
-    """Knows a descriptor from register() until forget(), which comes before the descriptor is closed."""
+    """Knows a descriptor from register() until forget(). Forget a descriptor before you close it."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()

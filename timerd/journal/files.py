@@ -116,7 +116,7 @@ class JournalFiles:
         self._segment = header.journal_segment
         self.written = header.journal_written
         rows = header.journal_rows
-        oldest = rows  # of those that the buffer holds
+        oldest = rows  # the oldest row that the buffer holds
         if buffered:
             # A killed daemon may have begun rows behind the last one, and so overwritten the oldest rows.
             capacity = unpack(BufferHeader, buffer).rows
@@ -176,7 +176,7 @@ class JournalFiles:
             return
 
     def _look_for_removal(self) -> None:
-        """If the file was removed, its rows are lost: begin another. Make the directory again if that was removed."""
+        """If the present file was removed, begin another: its rows are lost. Make a removed directory again."""
         if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
             self._close()
             self.renew = True

@@ -27,7 +27,7 @@ class FrameServer(Protocol):
 
 
 class PacketConnection:
-    """Made for an accepted connection, of which it owns the descriptor."""
+    """A connection that was accepted. It owns its descriptor."""
 
     __slots__ = (
         "_joined",

@@ -3,9 +3,9 @@
     for sentence in check(reader): print(sentence)        # none: the arena is sound
 
 This code follows from the declarations alone (declare/), not from the core. It is slow and simple, with lists and
-dictionaries where the core has links and counts. The arena must be between two turns (a copy, a snapshot, a dead
-daemon's): in the middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold wherever the
-daemon was killed; derived fields are rebuilt by the next start.
+dictionaries where the core has links and counts. The arena must be between two turns (a copy, a snapshot, the arena of
+a dead daemon): in the middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold
+wherever the daemon was killed; derived fields are rebuilt by the next start.
 
 Cost: about 15 us an operation, its keys included; 2 ms on an arena of 64 operations.
 """
@@ -504,7 +504,7 @@ class Checker(Truth):
 
     def check_free_lists(self) -> None:
         """Check that every record that was ever used is either free or in use, and no record is both."""
-        first = self.reader.ops.count  # node that lies in NODES
+        first = self.reader.ops.count  # the first node that lies in NODES
         more_nodes = [node for number, node in self.nodes.items() if number >= first]
         in_use: dict[Region, tuple[Sequence[Any], Iterable[int]]] = {
             Region.OPS: (self.ops, self.live_ops),

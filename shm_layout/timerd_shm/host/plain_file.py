@@ -2,7 +2,7 @@
 
 descriptor = open_plain("/var/lib/timerd/journal/000000000017.segment")
 
-To open a FIFO waits for its writer, to open a file under a lease waits for 45 s. /dev/zero has no end, and a link leads
+Opening a FIFO waits for its writer; opening a file under a lease waits for 45 s. /dev/zero has no end, and a link leads
 anywhere. open_plain() gives no descriptor of such a file, and never waits.
 """
 

@@ -1,4 +1,4 @@
-"""The memory of Python's objects: the arena, the journal's buffer, a frame. The core takes it, and lets go of it.
+"""The core takes and releases the memory of Python's objects: the arena, the journal's buffer, a frame.
 
 An arena is attached in a fixed order. First the header is checked. Then the cut transaction is finished, because it may
 change words with which the region table is compared. Then the table is checked. Only then is any offset followed.
@@ -45,7 +45,7 @@ cdef inline void let_go(Taken *memory):
 
 
 cdef inline uint64_t attach_checked(Arena *a, view, uint64_t now_ns) except? 0xFFFFFFFFFFFFFFFF:
-    """Attach the taken memory, whose bytes are `view`. Returns the words of a cut transaction that were stored."""
+    """Attach the taken memory, whose bytes are `view`. Returns how many words of a cut transaction it stored."""
     from timerd.purgatory.start import header
     cdef Damage damage
     cdef uint64_t replayed

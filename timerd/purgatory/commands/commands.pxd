@@ -265,7 +265,7 @@ cdef inline void apply_done(
 cdef inline void apply_cancel_due(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, IdRecord *id, bint wants
 ) noexcept nogil:
-    """CANCEL_ID of a call that is due and that no member runs: it is freed, and its id counts as cancelled."""
+    """CANCEL_ID of a call that is due and that no member runs: the call is freed, and its id counts as cancelled."""
     cdef AnswerRecord *answer
     cdef uint64_t *word = IdRecord_word_outcome(id)
     td_put(&a.tx, word, IdRecord_with_outcome(word[0], OUTCOME_CANCELLED))
@@ -398,7 +398,7 @@ cdef inline void apply_operation(
 cdef inline void apply_looked(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
-    """LOOKED: the owner has evaluated its condition up to an event; the operation goes on. `op`: pending, or NULL."""
+    """LOOKED: the owner has evaluated the condition up to an event; the operation goes on. `op`: pending, or NULL."""
     cdef uint64_t looked
     cdef bint pending = op != NULL
     if op != NULL:

@@ -44,7 +44,7 @@ ctypedef struct FewKey:
 
 
 ctypedef struct Prefetched:
-    # A command that is prefetched. When it is applied, its hash and its tag need not be made again.
+    # A command that is prefetched. When it is applied, its hash and its tag need not be computed again.
     const uint8_t *at  # its position in the frame
     uint32_t length  # its bytes, all of them within the frame
     uint32_t kind  # CommandKind; 0 = nothing to do

@@ -23,7 +23,7 @@ from .watermarks cimport find_watermark
 cdef inline bint node_is(
     Arena *a, WatchNode *node, uint64_t hash, uint32_t purgatory, uint32_t kind, const uint8_t *name, uint32_t length
 ) noexcept nogil:
-    """Whether a node watches that key, in that way."""
+    """Whether a node watches that key, with that kind."""
     if node.hash != hash or node.kind != kind or node.purgatory != purgatory or node.name_length != length:
         return False
     if length <= KEY_INLINE:
@@ -152,7 +152,7 @@ cdef inline void leave_list(Arena *a, WatchNode *node, uint32_t number) noexcept
 
 
 cdef inline void free_nodes(Arena *a, OpRecord *op) noexcept nogil:
-    """Free the nodes of a settled (or refused) operation. They stand nowhere."""
+    """Free the nodes of a settled (or refused) operation. They are in no list or heap."""
     cdef WatchNode *node = first_node(op)
     cdef WatchNode *next
     drop_blob(a, node.name_blob)

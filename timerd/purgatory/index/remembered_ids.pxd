@@ -5,12 +5,11 @@ settled a few each. The next id makes room by forgetting the oldest id of the cl
 the most ids makes no other client forget one.
 
 A slot's remembered ids stand in a list, oldest first (ClientRecord.ids_next). The next client of the slot takes over
-the list.
-When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So a late
+the list. When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So a late
 registration is refused rather than accepted twice.
 
-The operation of a call settles when the call becomes due. Until the call is over, its id is not forgotten because of its
-age, however long the call waits or runs. When ids are short, it is one of the last to go.
+The operation of a call settles when the call becomes due. Until the call is over, its id is not forgotten because of
+its age, however long the call waits or runs. When ids are short, the id of such a call is one of the last to go.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -58,7 +57,7 @@ cdef inline void remember_id(Arena *a, IdRecord *record) noexcept nogil:
     append(a, &a.clients[slot].ids_next, &record.next)
     a.remembered.counts[slot] += 1
     a.remembered.total += 1
-    if a.remembered.counts[slot] >= a.remembered.counts[a.remembered.fullest]:  # it may be the same slot
+    if a.remembered.counts[slot] >= a.remembered.counts[a.remembered.fullest]:  # both may be the same slot
         # Not the fullest for certain: a third slot may have as many as the fullest one had when it was searched for.
         a.remembered.fullest = slot
         a.remembered.fullest_until = max(a.remembered.fullest_until, below_share(a.remembered.counts[slot]))
