@@ -1,15 +1,15 @@
 """Copies of the arena as it was between two turns: made for clients that ask, and removed by the daemon itself.
 
 There is one copy at a time, under a name of its own. The copy is the answer for every client that had asked when it was
-begun. If the client asks again, because the answer was lost or the copy takes long, it gets the same answer.
+begun. If such a client asks again, because the answer was lost or the copy takes long, it gets the same answer.
 
 A copy begins at the end of a turn, and shows the arena of that moment. A thread makes it, and turns go on meanwhile
-(arena/snapshot.py). To begin a copy, to look at it and to end it take constant time. If turns change more of the
+(arena/snapshot.py). To begin a copy, to look at it and to end it takes constant time. If turns change more of the
 arena than the copy's log has room for, or if the copy takes longer than COPY_NS_MAX, it is given up, and the clients
 get an error: no turn ever waits for a copy.
 
 The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. If a client
-waits for the next copy, it is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
+waits for the next copy, this copy is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
 it. A copy that a killed daemon has left is removed at the next start. So no other process needs the right to remove
 copies, and no copy is made for a client that has ended.
 

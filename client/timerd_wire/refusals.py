@@ -77,7 +77,7 @@ QUOTAS = {
 
 
 def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
-    """The error of a command that the daemon refused. `value` is the one of wire.WireAnswer, or 0."""
+    """The error of a command that the daemon refused. `value`: as in wire.WireAnswer, or 0."""
     met, limit = value >> MET_SHIFT, value & ((1 << MET_SHIFT) - 1)
     message = ""
     match code:

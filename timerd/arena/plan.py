@@ -30,7 +30,7 @@ SIZED_BY = {
     Region.EVENTS: "ring_events",
     Region.CLIENTS: "clients",
 }
-# Words of the header that a configuration may change in an arena that is there: the word, and the knob.
+# Words of the header that a configuration may change in an existing arena: the word, and the knob.
 CONFIGURED = {
     knob.word or name: name
     for name, knob in KNOBS.items()

@@ -91,8 +91,8 @@ class Ends:
     def _watch(self, session: Session) -> bool:
         """Watch the session's process, if this daemon can see it. Returns False if the process has ended.
 
-        The pidfd is opened first, and then the owner of the pid is looked at. So the pid cannot have become another
-        process's in between without being noticed.
+        The pidfd is opened first, and then the pid is looked up. So if the pid belongs to another process by then, that
+        is noticed.
         """
         pid = session.process.pid
         if not pid or not (watch := self._liveness.watch(pid)):

@@ -49,7 +49,7 @@ class ErrorLog:
         self._core = core
         self._clock = clock
         self._of_commands: set[str] = set()
-        self._by_source: dict[int, set[str]] = {}  # by pid; 0: all that are not known
+        self._by_source: dict[int, set[str]] = {}  # by pid; 0: all unknown processes
         self._new_ns: deque[int] = deque(maxlen=NEW_SOURCES_MAX)  # when the newest sources came
         self._held: dict[
             tuple[int, int, int, bytes, bool, int], str

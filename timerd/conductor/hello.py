@@ -46,7 +46,7 @@ class Greeter:
         return session is not None and session.routing == routing and now_ns < session.greeted_ns + HELLO_REST_NS
 
     def _name(self, hello: Hello, session: Session, now_ns: int) -> dict[str, int]:
-        """The indices of the purgatories that an accepted hello names. Those that are new are made.
+        """The indices of the purgatories that an accepted hello names. New purgatories are made.
 
         Raises ArenaFullError and QuotaExceededError (the process has made as many purgatories as it may). If this
         hello has opened the client, the client is closed again then.

@@ -123,7 +123,7 @@ class OpRecord(NamedTuple):
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
-    tag: Annotated[int, U32, "its tag in the table of handles, if it is there", DERIVED]
+    tag: Annotated[int, U32, "its tag in the table of handles, if it has an entry there", DERIVED]
     failed: Annotated[
         int,
         U64,
@@ -133,10 +133,10 @@ class OpRecord(NamedTuple):
     outcome_number: Annotated[
         int,
         U64,
-        "numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number",
+        "numbered per client, from 1; 0 = no client has it now. Of a dead letter: the letter's number",
         SETTLEMENT,
     ]
-    client: Annotated[int, U16, "slot of its owner; of the member that holds it now, if it is a group's"]
+    client: Annotated[int, U16, "slot of its owner, or of the member that now holds it for its group"]
     bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's: kept, or waiting in its group"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
@@ -155,18 +155,18 @@ class OpRecord(NamedTuple):
 class WatchNode(NamedTuple):
     """One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES.
 
-    It waits in its key's list or heap until that key is satisfied or failed for the operation. Event watchers of a key
-    stand in a list, a circle, in order of registration. Watermark watchers of a key stand in a leftist heap by (target,
-    registration): `prev` is the first child; `next` is the sibling, or in the last child the parent. The key table
-    leads to the node that stands first in a list, or at the top of a heap.
+    A node waits in its key's list or heap until the key is satisfied or failed for the operation. Event watchers of a
+    key stand in a list, a circle, in order of registration. Watermark watchers of a key stand in a leftist heap by
+    (target, registration): `prev` is the first child; `next` is the sibling, or in the last child the parent. The key
+    table leads to the node that stands first in a list, or at the top of a heap.
     """
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
     target: Annotated[
         int,
         U64,
-        "watermark to reach; of an event key 0, or of a call's name when it is due, CLOCK_REALTIME, 0 = none. When the "
-        "key has failed, the code given to fail()",
+        "watermark to reach; 0 in an event key; in the name of a call when the call is due, CLOCK_REALTIME, 0 = by its "
+        "deadline alone; in a failed key the code given to fail()",
     ]
     op: Annotated[int, U32, "its operation (index)"]
     next_of_op: Annotated[int, U32, "next node of the same operation (index + 1)"]
@@ -187,7 +187,7 @@ class WatchNode(NamedTuple):
 
 
 class WatermarkRecord(NamedTuple):
-    """A watermark of a key. Keys that have none need no record of their own."""
+    """A watermark of a key. Keys without a watermark need no record of their own."""
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
     watermark: Annotated[int, U64, "highest offset advanced to"]

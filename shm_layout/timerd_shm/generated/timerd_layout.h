@@ -586,10 +586,10 @@ typedef struct OpRecord {
     uint32_t id_record; /* its id (index + 1); 0 = none */
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
-    uint32_t tag; /* its tag in the table of handles, if it is there */
+    uint32_t tag; /* its tag in the table of handles, if it has an entry there */
     uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far the owner looked; of a settled call how long it may run, in ns, 0 = for ever */
-    uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number */
-    uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
+    uint64_t outcome_number; /* numbered per client, from 1; 0 = no client has it now. Of a dead letter: the letter's number */
+    uint16_t client; /* slot of its owner, or of the member that now holds it for its group */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
     uint32_t client_generation; /* generation of that slot; 0 = no client's: kept, or waiting in its group */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
@@ -637,7 +637,7 @@ _Static_assert(offsetof(OpRecord, first_node) == 128, "OpRecord.first_node");
 /* One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES. */
 typedef struct WatchNode {
     uint64_t hash; /* keyed hash of purgatory and name */
-    uint64_t target; /* watermark to reach; of an event key 0, or of a call's name when it is due, CLOCK_REALTIME, 0 = none. When the key has failed, the code given to fail() */
+    uint64_t target; /* watermark to reach; 0 in an event key; in the name of a call when the call is due, CLOCK_REALTIME, 0 = by its deadline alone; in a failed key the code given to fail() */
     uint32_t op; /* its operation (index) */
     uint32_t next_of_op; /* next node of the same operation (index + 1) */
     uint8_t purgatory; /* index of its purgatory */
@@ -671,7 +671,7 @@ _Static_assert(offsetof(WatchNode, chain) == 52, "WatchNode.chain");
 _Static_assert(offsetof(WatchNode, next) == 56, "WatchNode.next");
 _Static_assert(offsetof(WatchNode, prev) == 60, "WatchNode.prev");
 
-/* A watermark of a key. Keys that have none need no record of their own. */
+/* A watermark of a key. Keys without a watermark need no record of their own. */
 typedef struct WatermarkRecord {
     uint64_t hash; /* keyed hash of purgatory and name */
     uint64_t watermark; /* highest offset advanced to */

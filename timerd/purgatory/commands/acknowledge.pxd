@@ -42,7 +42,7 @@ cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t
 
 
 cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
-    """Free the client's first outcomes up to that number, as long as no group owns them. At least the first is such."""
+    """Free the client's first outcomes up to that number, while no group owns them. At least the first qualifies."""
     cdef ClientRecord *c = a.clients + slot
     cdef ReportState *report_states = a.members.report_states + slot
     cdef OpRecord *ops[BATCH_MAX]

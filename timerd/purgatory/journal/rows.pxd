@@ -96,7 +96,7 @@ cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
         row.reserved = 0
         row.key = key
         row.operation = op_id(a, op)
-        # The target of an event key may be a call's time by the wall clock. That of a failed key is the code.
+        # The target of an event key may be a call's time by the wall clock. The target of a failed key is its code.
         row.target = 0
         if node.kind == KEY_KIND_WATERMARK and not op.failed & (<uint64_t>1 << node.ordinal):
             row.target = node.target

@@ -1,4 +1,4 @@
-"""Looks: an event has come, and the owner of an operation under CONDITION_OWNER is to evaluate its condition.
+"""Looks: an event has come, so the owner of an operation under CONDITION_OWNER is to evaluate the condition.
 
 For example, events 7 and 9 come on a key of an operation. Its `progress` becomes 9, and its client is sent (operation,
 9). The client evaluates the condition, and answers LOOKED 9: the operation's `failed` becomes 9, and no look is due.

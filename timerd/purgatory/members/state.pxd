@@ -99,7 +99,7 @@ ctypedef struct Member:
 
 
 ctypedef struct Draining:
-    # A member of a group that gets no calls for a while, so that it becomes idle for one that is to run alone.
+    # A member of a group that gets no calls for a while, so that it becomes idle for a call that is to run alone.
     uint64_t until_ns
     uint64_t again_ns  # the next draining does not begin before
     uint16_t slot

@@ -25,7 +25,7 @@ ctypedef struct Arena:
     ArenaHeader *header
     RegionRecord *regions
     OpRecord *ops
-    # Nodes below this index are the first ones of operations, and lie in them; the others lie in NODES (nodes.pxd).
+    # Nodes below this index are first nodes of operations, and lie in these; the others lie in NODES (nodes.pxd).
     uint32_t first_nodes
     WatchNode *more_nodes
     WatermarkRecord *watermarks

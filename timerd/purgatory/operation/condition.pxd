@@ -38,7 +38,7 @@ cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
 
 
 cdef inline bint has_failures(OpRecord *op, uint64_t failed) noexcept nogil:
-    """Whether that mask names failed keys: under OBSERVE and OWNER it does not."""
+    """Whether that mask names failed keys: under OBSERVE and OWNER it never does."""
     return failed != 0 and not CONDITIONS_OBSERVE >> op.condition & 1
 
 

@@ -53,7 +53,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
         bytes_held = g.bytes_held
         nodes = g.nodes
         if r.command.flags & REGISTER_FLAG_FOLLOWS:
-            # It follows a call that is freed with it. A refusal would keep both for ever.
+            # The operation follows a call that is freed with it. A refusal would keep both for ever.
             pending = unacknowledged = nodes = 0
             bytes_held -= freed_with(a, r)
     if pending + unacknowledged >= a.header.quota_operations:
@@ -91,7 +91,7 @@ cdef inline uint64_t beyond(uint64_t held, uint64_t most) noexcept nogil:
 
 
 cdef inline Shortage shortage_of(Arena *a, Registration *r, GroupRecord *g) noexcept nogil:
-    """How far a registration would take its group beyond the quotas. All zero: dead letters do not help."""
+    """How far a registration would take its group beyond the quotas. All zero: to drop dead letters does not help."""
     cdef Shortage lacks
     lacks.operations = lacks.bytes = lacks.blocks = 0
     if not r.command.flags & REGISTER_FLAG_FOLLOWS:

@@ -39,7 +39,7 @@ cdef inline bint has_wall_time(RegisterCommand *command) noexcept nogil:
 
 
 cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
-    """Read the variable part; False if it differs from what the fixed part says. Nothing beyond `end` is touched."""
+    """Read the variable part; False if it does not fit the fixed part. Nothing beyond `end` is touched."""
     cdef RegisterCommand *command = r.command
     cdef const uint8_t *p = <const uint8_t *>command + sizeof(RegisterCommand)
     cdef Key *key

@@ -208,7 +208,7 @@ cdef inline void link_in_order(Order *o, Gathered *g) noexcept nogil:
 
 
 cdef inline void insert_later(Arena *a, Handles *h, uint32_t op, uint32_t tag) noexcept nogil:
-    """Insert the handle that came EARLY calls before. This operation's (index + 1; 0 = none) waits in that position."""
+    """Insert the handle that came EARLY calls before. The handle of `op` (index + 1; 0 = none) takes its position."""
     if h.ops[h.at]:
         handle_insert(a, h.ops[h.at] - 1, h.tags[h.at])
     h.ops[h.at] = op

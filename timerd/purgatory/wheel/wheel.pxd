@@ -86,7 +86,7 @@ cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op, uint32_t cou
     if before:
         a.ops[before - 1].prefetch_hint = op
     if joined.op[joined.at]:
-        __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].prefetch_hint)  # for the next one to join
+        __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].prefetch_hint)  # for the next operation to join
 
 
 cdef inline uint64_t *occupied_word(Arena *a, uint32_t bucket) noexcept nogil:
