@@ -385,7 +385,7 @@ cdef inline void deliver_to_next(Arena *a, OpRecord *op, uint32_t slot) noexcept
 
 
 cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
-    """Deliver the outcomes in groups' lists to ready members, who take turns; False if the turn's bound came first."""
+    """Deliver the outcomes in groups' lists to ready members, in turn; False if the turn's bound came first."""
     cdef uint32_t group
     cdef int slot
     cdef OpRecord *op

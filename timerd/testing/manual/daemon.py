@@ -142,7 +142,7 @@ class ManualDaemon:
         return NEVER if self._core is None else self._core.next_wake_ns()
 
     def first_deadline_ns(self) -> int | None:
-        """The first deadline of a pending operation or named call; None if no operation has a deadline."""
+        """The first deadline of a pending operation, also of a named call; None: none has any."""
         pending = (record for record in self.map_arena().ops.used() if record.state == OpState.PENDING)
         return min((record.deadline_ns for record in pending if record.deadline_ns < NO_DEADLINE), default=None)
 

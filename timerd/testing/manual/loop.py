@@ -107,7 +107,7 @@ class ManualLoopLink(LoopLink):
 
     @property
     def next_ns(self) -> int:
-        """When the link's next pass is due."""
+        """When its next pass is due."""
         return min(self.protocol.poll_deadline(), self.connection.sockets.due_ns)
 
     def wants_to_send(self) -> bool:

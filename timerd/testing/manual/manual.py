@@ -35,8 +35,8 @@ from .loop import ManualLoop, ManualLoopLink
 from .threaded import ManualLink
 
 Value = TypeVar("Value")
-STEPS_MAX = 100_000  # pending work that takes more steps never ends
-JUMP_NS_MAX = 3_600_000_000_000  # autojump goes no further if nothing settles
+STEPS_MAX = 100_000  # in which all pending work is done
+JUMP_NS_MAX = 3_600_000_000_000  # autojump goes no further without anything that settles
 HANDLER_S_MAX = 60.0  # of real time: the longest that a handler of a named call may run
 NOW_NS = 1_000_000_000_000  # when a manual clock begins
 S = 1_000_000_000
@@ -281,7 +281,7 @@ class Manual:
         while self.clock.now_ns() < last_ns and not is_enough():
             self._step(last_ns)
         if end_ns is None and not is_enough():
-            raise WouldBlockError(f"nothing has ended the wait within {JUMP_NS_MAX // S} s of the manual clock")
+            raise WouldBlockError(f"nothing has settled it within {JUMP_NS_MAX // S} s of the manual clock")
 
     # waiting ----------------------------------------------------------------------------------------------------------
 
