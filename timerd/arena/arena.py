@@ -42,8 +42,8 @@ class Arena:
         self.location = location
         self.plan = plan
         self.origin = origin  # a phrase for the log: made, made anew and why, or ATTACHED
-        self.seed = seed  # of its hashes: a secret
-        self.seed_lost = seed_lost  # why an existing arena got a new seed; "": it did not
+        self.seed = seed  # of the arena's hashes: a secret
+        self.seed_lost = seed_lost  # why an existing arena got a new seed; "" if it did not
         self.memory = mmap.mmap(descriptor, plan.size)
         self._descriptor = descriptor
         self._lock = lock

@@ -71,7 +71,7 @@ class ErrorLog:
         self._count(error, message, seen, count)
 
     def _source_of(self, source: int) -> int:
-        """The source of a process's messages: its own, or the one that is shared by processes that come and go."""
+        """The source of a process's messages: the process itself, or COME_AND_GO, which other new processes share."""
         if source in self._by_source:
             return source
         now_ns = self._clock.now_ns()

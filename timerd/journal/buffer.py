@@ -70,7 +70,7 @@ def _map_buffer(path: Path, header: ArenaHeader) -> mmap.mmap | None:
 
 
 def _make_buffer(path: Path, rows: int, header: ArenaHeader, old: mmap.mmap | None) -> mmap.mmap:
-    """A new buffer, with the unwritten rows of the old one. It takes the old one's name once it is complete."""
+    """A new buffer, with the unwritten rows of the old one. It takes the old buffer's name once it is complete."""
     size = BUFFER_HEADER_SIZE + rows * ROW_SIZE
     fresh = path.with_name(f"{path.name}.new")
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -77,7 +77,7 @@ class Journal:
         self._dropped = core.journal_dropped
         self._failures = 0
         self._said_ns = -SAY_AGAIN_NS
-        self._rows = 0  # to be written; the thread reads it
+        self._rows = 0  # the core's rows at the last turn, which are to be written; the thread reads this number
         self._bell = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -124,7 +124,7 @@ class Journal:
             self._thread.join(END_TIMEOUT_S)
         self._rows = self._core.journal_rows
         if self._thread is None or not self._thread.is_alive():
-            if not self._ended_by:  # or it would end the same way
+            if not self._ended_by:  # an attempt after such an error would end in the same way
                 self._append()
             self._core.tend_journal(self._files.written)
             self._files.close()

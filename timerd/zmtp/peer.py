@@ -21,7 +21,7 @@ GREETING_SIZE = 64
 COMMAND_SIZE_MAX = 512  # the commands of libzmq's handshakes have 60 bytes at most
 EASY_SIZE_MAX = 16_384  # a frame of this size may wait for its rest; for a larger frame the caller sets memory aside
 READ_SIZE = 32_768  # bytes to read at once, where no large frame has begun
-READ_SIZE_LARGE = 262_144  # and of a large frame
+READ_SIZE_LARGE = 262_144  # the same within a large frame
 
 
 class ProtocolError(Exception):
@@ -34,7 +34,7 @@ class Side(NamedTuple):
     socket_type: bytes
     peer_types: tuple[bytes, ...]
     message_size_max: int
-    is_plain: bool = False  # PLAIN's server, else NULL
+    is_plain: bool = False  # whether this end is PLAIN's server; else NULL
 
     @property
     def mechanism(self) -> bytes:
@@ -101,7 +101,7 @@ class Peer:
     def next(self) -> bytes | None:
         """The next message; b"" for a part of a message of several parts, which no client sends.
 
-        None: there was a command, or `is_starved`. Raises ProtocolError.
+        None after a command, or if `is_starved`. Raises ProtocolError.
         """
         if self._stage is Stage.GREETING:
             self._take_greeting()
@@ -131,7 +131,7 @@ class Peer:
     # Frames -----------------------------------------------------------------------------------------------------------
 
     def _frame(self) -> bytes | None:
-        """The next complete frame's body, with `_flags`; None: starved."""
+        """The body of the next complete frame, whose flags are then `_flags`; None if starved."""
         if self._body is not None:
             if len(self._body) < self._size:
                 self.is_starved = True

@@ -64,7 +64,7 @@ class PacketKind(IntEnum):
     """First byte of a packet of NAME.unix. With ZeroMQ a frame is a message, and there are no packets."""
 
     FRAME = 1  # then: a frame
-    SUBSCRIBE = 2  # up only. Then: the session. Outcomes come over this connection from now on; its end is the client's
+    SUBSCRIBE = 2  # up only. Then: the session. This connection brings the outcomes; when it ends, the client has ended
     PART = 3  # the first part of a frame that is too large for a packet. Then: u32 size of the frame, its first bytes
     MORE = 4  # then: the next bytes of that frame. Any other packet before the frame's end drops its parts
 
@@ -101,14 +101,14 @@ class RegisterFlag(IntFlag):
     MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
     NO_MARK = 64  # only events after the registration was applied count
     ORPHANS_GIVEN = 128  # the policy is `orphans`; otherwise it is the client's
-    FOR_GROUP = 256  # it belongs to the sender's group from the start: its outcome is delivered to a member
+    FOR_GROUP = 256  # the operation belongs to the sender's group from the start: a member gets its outcome
     REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
     CALL = 1024  # with FOR_GROUP: delivered only to a member that handles the name, its first key
     FOLLOWS = 4096  # with NO_MARK: it acknowledges the call of op id `mark_sequence`; refused if that call is done
     ALONE = 8192  # with CALL: only for a member that holds no other call, because this call has ended processes
     OF_LETTER = 32768  # with FOLLOWS: the op id is that of a dead letter, which is freed
     SCHEDULED = 16384  # with CALL: a point of a schedule, kept for --schedule-retention while no member handles it
-    REPLACE_CHANGED = 2048  # if the id's operation is pending: replace it, unless its payload begins like the new one
+    REPLACE_CHANGED = 2048  # if the id's operation is pending: replace it, unless the two payloads begin alike
 
 
 class CommandFlag(IntFlag):
@@ -117,7 +117,7 @@ class CommandFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 8
     HAS_ID = 16
-    REQUEUE = 32  # CANCEL: the owner has given it up; the limited event that completed it goes to the next watcher
+    REQUEUE = 32  # CANCEL: the owner gives up a completed operation; the limited event goes to the next watcher
     FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, counts as cancelled from now on
     OF_LETTER = 128  # GROUP_ACK: the op id is that of a dead letter, which is freed
 
@@ -158,7 +158,7 @@ class CommandHeader(NamedTuple):
     count: Annotated[int, U32, "commands in the frame"]
     incarnation: Annotated[int, U64, "arena incarnation that the client knows; 0 in the first HELLO"]
     session: Annotated[bytes, raw(16), "secret got at WELCOME; zero in the first HELLO"]
-    first_command: Annotated[int, U64, "number of the first command; of the client's next one where the frame has none"]
+    first_command: Annotated[int, U64, "number of the first command; if the frame has none, of the client's next one"]
     acknowledged_outcome: Annotated[int, U64, "outcomes up to this number have been received"]
     acknowledged_answer: Annotated[int, U64, "answers up to this command number have been received"]
 
@@ -184,7 +184,7 @@ class RegisterCommand(NamedTuple):
     mark_command: Annotated[
         int,
         U64,
-        "last command that the client had issued then; with CALL and NO_MARK when it is due, CLOCK_REALTIME, 0 = none",
+        "last command that the client had issued then; with CALL and NO_MARK the due time, CLOCK_REALTIME, 0 = none",
     ]
     total: Annotated[int, U64, "amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare"]
 
@@ -224,7 +224,7 @@ class LookCommand(NamedTuple):
     reserved: Annotated[int, U8, "zero"]
     length: Annotated[int, U32, "bytes of the command"]
     operation: Annotated[int, U64, "command number of the registration"]
-    sequence: Annotated[int, U64, "of the look that this answers; 0 = of none"]
+    sequence: Annotated[int, U64, "of the look that this command answers; 0 = of none"]
 
 
 class CallCommand(NamedTuple):
@@ -263,18 +263,18 @@ class ReportHeader(NamedTuple):
 class OutcomeRecord(NamedTuple):
     """An operation has settled."""
 
-    command: Annotated[int, U64, "command number of its registration; 0 = a group's, not the receiver's own"]
+    command: Annotated[int, U64, "command number of the registration; 0 = a group's operation, not the receiver's own"]
     number: Annotated[int, U64, "outcome number"]
     operation: Annotated[int, U64, "op id: generation << 32 | index"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    sequence: Annotated[int, U64, "sequence of its mark; the mark is of the moment when it settled"]
+    sequence: Annotated[int, U64, "sequence of the outcome's mark, which is of the moment when the operation settled"]
     satisfied: Annotated[
         int,
         U64,
-        "satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call CLOCK_REALTIME "
-        "when it is due, 0 = by its deadline alone",
+        "satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call its due time, "
+        "CLOCK_REALTIME, 0 = by its deadline alone",
     ]
     failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
@@ -298,7 +298,7 @@ class WireAnswer(NamedTuple):
 
 
 class LookRecord(NamedTuple):
-    """The owner of an operation is to look: an event has come on a key of it. Sent again until the owner has looked."""
+    """The owner of an operation is to look: an event has come on one of its keys. Sent until the owner has looked."""
 
     command: Annotated[int, U64, "command number of the operation's registration"]
     sequence: Annotated[int, U64, "of the newest event; the owner's LOOKED or COMPLETE names it"]

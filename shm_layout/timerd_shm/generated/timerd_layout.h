@@ -1100,7 +1100,7 @@ typedef struct CommandHeader {
     uint32_t count; /* commands in the frame */
     uint64_t incarnation; /* arena incarnation that the client knows; 0 in the first HELLO */
     uint8_t session[16]; /* secret got at WELCOME; zero in the first HELLO */
-    uint64_t first_command; /* number of the first command; of the client's next one where the frame has none */
+    uint64_t first_command; /* number of the first command; if the frame has none, of the client's next one */
     uint64_t acknowledged_outcome; /* outcomes up to this number have been received */
     uint64_t acknowledged_answer; /* answers up to this command number have been received */
 } __attribute__((packed)) CommandHeader;
@@ -1129,7 +1129,7 @@ typedef struct RegisterCommand {
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
     uint64_t mark_sequence; /* newest event when the mark was read; with FOLLOWS an op id */
-    uint64_t mark_command; /* last command that the client had issued then; with CALL and NO_MARK when it is due, CLOCK_REALTIME, 0 = none */
+    uint64_t mark_command; /* last command that the client had issued then; with CALL and NO_MARK the due time, CLOCK_REALTIME, 0 = none */
     uint64_t total; /* amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare */
 } __attribute__((packed)) RegisterCommand;
 _Static_assert(sizeof(RegisterCommand) == 56, "RegisterCommand");
@@ -1198,7 +1198,7 @@ typedef struct LookCommand {
     uint8_t reserved; /* zero */
     uint32_t length; /* bytes of the command */
     uint64_t operation; /* command number of the registration */
-    uint64_t sequence; /* of the look that this answers; 0 = of none */
+    uint64_t sequence; /* of the look that this command answers; 0 = of none */
 } __attribute__((packed)) LookCommand;
 _Static_assert(sizeof(LookCommand) == 24, "LookCommand");
 _Static_assert(offsetof(LookCommand, kind) == 0, "LookCommand.kind");
@@ -1267,14 +1267,14 @@ _Static_assert(offsetof(ReportHeader, now_ns) == 88, "ReportHeader.now_ns");
 
 /* An operation has settled. */
 typedef struct OutcomeRecord {
-    uint64_t command; /* command number of its registration; 0 = a group's, not the receiver's own */
+    uint64_t command; /* command number of the registration; 0 = a group's operation, not the receiver's own */
     uint64_t number; /* outcome number */
     uint64_t operation; /* op id: generation << 32 | index */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
-    uint64_t sequence; /* sequence of its mark; the mark is of the moment when it settled */
-    uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call CLOCK_REALTIME when it is due, 0 = by its deadline alone */
+    uint64_t sequence; /* sequence of the outcome's mark, which is of the moment when the operation settled */
+    uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call its due time, CLOCK_REALTIME, 0 = by its deadline alone */
     uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0 */
     uint32_t heap_offset; /* of its value from the start of the heap */
     uint32_t value_length; /* bytes */
@@ -1319,7 +1319,7 @@ _Static_assert(offsetof(WireAnswer, value) == 8, "WireAnswer.value");
 _Static_assert(offsetof(WireAnswer, code) == 16, "WireAnswer.code");
 _Static_assert(offsetof(WireAnswer, reserved) == 20, "WireAnswer.reserved");
 
-/* The owner of an operation is to look: an event has come on a key of it. Sent again until the owner has looked. */
+/* The owner of an operation is to look: an event has come on one of its keys. Sent until the owner has looked. */
 typedef struct LookRecord {
     uint64_t command; /* command number of the operation's registration */
     uint64_t sequence; /* of the newest event; the owner's LOOKED or COMPLETE names it */

@@ -1,4 +1,4 @@
-"""Single commands: events, CANCEL and the like, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE: each one transaction.
+"""Single commands: events, CANCEL and the like, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE. Each is one transaction.
 
 A REGISTER is only dispatched from here: operation/register_command.pxd reads it, operation/register.pxd applies it.
 """
@@ -182,7 +182,7 @@ cdef inline void apply_cancel(
 ) noexcept nogil:
     """Cancel a pending operation, in one transaction with the command's number.
 
-    With REQUEUE its owner has given up: an unacknowledged grant is requeued.
+    With REQUEUE the owner has given the operation up, and an unacknowledged grant is requeued.
     """
     cdef AnswerRecord *answer
     cdef Verdict v
@@ -241,7 +241,7 @@ cdef inline void apply_orphans(
 cdef inline void apply_done(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK: the work for a group's outcome is done, and `op` is over. NULL: the sender does not hold it.
+    """GROUP_ACK: the work for a group's outcome is done, and `op` is over; NULL if the sender does not hold it.
 
     `freed_id`: this id (index + 1) counts as cancelled from now on, so that its name is free; 0 = none.
     """
