@@ -28,7 +28,7 @@ class Keepers:
     def __init__(self, core: Core, host: Host) -> None:
         self._core = core
         self._host = host
-        self._looks = 0  # on this beat
+        self._looks = 0  # so far on this beat
         self._sessions: dict[Session, None] = {}  # in order of their last looks, the oldest first
 
     def begin_beat(self) -> None:

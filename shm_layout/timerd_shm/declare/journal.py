@@ -166,7 +166,7 @@ class SegmentRow(NamedTuple):
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC",
         "bounded by the rows before and behind it, and by the file's header"]
     newest: Annotated[int, U64, "newest event", "computed: the newest EVENT row"]
-    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; with START it is a new one",
+    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; with START the number is new",
         "computed: higher with START, else the same; the END row has it, too"]
     kept_ns: Annotated[int, U64, "the retention: how long outcomes of a group without a member are kept",
         "by effect: it gives the deadlines of kept operations, and bounds when a group's outcome is dropped"]
@@ -204,7 +204,7 @@ class GapRow(NamedTuple):
         "computed: the END row has the sum. A GAP is a finding in any case, and ends the audit"]
     from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start",
         "bounded by the turns before and behind it"]
-    to_ns: Annotated[int, U64, "of the last of the dropped rows", "bounded by the turns before and behind it"]
+    to_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the last dropped row", "bounded by the turns before and behind it"]
     rest: Annotated[bytes, raw(32), "zero"]
 
 
@@ -218,7 +218,7 @@ class OutcomeRow(NamedTuple):
     settled_key: Annotated[int, U8, "ordinal + 1 of the key that settled it; 0 = no key did",
         "computed: the key of the event or watermark, else 0"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "by effect: VALUE_DROPPED only if the event has a value, but what else the owner held depends on what it has "
+        "by effect: VALUE_DROPPED only if the event has a value, which fits or not by what the owner has "
         "acknowledged; the other flags are computed"]
     key: Annotated[int, U32, TextKind.KEY, "text: the key that settled it, else its first key",
         "computed: the name of that key, else of the first key"]
@@ -283,7 +283,7 @@ class RegisteredRow(NamedTuple):
     operation: Annotated[int, U64, "op id", "computed: as REGISTER"]
     total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT the missing part of it",
         "by effect; 0 except under TOTAL"]
-    effective_ns: Annotated[int, U64, "its effective time: with a deadline up to this it expires",
+    effective_ns: Annotated[int, U64, "its effective time: an operation with a deadline up to this expires",
         "computed: the turn's"]
     newest: Annotated[int, U64, "newest event when it was applied", "computed: the newest EVENT row"]
     progress: Annotated[int, U64, "under SNAPSHOT: satisfied keys, one bit each; else 0", "computed: 0"]

@@ -1403,7 +1403,7 @@ typedef struct SegmentRow {
     uint64_t incarnation; /* of the arena */
     uint64_t monotonic_ns; /* CLOCK_MONOTONIC */
     uint64_t newest; /* newest event */
-    uint64_t start; /* number of the daemon's start on this arena, from 1; with START it is a new one */
+    uint64_t start; /* number of the daemon's start on this arena, from 1; with START the number is new */
     uint64_t kept_ns; /* the retention: how long outcomes of a group without a member are kept */
     uint8_t rest[16]; /* zero */
 } SegmentRow;
@@ -1456,7 +1456,7 @@ typedef struct GapRow {
     uint8_t reserved_bytes[7]; /* zero */
     uint64_t rows; /* dropped rows, except TURN rows and texts that the dropped rows would have named */
     uint64_t from_ns; /* CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start */
-    uint64_t to_ns; /* of the last of the dropped rows */
+    uint64_t to_ns; /* CLOCK_MONOTONIC of the last dropped row */
     uint8_t rest[32]; /* zero */
 } GapRow;
 _Static_assert(sizeof(GapRow) == 64, "GapRow");
@@ -1541,7 +1541,7 @@ typedef struct RegisteredRow {
     uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint64_t operation; /* op id */
     uint64_t total; /* amount to reach, under TOTAL; under SNAPSHOT the missing part of it */
-    uint64_t effective_ns; /* its effective time: with a deadline up to this it expires */
+    uint64_t effective_ns; /* its effective time: an operation with a deadline up to this expires */
     uint64_t newest; /* newest event when it was applied */
     uint64_t progress; /* under SNAPSHOT: satisfied keys, one bit each; else 0 */
     uint32_t owner; /* text: its client or group */

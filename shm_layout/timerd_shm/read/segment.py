@@ -206,7 +206,7 @@ class Segment:
 
     @property
     def excess(self) -> str:
-        """The error in the file's size, as a sentence; "": none."""
+        """The error in the file's size, as a sentence; "" if there is none."""
         size = os.fstat(self._descriptor).st_size
         if size <= SEGMENT_SIZE_MAX:
             return ""
