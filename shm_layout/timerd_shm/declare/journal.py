@@ -218,7 +218,7 @@ class OutcomeRow(NamedTuple):
     settled_key: Annotated[int, U8, "ordinal + 1 of the key that settled it; 0 = no key did",
         "computed: the key of the event or watermark, else 0"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "by effect: VALUE_DROPPED only if the event has a value, which fits or not by what the owner has "
+        "by effect: VALUE_DROPPED only if the event has a value; its room depends on what the owner has "
         "acknowledged; the other flags are computed"]
     key: Annotated[int, U32, TextKind.KEY, "text: the key that settled it, else its first key",
         "computed: the name of that key, else of the first key"]
