@@ -45,7 +45,7 @@ cdef inline uint32_t prefetch_commands(
 
     The first stage touches the table entries by which the commands find their records.
     """
-    cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)  # of the line
+    cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)  # in that line
     cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
     cdef Prefetched *x = ahead
     while seen < most and end - p >= <int>sizeof(uint64_t):

@@ -98,7 +98,7 @@ cdef inline void fill_node(
     Arena *a, WatchNode *node, uint32_t op, uint32_t ordinal, uint32_t kind, uint64_t target, uint64_t hash,
     uint32_t purgatory, const uint8_t *name, uint32_t length,
 ) noexcept nogil:
-    """Fill a node that stands nowhere. The caller has checked that there are blocks for a long name."""
+    """Fill a node that is in no list or heap. The caller has checked that there are blocks for a long name."""
     cdef uint64_t word = WatchNode_with_name_length(WatchNode_with_purgatory(0, purgatory), length)
     node.hash = hash
     node.target = target
