@@ -60,7 +60,7 @@ cdef inline void set_children(Arena *a, uint32_t x, uint32_t left, uint32_t righ
 
 
 cdef inline uint32_t merge(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
-    """The heap of both. The caller sets `next` of its root."""
+    """Merge two heaps. Returns the root, whose `next` the caller sets."""
     cdef uint32_t swap, left, right
     if x == 0:
         return y
@@ -118,7 +118,7 @@ cdef inline void heap_remove(Arena *a, uint32_t x) noexcept nogil:
         left = rest
     else:
         right = rest
-    # The side is shorter now: mend the ranks above, up to the first that does not change.
+    # This side may be shorter now: correct the ranks above, up to the first that does not change.
     while True:
         rank = node_of(a, parent - 1).rank
         set_children(a, parent, left, right)

@@ -141,11 +141,11 @@ class ManualSockets:
         self._network = network
         self._published: deque[bytes] = deque()
         self._answers: deque[bytes] = deque()
-        self._session: bytes | None = None  # that it shows for outcomes
+        self._session: bytes | None = None  # the session that it shows for outcomes
         network.add(self)
 
     def connected(self) -> None:
-        """A daemon is there: show it the session, as a connection for outcomes does that was lost."""
+        """A daemon serves: show it the session, as a lost connection for outcomes does when it is made again."""
         if self._session is not None:
             self._network.asking.append((self, self._session))
         self.arrived()
