@@ -66,7 +66,7 @@ class Outbox:
         if isinstance(error, MalformedError | UnsupportedVersionError):
             self._core.count(FRAMES_MALFORMED)
         if session is None:
-            self._errors.note(error, self._transport.sender(routing))
+            self._errors.note(error, max(self._transport.sender(routing), 0))
         else:
             self._errors.note(error, session.maker_pid, self._sessions.named(session))
         answer = {"code": int(error.code), "message": str(error), "id": number}

@@ -85,6 +85,8 @@ class PacketServer:
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
             connection = listed.next()
+            if connection is None:
+                return
             connection.is_listed = False
             if connection.is_closed:
                 continue

@@ -39,11 +39,13 @@ cdef extern from *:
     #define ALONE_WAITS_NS 10000000000ull /* how long a call that is to run alone waits for an idle member */
     #define DRAINING_NS 10000000000ull /* the longest that a member gets no calls, to become idle for such a call */
     #define DRAINING_EVERY_NS 60000000000ull
+    #define GROUP_SHARE 1024 /* records of a group, until the next group gets its turn */
     _Static_assert(GROUP_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
     _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
     """
     enum:
         DELIVERIES_MAX
+        GROUP_SHARE
     uint64_t ALONE_WAITS_NS, DRAINING_NS, DRAINING_EVERY_NS
 
 
@@ -384,30 +386,50 @@ cdef inline void deliver_to_next(Arena *a, OpRecord *op, uint32_t slot) noexcept
     deliver_to_member(a, op, slot)
 
 
-cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
-    """Deliver the outcomes in groups' lists to ready members, in turn; False if the turn's bound came first."""
-    cdef uint32_t group
+cdef inline bint dispatch_group(Arena *a, uint32_t group, uint64_t most) noexcept nogil:
+    """Deliver the outcomes in a group's lists to ready members, in turn; False if a bound came first.
+
+    `most`: the records touched (a.turn.touched) at which the next group gets its turn.
+    """
     cdef int slot
     cdef OpRecord *op
-    if not a.members.dispatching:
-        return True
-    for group in range(capacity(a, REGION_GROUPS)):
-        while a.members.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
-            if spent(a):
-                return False
-            op = op_at(a, a.groups[group].next)
-            deliver_to_next(a, op, find_ready(a, op))
-        while a.members.turns[CALLS][group] and a.members.unmatched[group]:
-            if spent(a):
-                return False
-            op = op_at(a, a.members.unmatched[group])
-            slot = find_ready(a, op)
-            if slot >= 0:
-                deliver_to_next(a, op, slot)
-            else:
-                a.turn.touched += 1
-                a.members.unmatched[group] = following(a, op)
-    a.members.dispatching = 0
+    while a.members.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
+        if spent(a) or a.turn.touched >= most:
+            return False
+        op = op_at(a, a.groups[group].next)
+        deliver_to_next(a, op, find_ready(a, op))
+    while a.members.turns[CALLS][group] and a.members.unmatched[group]:
+        if spent(a) or a.turn.touched >= most:
+            return False
+        op = op_at(a, a.members.unmatched[group])
+        slot = find_ready(a, op)
+        if slot >= 0:
+            deliver_to_next(a, op, slot)
+        else:
+            a.turn.touched += 1
+            a.members.unmatched[group] = following(a, op)
+    return True
+
+
+cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
+    """Deliver the outcomes in groups' lists; False if the turn's bound came first. Groups take turns.
+
+    For example, one group has 60,000 calls that no member handles, and its members change their handlers all the time.
+    A call of another group waits for GROUP_SHARE records of that group, and not for all of its calls.
+    """
+    cdef uint32_t count = capacity(a, REGION_GROUPS), group, seen
+    cdef bint left
+    while a.members.dispatching:
+        left = False
+        for seen in range(count):
+            group = a.members.next_group
+            a.members.next_group = group + 1 if group + 1 < count else 0
+            if not dispatch_group(a, group, a.turn.touched + GROUP_SHARE):
+                if spent(a):
+                    return False
+                left = True
+        if not left:
+            a.members.dispatching = 0
     return True
 
 

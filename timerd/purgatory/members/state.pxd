@@ -130,6 +130,7 @@ ctypedef struct Members:
     Member *rings[KINDS]
     uint16_t *turns[KINDS]
     uint8_t dispatching  # an outcome may wait for a member
+    uint32_t next_group  # the group whose turn it is to be dispatched
     Holdings *holdings  # of each client, then of each group
     # Of the calls that wait in each group, links: the first that may have a ready member, and the first that may have
     # been kept too long; 0 = none.
