@@ -21,7 +21,7 @@ from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.version import Version
 
 from .act import calls as act_on_calls
-from .act import destroy, events, ids, register, worker
+from .act import destroy, events, ids, ping, register, worker
 from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
 from .load import command as load
@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (
         stats,
+        ping,
         check,
         ops,
         keys,
