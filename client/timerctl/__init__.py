@@ -25,7 +25,7 @@ from .act import destroy, events, ids, ping, register, worker
 from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
 from .load import command as load
-from .look import calls, check, clients, errors, keys, ops, stats
+from .look import calls, check, clients, errors, explain, keys, ops, stats
 
 EPILOG = f"""\
 exit status:
@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         ping,
         check,
         ops,
+        explain,
         keys,
         clients,
         errors,
