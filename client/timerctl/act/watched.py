@@ -16,7 +16,7 @@ from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.read.near import near
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.text import plain
-from timerd_shm.read.watched import Watch, watches, watermarks
+from timerd_shm.read.watched import watches, watermarks
 
 
 class Watched(NamedTuple):
@@ -167,16 +167,18 @@ def _hint(kind: str, text: str, command: str, key: str | None = None) -> dict[st
 def _near(arguments: argparse.Namespace, verb: str, key: bytes, purgatory: str) -> list[tuple[bytes, int | None]]:
     """Keys near this one, each with the watermark that is waited for or set; None if an event is waited for."""
     known: dict[bytes, int | None] = {}
+    waits: dict[bytes, set[int | None]] = {}
     try:
         with open_arena(paths_of(arguments)) as reader:
             names = _names(reader)
             for at, name, watermark in watermarks(reader):
                 if names.get(at) == purgatory and verb != "cancel-for-key":
                     known[name] = watermark
-            each: Watch
             for each in watches(reader) if verb != "forget" else ():
                 if names.get(each.purgatory) == purgatory:
-                    known[each.name] = each.target if each.kind == KeyKind.WATERMARK else None
+                    waits.setdefault(each.name, set()).add(each.target if each.kind == KeyKind.WATERMARK else None)
+            for name, found in waits.items():
+                known[name] = None if None in found else min(target for target in found if target is not None)
             return [(name, known[name]) for name in near(key, known)]
     except (OSError, TimerdError):
         return []

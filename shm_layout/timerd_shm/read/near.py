@@ -25,7 +25,8 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
     An edit changes, adds or removes a byte, or swaps two neighbours. A name that differs in its numbers alone is mostly
     of another thing: it comes last, or is left out (`numbers`).
     """
-    folded, numberless = name.lower(), DIGITS.sub(b"0", name)
+    folded = name.lower()
+    numberless = DIGITS.sub(b"0", folded)
     by_one = frozenset(_one_edit(name))
     found: dict[bytes, int] = {}
     compared: set[bytes] = set()
@@ -50,7 +51,7 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
             left -= len(other)
             if _within_two(name, other):
                 found[other] = 2
-    numbers_alone = {other for other in found if DIGITS.sub(b"0", other) == numberless}
+    numbers_alone = {other for other in found if found[other] and DIGITS.sub(b"0", other.lower()) == numberless}
     if len(name) < ONE_EDIT_FROM:
         found = {other: edits for other, edits in found.items() if edits == 0 or other in numbers_alone}
     if not numbers:
