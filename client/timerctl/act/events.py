@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 MET = """\
 It prints what watched the key, and if nothing did, what may have been meant: an
-advance, another purgatory, or a key that is spelt nearly alike. What watched it
-is read in the arena just before the event, so a registration or an outcome in
-between is not seen. Among a million keys the search takes a few seconds.
+advance, another purgatory, or a key that is spelt nearly alike. The watchers
+are counted in the arena just before the event, so a registration or an outcome
+in between is not seen. Among a million keys the search takes a few seconds.
 """
 FIRE_EPILOG = f"""\
 {MET}
@@ -160,7 +160,7 @@ def run_forget(arguments: argparse.Namespace) -> int:
 
 
 class Met:
-    """What a command met: how many operations it settled, by the daemon's answer."""
+    """The number of operations that a command has settled, by the daemon's answer; None if it gives none."""
 
     count: int | None = None
 

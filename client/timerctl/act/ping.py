@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def asked(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the daemon's answer says. Raises the error of a daemon that gives none, and those of running()."""
+    """The facts of the daemon's answer. Raises the error of a daemon that gives none, and those of running()."""
     from timerd_client import connect
 
     paths = running(arguments)

@@ -1,4 +1,4 @@
-"""What watched a key just before an event on it, and what the event may have been meant for if nothing did.
+"""The watchers of a key just before an event on it, and hints at what the event was meant for if there were none.
 
 The daemon counts the operations that an event completes. It does not count those that watch the key. So these are
 counted in the arena just before the event: a registration or an outcome in between is not seen.
@@ -93,7 +93,7 @@ def operations(number: int, what: str = "operation") -> str:
 
 
 def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> str:
-    """What stood there just before the command."""
+    """The watchers and the watermark just before the command, in a sentence."""
     if seen is None:
         return "The arena cannot be read by this user, so nobody knows what watched the key."
     key = plain(arguments.key)
@@ -120,7 +120,7 @@ def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> 
 
 
 def hints(arguments: argparse.Namespace, verb: str, seen: Watched) -> Iterator[dict[str, Any]]:
-    """What may have been meant by a command that met nothing: each in a sentence, with a command line.
+    """Hints at what was meant by a command that met nothing: each a sentence with a command line.
 
     If no watermark, event or purgatory explains it, keys near this one do: a search that near() bounds.
     """

@@ -34,7 +34,7 @@ name.
 
 The arena has only a hash of an id: the id itself is shown if it was given here.
 Events on the keys are looked for among the newest 65,536 in the ring. Payloads
-and values may be secrets. Whoever may read the arena may read them; --bytes 0
+and values may be secrets. All who may read the arena may read them; --bytes 0
 shows none. Bytes that a terminal must not get are escaped.
 
 An operation that has settled is shown until its owner has acknowledged its
@@ -99,13 +99,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look_for(reader: ArenaReader, arguments: argparse.Namespace) -> tuple[list[Meant], list[Facts]]:
-    """What the command line names, and the operations of it that stand in the arena."""
+    """The meanings of the command line, and the operations of them that stand in the arena."""
     found = meant(reader, arguments.what, arguments.by, arguments.purgatory)
     return found, [Facts(reader, arguments, each) for each in found if isinstance(each, Found)]
 
 
 def absent(reader: ArenaReader, arguments: argparse.Namespace, paths: InstancePaths, found: Meant | None) -> Row:
-    """What is known of an operation that does not stand in the arena, and where to find more."""
+    """The little that is known of an operation that does not stand in the arena, and where to find more."""
     header, what = reader.header(), plain(arguments.what)
     journal = f"timerctl{' --instance ' + arguments.instance if arguments.instance else ''} journal export"
     row: Row = {"op": None, "id": None, "state": "unknown", "settled": None, "purgatory": arguments.purgatory}
@@ -183,7 +183,7 @@ def lines_of(row: Row) -> Iterator[str]:
         yield from KEYS_TABLE.lines([cells_of(key) for key in row["keys"]])
     for event in row["events_on_near_keys"]:
         yield from wrapped(f"Spelt nearly alike, and on no key of it: {event['key']}, {event_text(event)}.")
-    for title, lines in (("What would settle it", row["settles"]), ("How to cancel it", row["cancel"])):
+    for title, lines in (("To settle it", row["settles"]), ("To cancel it", row["cancel"])):
         if lines:
             yield ""
             yield title
@@ -270,7 +270,7 @@ def owner_text(row: Row) -> str:
     if client is not None:
         name = f" {client['name']}" if client["name"] else ""
         pid = f", pid {client['pid']}" if client["pid"] else ", pid not known"
-        state = f"{client['state']}, {'ended' if client['ended'] else 'heard ' + span(client['heard_ns_ago']) + ' ago'}"
+        state = f"{client['state']}, {'ended' if client['ended'] else 'last frame ' + span(client['heard_ns_ago']) + ' ago'}"
         held = "held by " if group is not None else ""
         parts.append(f"{held}client {client['slot']}{name}{pid} ({state})")
         if client["command"]:

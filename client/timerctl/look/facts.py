@@ -194,7 +194,7 @@ class Facts:
         return None
 
     def settles(self) -> Iterator[Row]:
-        """What would settle it: sentences, each with command lines."""
+        """The events that would settle it: sentences, each with command lines."""
         op, keys = self.op, self.missing()
         if self.settled:
             return
@@ -278,7 +278,7 @@ class Facts:
     # all of it ---------------------------------------------------------------------------------------------------
 
     def kind(self) -> str:
-        """What it is, in a word or two."""
+        """Its kind, in a word or two."""
         if self.op.flags & OpFlag.CALL:
             if self.call is not None and self.call.number:
                 return "dead letter"

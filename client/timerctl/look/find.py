@@ -57,7 +57,7 @@ def number_of(generation: int, index: int) -> str:
 
 
 def meant(reader: ArenaReader, text: bytes, by: str | None, purgatory: str | None) -> list[Meant]:
-    """What `text` names: one operation or id of it for each purgatory that has one; or a number. Empty: nothing known.
+    """The operation of that id or number, for each purgatory that has one. Empty: nothing is known.
 
     An operation that stands in the arena comes before ids that are remembered. Raises UsageError if an id and a number
     of two operations look alike, and `by` does not say which is meant; or if `by` is "number", and it is none.

@@ -1,4 +1,4 @@
-"""Who watches a key: a search of all watch nodes. No table leads there, because the hashes have a secret seed.
+"""The watchers of a key: a search of all watch nodes. No table leads there, because the hashes have a secret seed.
 
 A search costs about half a microsecond a node. On a live instance it shows no single moment.
 """
