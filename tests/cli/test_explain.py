@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from support.real.remains import bury
 from support.real.shell import Run
 from support.rig.commands import Key, Register
-from support.rig.damage import Pen
+from support.rig.damage import CHANGES, REFUSALS, Change, Pen, changed
 from support.rig.harness import Rig, S, advance, fail, fire, looked
 from timerctl.exits import Exit
+from timerctl.look.explain import lines_of, look_for
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import Condition, OpState, Orphans, Outcome
 from timerd_shm.host.process import boot_id
 from timerd_shm.read.hashing import id_hash
+from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.watched import watches, watermarks
 
 HOUR = 3_600 * S
 Explain = Callable[..., Any]
@@ -350,3 +356,37 @@ def test_the_listing_has_ids_payloads_and_the_states_of_keys(rig: Rig, explain: 
     (row,) = json.loads(run("ops", "--json", "--bytes", "0")[1])
     assert row["payload"] == {"bytes": 50, "text": "", "cut": True}
     assert "r2 r1(ok)" in run("ops")[1], "the missing keys stand first"
+
+
+def test_a_key_and_an_outcome_that_no_version_knows_stop_nothing(rig: Rig, explain: Explain) -> None:
+    alice = rig.client()
+    rig.do(alice, Register(keys(b"a"), timeout_ns=HOUR, id=id_hash(b"one")), fire(b"a"))
+    rig.do(alice, Register(keys(b"b", b"c"), needed=2, timeout_ns=HOUR))
+    rig.acknowledge()
+    Pen(rig.memory).set(Region.NODES, 1, "kind", 63)
+    Pen(rig.memory).set(Region.IDS, 0, "outcome", 63)
+    assert [key["key"] for key in explain("1.1")["keys"]] == ["c"]
+    assert "unknown" in explain("one")["state"]
+
+
+@settings(deadline=None)
+@given(CHANGES)
+def test_a_damaged_arena_is_explained_or_refused_in_order(sound: bytes, changes: list[Change]) -> None:
+    """Every operation of it, by its number and by ids. No other error comes, and no endless loop."""
+    damaged = changed(sound, changes)
+    arguments = argparse.Namespace(
+        instance=None, what=b"settled at first", by=None, purgatory=None, bytes=200, key=b"k0", offset=5
+    )
+    try:
+        reader = ArenaReader.from_bytes(damaged)
+    except REFUSALS:
+        return
+    with reader:
+        for index in range(12):
+            for generation in (1, 2):
+                arguments.what = b"%d.%d" % (index, generation)
+                with suppress(DamageError):
+                    for facts in look_for(reader, arguments)[1]:
+                        assert "\n".join(lines_of(facts.row()))
+        with suppress(DamageError):
+            list(watches(reader)), list(watermarks(reader))

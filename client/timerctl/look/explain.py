@@ -111,7 +111,8 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, paths: InstancePa
     row: Row = {"op": None, "id": None, "state": "unknown", "settled": None, "purgatory": arguments.purgatory}
     search = ""
     if isinstance(found, Remembered):
-        record, name = found.record, Outcome(found.record.outcome).name.lower()
+        record = found.record
+        name = Outcome(record.outcome).name.lower() if record.outcome in list(Outcome) else "in a way unknown here"
         ago = max(now_ns(header) - record.settled_ns, 0)
         row |= {"id": what, "state": name, "purgatory": found.purgatory, "settled": {"ago_ns": ago}}
         hashed = record.hash_low.to_bytes(8, "little") + record.hash_high.to_bytes(8, "little")
@@ -270,7 +271,8 @@ def owner_text(row: Row) -> str:
     if client is not None:
         name = f" {client['name']}" if client["name"] else ""
         pid = f", pid {client['pid']}" if client["pid"] else ", pid not known"
-        state = f"{client['state']}, {'ended' if client['ended'] else 'last frame ' + span(client['heard_ns_ago']) + ' ago'}"
+        life = "its process has ended" if client["ended"] else f"last frame {span(client['heard_ns_ago'])} ago"
+        state = f"{client['state']}, {life}"
         held = "held by " if group is not None else ""
         parts.append(f"{held}client {client['slot']}{name}{pid} ({state})")
         if client["command"]:

@@ -86,6 +86,8 @@ class Facts:
                 name = self.reader.key_name(node)
             except DamageError:
                 continue
+            if node.kind not in list(KeyKind):  # its record is in other use by now, or damaged
+                continue
             state = ops.state_of_key(self.op, node)
             is_mark = node.kind == KeyKind.WATERMARK
             yield KeyFacts(
