@@ -95,6 +95,9 @@ def test_missing_satisfied_and_failed_keys_are_told_apart(rig: Rig, explain: Exp
     assert re.search(r"^r3 +missing +an event", out, re.MULTILINE), out
     assert re.search(r"^r2 +failed, code 6", out, re.MULTILINE), out
     assert "It expires in 28.0 s." in out and "client 0 web-1" in out
+    rig.now_ns += 30 * S
+    assert "passed 2.00 s ago" in said(explain("session/9")), "the daemon is dead, and expires nothing"
+    assert re.search(r"^deadline +2.00 s ago \(2", run("explain", "session/9")[1], re.MULTILINE)
 
 
 @pytest.mark.parametrize("condition", [Condition.AT_LEAST, Condition.ALL_SETTLED, Condition.TOTAL])

@@ -255,7 +255,8 @@ def pairs_of(row: Row) -> Iterator[tuple[str, str]]:
         yield "deadline", "none"
     else:
         at = f" ({row['deadline']})" if row["deadline"] else ""
-        yield "deadline", f"{'in ' if not row['due'].startswith('-') else ''}{row['due']}{at}"
+        overdue = row["due"].startswith("-")
+        yield "deadline", (f"{row['due'][1:]} ago" if overdue else f"in {row['due']}") + at
     if row["registered"]:
         yield "registered", f"{row['registered']}, command {row['command']} of the client that did it"
     yield "payload", bytes_text(row["payload"])

@@ -1,6 +1,6 @@
 """The watchers of a key: a search of all watch nodes. No table leads there, because the hashes have a secret seed.
 
-A search costs about half a microsecond a node. On a live instance it shows no single moment.
+A search costs a microsecond a node at most. On a live instance it shows no single moment.
 """
 
 from __future__ import annotations
