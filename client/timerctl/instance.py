@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,13 @@ from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, 
 from timerd_shm.read.reader import ArenaReader
 
 from .exits import NoDaemonError, NoInstanceError
+from .show.text import shell_word
 
 if TYPE_CHECKING:
     from timerd_client import Client, Purgatory
 
 NS = 1_000_000_000
+PURGATORY = "default"
 
 
 def paths_of(arguments: argparse.Namespace) -> InstancePaths:
@@ -65,9 +67,24 @@ def connected(arguments: argparse.Namespace, group: str | None = None) -> Iterat
         ) from None
 
 
+def command_line(
+    arguments: argparse.Namespace,
+    verb: str,
+    *words: bytes | str,
+    purgatory: str = PURGATORY,
+    options: Sequence[str] = (),
+) -> str:
+    """A command line of timerctl for the same instance, to be copied: timerctl fire --purgatory fetch orders/7."""
+    instance = [] if arguments.instance is None else ["--instance", arguments.instance]
+    named = [] if purgatory == PURGATORY else ["--purgatory", purgatory]
+    given = [word.encode() if isinstance(word, str) else word for word in words]
+    dashes = ["--"] if any(word.startswith(b"-") for word in given) else []
+    return " ".join(("timerctl", *instance, verb, *named, *options, *dashes, *map(shell_word, given)))
+
+
 def add_purgatory(command: argparse.ArgumentParser) -> None:
     """Declare --purgatory of a command that acts."""
-    command.add_argument("--purgatory", metavar="NAME", help="the purgatory (default: default)")
+    command.add_argument("--purgatory", metavar="NAME", help=f"the purgatory (default: {PURGATORY})")
 
 
 def purgatory_of(client: Client, arguments: argparse.Namespace) -> Purgatory:

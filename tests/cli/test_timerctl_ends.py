@@ -158,7 +158,19 @@ def test_the_version_is_timerds(run: Run) -> None:
 
 COMMANDS = (
     *LOOKING,
-    *("register", "fire", "advance", "fail", "cancel-for-key", "forget", "cancel", "reschedule", "destroy"),
+    *(
+        "explain",
+        "ping",
+        "register",
+        "fire",
+        "advance",
+        "fail",
+        "cancel-for-key",
+        "forget",
+        "cancel",
+        "reschedule",
+        "destroy",
+    ),
     *("load", "journal", "journal tail", "journal export"),
 )
 
