@@ -158,7 +158,7 @@ class CommonClient(Generic[LinkT]):
         dies: "cancel", "keep" (they run on, and their outcomes go to nobody) or "group" (its group adopts them).
         `autostart` starts the instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for
         `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
-        $TIMERD_RUNTIME_DIR, else the standard places).
+        $TIMERD_RUNTIME_DIR, else the first of the user's places in which a daemon listens; see docs/operating.md).
 
         A live process may be silent, as in a handler that keeps the GIL. Its unfinished calls and outcomes stay this
         client's for `takeover` seconds of silence. Then other members of its group get them (default: 300; from 2 to

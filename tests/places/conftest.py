@@ -1,0 +1,28 @@
+"""Fixtures of the tests of places."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.real.daemons import clean_up
+from support.real.own_places import OwnPlaces
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[OwnPlaces]:
+    """Places of the test alone. They hold nothing, and /run/timerd and /run/user/UID do not exist there."""
+    directory = Path(tempfile.mkdtemp(prefix="td-"))  # not below tmp_path: paths of sockets are short
+    directory.chmod(0o711)
+    made = OwnPlaces(directory, monkeypatch)
+    yield made
+    for place in made.all:
+        if os.path.lexists(place):
+            left = clean_up(place)
+            assert not left, f"left behind: {', '.join(left)}"
+    shutil.rmtree(directory)
