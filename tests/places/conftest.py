@@ -16,7 +16,7 @@ from support.real.own_places import OwnPlaces
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[OwnPlaces]:
-    """Places of the test alone. They hold nothing, and /run/timerd and /run/user/UID do not exist there."""
+    """Places of the test alone. Only the last one can be made: /run and /run/user do not exist there."""
     directory = Path(tempfile.mkdtemp(prefix="td-"))  # not below tmp_path: paths of sockets are short
     directory.chmod(0o711)
     made = OwnPlaces(directory, monkeypatch)

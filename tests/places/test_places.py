@@ -133,7 +133,7 @@ def test_a_directory_of_our_name_under_tmp_that_others_may_change_is_not_trusted
     why = {"mode": r"others may write it \(mode 0777\)", "link": "is no directory", "file": "is no directory"}[kind]
     with pytest.raises(TimerdUnavailableError, match=f"{planted} is left out, because it {why}: remove it"):
         find_instance()
-    with pytest.raises(ResourceLimitError, match=r"remove it|File exists") as error:
+    with pytest.raises(ResourceLimitError, match=r"remove it \(`rm |File exists") as error:
         make_instance()
     assert str(planted) in str(error.value)
 
@@ -161,7 +161,7 @@ def test_a_daemon_of_root_does_not_take_the_directory_of_another_user(own: OwnPl
     for look_only in (True, False):
         with pytest.raises(ResourceLimitError, match="belongs to user nobody: start the daemon as that user, not as r"):
             make_instance(directory=str(theirs), look_only=look_only)
-    own.system.mkdir()
+    own.system.mkdir(parents=True)
     os.chown(own.system, NOBODY, -1)
     assert make_instance().directory == own.temporary, "the directory of the system's daemon"
 
@@ -176,20 +176,27 @@ def test_a_daemon_takes_the_place_that_has_the_arena_of_the_last_one(own: OwnPla
 
 
 def test_a_second_daemon_that_clients_would_not_find_is_refused(own: OwnPlaces) -> None:
-    own.temporary.mkdir(mode=0o700)
-    with Daemon(own.temporary):
-        own.log_in()
-        program = f"{own.prelude}import sys\nfrom timerd.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+    """Members of the system's daemon find that one first, and so do some processes that look later."""
+    program = f"{own.prelude}import sys\nfrom timerd.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
-        def start(*flags: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-c", program, *SMALL, "--ephemeral", "--idle-exit=0", *flags]
-            return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S)
+    def start(*flags: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program, *SMALL, "--ephemeral", "--idle-exit=0", *flags]
+        return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S)
 
+    own.system.mkdir(parents=True, mode=0o700)
+    with Daemon(own.system):
+        # From now on this user may connect there, and start no daemon: root does not in a directory of another user.
+        if os.geteuid() == 0:
+            os.chown(own.system, NOBODY, -1)
+        else:
+            own.system.chmod(0o500)
         second = start()
-        assert second.returncode == 3
-        assert f"a daemon of instance 'default' is running in {own.temporary}, where" in second.stderr
+        assert second.returncode == 3, second.stderr
+        assert f"a daemon of instance 'default' is running in {own.system}, where this user's clients" in second.stderr
         assert start("--instance=other").returncode == 0
-        assert start(f"--runtime-dir={own.session}").returncode == 0
+        assert start(f"--runtime-dir={own.temporary}").returncode == 0
+        os.chown(own.system, os.geteuid(), -1)
+        own.system.chmod(0o700)
 
 
 def test_a_daemon_that_begins_to_start_is_waited_for(own: OwnPlaces) -> None:

@@ -82,7 +82,9 @@ class LateSockets:
             with files_named():
                 self._look()
         except (TimerdError, OSError) as error:
-            self._trouble, self.is_hopeless = text_of(error), not self._may_come()
+            self._trouble = text_of(error)
+            # A restart does not change what this user may open.
+            self.is_hopeless = not (self._target.autostart if isinstance(error, OSError) else self._may_come())
         if self.found is not None:
             self.due_ns = NEVER
         elif self._target.autostart and self._starter is None:

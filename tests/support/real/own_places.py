@@ -14,15 +14,22 @@ from timerd_shm.host import places
 
 
 class OwnPlaces:
-    """The three places, which do not exist yet, and the code that gives them to another process."""
+    """The three places, which do not exist yet, and the code that gives them to another process.
+
+    /run and /run/user do not exist either. So no process makes the first two places, not even one of root.
+    """
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.roots = {"SYSTEM_PLACE": directory / "run", "SESSIONS": directory / "user", "TEMPORARY": directory / "tmp"}
+        self.roots = {
+            "SYSTEM_PLACE": directory / "run/timerd",
+            "SESSIONS": directory / "user",
+            "TEMPORARY": directory / "tmp",
+        }
         for name, path in self.roots.items():
             monkeypatch.setattr(places, name, path)
         monkeypatch.delenv(places.RUNTIME_DIR_VARIABLE, raising=False)
         uid = os.geteuid()
-        self.system = directory / "run"
+        self.system = directory / "run" / "timerd"
         self.session = directory / "user" / str(uid) / "timerd"
         self.temporary = directory / "tmp" / f"timerd-{uid}"
         self.temporary.parent.mkdir()
