@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.fakes.own_places import OwnPlaces
 from support.real.daemons import clean_up
-from support.real.own_places import OwnPlaces
 
 
 @pytest.fixture

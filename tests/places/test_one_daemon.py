@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import timerd as td
+from support.fakes.own_places import OwnPlaces
 from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon, ended
-from support.real.own_places import OwnPlaces
 from support.real.patience import PATIENCE_S, eventually
 from timerd_shm.host.paths import InstancePaths
 

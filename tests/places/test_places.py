@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import timerd as td
+from support.fakes.own_places import OwnPlaces
 from support.real.daemons import SMALL, Daemon
-from support.real.own_places import OwnPlaces
 from support.real.patience import PATIENCE_S
 from support.real.users import NOBODY, a_member, shut_out
 from timerd_client.discovery.find_daemon import has_run_lately

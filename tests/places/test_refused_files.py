@@ -31,7 +31,7 @@ LONG_S = 60.0
 
 
 def said_by(command: str) -> str:
-    """What timerctl says to a user who may not open the daemon's files."""
+    """The error output of timerctl for a user who may not open the daemon's files."""
 
     def act() -> str:
         with redirect_stderr(StringIO()) as said:

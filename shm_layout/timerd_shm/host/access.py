@@ -1,4 +1,4 @@
-"""Who may open a file, and what lets another user in: for messages about permissions."""
+"""The owner, group and mode of a file that this user may not open, and the remedy: for messages."""
 
 from __future__ import annotations
 

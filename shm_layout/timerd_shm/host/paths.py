@@ -41,7 +41,7 @@ SHM_DIRECTORY = Path("/dev/shm")
 # Why an arena does not exist although its daemon runs. The second cause is in the log of timerd/names.py.
 NOT_HERE = (
     "the daemon runs, so this process may be in another container ({}), or the file was removed (logind does that at a "
-    "logout: RemoveIPC=yes; the daemon's log says so)"
+    "logout: RemoveIPC=yes; see the daemon's log)"
 )
 SHARE = {"shm": "mount the daemon's /dev/shm here", "file": "mount the volume of the daemon's --arena-file here"}
 
@@ -271,7 +271,7 @@ def listens(paths: InstancePaths) -> bool:
 
 
 def refusal(paths: InstancePaths) -> PermissionError | None:
-    """Why this user may not open one of the instance's sockets; None if it may open all that there are."""
+    """Why this user may not open one of the instance's sockets; None if it may open all of them."""
     for path in (paths.liveness, paths.commands, paths.outcomes, paths.packets):
         try:
             os.stat(path)
