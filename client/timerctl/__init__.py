@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from timerd_shm.declare.errors import TimerdError
+from timerd_shm.host.access import in_words
 from timerd_shm.host.version import Version
 
 from .act import calls as act_on_calls
@@ -43,7 +44,7 @@ examples:
 
 The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked
 for in $TIMERD_RUNTIME_DIR (if set, nowhere else), /run/timerd,
-$XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
+/run/user/UID/timerd and /tmp/timerd-UID: the first with a daemon is taken.
 """
 
 
@@ -109,16 +110,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TimerdError as error:
         print(f"timerctl: {error}", file=sys.stderr)
         return exit_of(error)
-    except PermissionError as error:
-        bare = error.errno is not None and error.strerror == os.strerror(error.errno)
-        remedy = ": run it as the daemon's user or group" if bare else ""  # else the error says what to do
-        print(f"timerctl: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
-        return Exit.PROBLEM
     except BrokenPipeError:
         forget_output()  # the reader of the output has closed it (`timerctl ops | head`)
         return Exit.CUT_OFF  # not OK: the part of `timerctl journal audit | head` that was cut may have findings
-    except OSError as error:  # for example: a disk that is full
-        print(f"timerctl: {error}", file=sys.stderr)
+    except OSError as error:  # for example: a disk that is full, or a file that this user may not open
+        print(f"timerctl: {in_words(error)}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:

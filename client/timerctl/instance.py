@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from timerd_shm.declare.errors import TimerdUnavailableError
-from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
+from timerd_shm.host.paths import InstancePaths, daemon_running, open_arena_file, refusal
+from timerd_shm.host.search import find_instance
 from timerd_shm.read.reader import ArenaReader
 
 from .exits import NoDaemonError, NoInstanceError
@@ -53,7 +54,7 @@ def running(arguments: argparse.Namespace) -> InstancePaths:
 def connected(arguments: argparse.Namespace, group: str | None = None) -> Iterator[Client]:
     """A client of the instance, and of a group if one is given.
 
-    Raises NoInstanceError, and NoDaemonError when the daemon does not run.
+    Raises NoInstanceError, NoDaemonError when the daemon does not run, and PermissionError.
     """
     from timerd_client import connect
 
@@ -62,6 +63,8 @@ def connected(arguments: argparse.Namespace, group: str | None = None) -> Iterat
         with connect(paths.instance, name="timerctl", group=group) as client:
             yield client
     except TimerdUnavailableError:
+        if refused := refusal(paths):
+            raise refused from None
         raise NoDaemonError(
             f"the daemon of instance {paths.instance!r} does not answer: it is stopped, overloaded or has just ended"
         ) from None

@@ -96,7 +96,7 @@ class ClientArguments(TypedDict, total=False):
     transport: Transport | None
     """One of "zeromq" and "unix" (default: $TIMERD_TRANSPORT, else "zeromq"). InvalidValueError."""
     runtime_dir: str | None
-    """The directory of the instance (default: $TIMERD_RUNTIME_DIR, else the standard places)."""
+    """The directory of the instance (default: $TIMERD_RUNTIME_DIR, else the places of the user)."""
     autostart: bool
     """Whether to start a daemon if none runs (default: False)."""
 

@@ -20,7 +20,8 @@ from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon
 from support.real.patience import PATIENCE_S, eventually
 from support.real.trees import ROOT
 from timerd_client import aio
-from timerd_shm.host.paths import daemon_running, find_instance
+from timerd_shm.host.paths import daemon_running
+from timerd_shm.host.search import find_instance
 
 README = (ROOT / "README.md").read_text()
 RECIPES = (ROOT / "docs" / "recipes.md").read_text()

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from timerd_shm.declare.errors import SessionGoneError, TimerdError
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, NAME_SIZE_MAX
-from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE
+from timerd_shm.host.paths import INSTANCE_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark import TaskContext

@@ -53,7 +53,8 @@ from timerd_shm.declare.records import (
     WatermarkRecord,
     WatermarkTableRecord,
 )
-from timerd_shm.host.paths import find_instance, open_arena_file
+from timerd_shm.host.paths import open_arena_file
+from timerd_shm.host.search import find_instance
 
 LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
 INCARNATION_WORD = offset_of(ArenaHeader, "incarnation") // 8
