@@ -93,7 +93,8 @@ def test_another_timeout_is_proposed_if_it_saves_a_tenth() -> None:
     beyond = estimated(500, 0.079, 471.0, beyond=True)
     found = verdicts.of_timeouts(reported(), [*asked, beyond])
     assert found is not None and found.text == (
-        "With a timeout of 100 ms, 16.2% would expire instead of 7.9%, and 29% fewer would be in flight."
+        "With a timeout of 100 ms, 16.2% would expire instead of 7.9%, and 334 would be in flight instead of 471: 29% "
+        "fewer."
     )
     none = verdicts.of_timeouts(reported(), [asked[2], beyond])
     assert none is not None and none.text == (
@@ -212,6 +213,7 @@ def test_the_page_shows_what_was_played_first_and_planned_operations_never_on_it
     assert "2025, 14:05:00 UTC, on web1 (2 processors, 8 GiB): timerd 1.0." in html
     assert "<b>40</b>operations played" in html and "<b>holds</b>audit" in html and "a &lt;fast&gt; one" in html
     assert "Hot keys" not in html, "no key has two operations"
+    assert re.search(r"<td>as it was</td>\s*<td[^>]*>2.50%<", html)
     drawn = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     # A line of what was planned has its own colour, and no other figure has it.
     planned = [figure for figure in drawn if "series-2," in figure]

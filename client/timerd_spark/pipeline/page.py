@@ -50,7 +50,7 @@ def page(run: Results) -> str:
             _settled(run, real),
             _over_time(run) if first else "",
             _rounds(run) if PLAYED in reports else "",
-            _timeouts(run) if reports else "",
+            _timeouts(run, reports) if reports else "",
             _hot_keys(run),
             _audit(run),
             _planned(run, reports),
@@ -263,12 +263,14 @@ def _rounds(run: Results) -> str:
     )
 
 
-def _timeouts(run: Results) -> str:
-    """what_if() as a pivot: a line for each timeout, columns for each kind of operations."""
+def _timeouts(run: Results, reports: dict[str, Any]) -> str:
+    """what_if() as a pivot: a line for each timeout, behind one as it was; columns for each kind of operations."""
     rows = run.stored("what_if").collect()
     kinds = [what for what in ORDER if any(row["what"] == what for row in rows) and what != SEEN]
     cells = {(row["timeout_ns"], row["what"]): row for row in rows}
-    lines = []
+    were = {what: verdicts.flying_now(reports[what], [row for row in rows if row["what"] == what]) for what in kinds}
+    lines = [["as it was", *(f"{reports[what]['timeout_ratio']:.2%}" for what in kinds)]]
+    lines[0] += [f"{flying:,.0f}" if flying else "" for flying in were.values()]
     for timeout_ns in sorted({row["timeout_ns"] for row in rows}):
         of = [cells[timeout_ns, what] for what in kinds]
         lines.append([ms(timeout_ns / 1e6), *map(_share, of), *map(_flying, of)])
@@ -282,9 +284,10 @@ def _timeouts(run: Results) -> str:
         figures([("Share that would expire", plots.what_if(asked.where(asked["what"] != SEEN), "what", COLOURS))]),
         note(
             "An operation that expired did not show how long it would have waited: it is censored at its timeout. The "
-            "share is the Kaplan-Meier estimate, with its limits at 95 % confidence. Where fewer than one in a hundred "
-            "operations were watched there are bounds only (hollow triangles). In flight: the rate times the mean "
-            "wait, cut off at the timeout (Little's law)."
+            "share that would expire is the share that has neither settled nor been cancelled before: the Kaplan-Meier "
+            "estimate, with its limits at 95 % confidence. Where fewer than one in a hundred operations were watched "
+            "there are bounds only (hollow triangles). In flight: the rate of registrations times the mean wait, cut "
+            "off at the timeout (Little's law)."
         ),
     )
 

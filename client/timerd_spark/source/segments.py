@@ -7,7 +7,9 @@ such as "/mnt/journals/*". Standard library only: this runs in the driver's plan
 from __future__ import annotations
 
 import glob
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ SKIP_HINT = 'option("failOnDataLoss", "false") passes over it'
 OTHER_JOURNAL = (
     "this is not the checkpoint's journal, or its mount is missing. Mount it again, or begin a new checkpoint"
 )
+log = logging.getLogger("timerd_spark")
 
 
 class Span(NamedTuple):
@@ -100,6 +103,12 @@ def check_names(known: Collection[str], hosts: Mapping[str, Path], paths: Sequen
                 f"{same[0]!r} ({directory}): if both are one journal, its rows would be read again. Go on with a path "
                 f"that gives the old name, such as {str(before)!r}, or begin a new checkpoint"
             )
+
+
+@lru_cache(maxsize=1_000)
+def pass_over(what: str) -> None:
+    """Log, once, that something is left out of the rows, because the option allows it."""
+    log.warning("%s: passed over", what)
 
 
 def shown(paths: Sequence[str]) -> str:
@@ -227,11 +236,11 @@ class Walk:
         if seen > (listed[-1] if listed else 0):
             has = f"the newest is {listed[-1]}" if listed else "there is none"
             raise JournalError(f"{self.directory}: segment {seen} was here, and {has}: {OTHER_JOURNAL}")
-        if listed and max(start.segment, 1) < listed[0] and not self._skip:
-            raise JournalError(
-                f"{self.directory}: rows from {start} on were removed, the oldest segment is {listed[0]}: hold "
-                'unread files with option("consumer", NAME), raise --journal-keep, or go on without these rows by '
-                'option("failOnDataLoss", "false")'
+        if listed and max(start.segment, 1) < listed[0]:
+            self._lost(
+                f"{self.directory}: rows from {start} on were removed, the oldest segment is {listed[0]}",
+                'hold unread files with option("consumer", NAME), raise --journal-keep, or go on without these rows by '
+                'option("failOnDataLoss", "false")',
             )
         for sequence in listed:
             if sequence < start.segment or (end is not None and sequence > end.segment):
@@ -247,16 +256,21 @@ class Walk:
                     if left < span.end - span.first:
                         return
 
+    def _lost(self, what: str, remedy: str = SKIP_HINT) -> None:
+        """Rows are lost: log it, if this may be. Else raises JournalError."""
+        if not self._skip:
+            raise JournalError(f"{what}; {remedy}")
+        pass_over(what)
+
     def _in_segment(self, sequence: int, finished: bool) -> Iterator[Span]:
         try:
             segment = open_segment(self.directory, sequence, being_made=not finished)
         except JournalError as error:
-            if self._skip:
-                return
-            raise JournalError(f"{error}; {SKIP_HINT}") from None
+            self._lost(str(error))
+            return
         if segment is None:
-            if finished and not self._skip:
-                raise JournalError(f"{self.directory}: segment {sequence} was removed before it was read; {SKIP_HINT}")
+            if finished:
+                self._lost(f"{self.directory}: segment {sequence} was removed before it was read")
             return
         try:
             header, last = segment.header, end_in(segment, finished)
@@ -265,10 +279,8 @@ class Walk:
         first = max(header.first_block * BLOCK_ROWS, self.position.record if sequence == self.position.segment else 0)
         if self._expected is not None and self._expected[0] == header.incarnation:
             missing = header.first_row + first - self._expected[1]
-            if missing > 0 and not self._skip:
-                raise JournalError(
-                    f"{self.directory}: {missing} rows before segment {sequence} are missing; {SKIP_HINT}"
-                )
+            if missing > 0:
+                self._lost(f"{self.directory}: {missing} rows before segment {sequence} are missing")
             first -= min(missing, 0)  # rows that are in two segments are read once
         # The last block may be unreadable while the daemon writes it: a block less does not mean another journal.
         if sequence == self.position.segment and self.position.record >= last + BLOCK_ROWS and not self._skip:

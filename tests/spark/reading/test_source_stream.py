@@ -35,9 +35,44 @@ def test_a_stream_whose_checkpoint_has_another_name_of_a_journal_names_both_and_
         alone.latestOffset(by_pattern, ReadAllAvailable())
     # A checkpoint with both names goes on. A host that has left is not taken for a host that has come.
     shutil.copytree(small, second)
-    assert set(many.latestOffset(by_itself | by_pattern, ReadAllAvailable())) == {"journal", *hosts_of(pattern)}
+    lenient = stream(pattern, failOnDataLoss="false")
+    assert set(lenient.latestOffset(by_itself | by_pattern, ReadAllAvailable())) == {"journal", *hosts_of(pattern)}
     shutil.rmtree(first.parent)
-    assert set(many.latestOffset(by_pattern, ReadAllAvailable())) == {"web1/journal", "web2/journal"}
+    assert set(lenient.latestOffset(by_pattern, ReadAllAvailable())) == {"web1/journal", "web2/journal"}
+
+
+def test_a_journal_that_vanishes_with_unread_rows_is_an_error_that_names_it_and_its_last_position(
+    small: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for host in ("a", "b"):
+        shutil.copytree(small, tmp_path / "j" / host)
+    pattern = f"{tmp_path}/j/*"
+    reader, lenient = stream(pattern), stream(pattern, failOnDataLoss="false")
+    start = reader.initialOffset()
+    part = reader.latestOffset(start, ReadMaxRows(400))
+    known = read(reader, start, part)
+    (tmp_path / "j" / "b").rename(tmp_path / "away")
+    said = rf"the journal 'b' is not in '{re.escape(pattern)}' any more: .* to segment 1, row {part['b']['row']}\b.*false"
+    for ask in (lambda: reader.latestOffset(part, ReadAllAvailable()), lambda: read(reader, start, part)):
+        with pytest.raises(JournalError, match=said):
+            ask()
+    with caplog.at_level("WARNING", "timerd_spark"):
+        end = lenient.latestOffset(part, ReadAllAvailable())
+        rest_of_a = read(lenient, part, end)
+        assert lenient.latestOffset(end, ReadAllAvailable()) == end
+        assert len(read(lenient, start, part)) < len(known)
+    assert len(known) > 0 < len(rest_of_a)
+    (first, *_) = (line for line in caplog.messages if re.search("'b' is not in .* any more", line))
+    assert f"segment 1, row {part['b']['row']}" in first and first.endswith("passed over")
+    # Its loss was accepted once. If it comes back, nothing of it is lost or read twice.
+    assert stream(pattern).latestOffset(end, ReadAllAvailable()) == end
+    (tmp_path / "away").rename(tmp_path / "j" / "b")
+    more = stream(pattern).latestOffset(end, ReadAllAvailable())
+    every = [row["op_id"] for row in known + rest_of_a + read(stream(pattern), end, more)]
+    assert sorted(every) == sorted(2 * [row["op_id"] for row in rows_of(spans_of(small), "terminal")])
+    (tmp_path / "j" / "b").rename(tmp_path / "away")
+    with pytest.raises(JournalError, match="'b' is not in"):
+        stream(pattern).latestOffset(more, ReadAllAvailable())
 
 
 def test_a_stream_returns_each_row_once_in_batches_of_the_requested_size(journal: Path, rng: random.Random) -> None:
