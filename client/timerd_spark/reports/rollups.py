@@ -46,8 +46,8 @@ ROLLUP: Final = {
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
 # Names of columns of the steps, in rollup() and in the functions that read a rollup.
 INNER: Final = (
-    "at", "before", "begin", "bucket", "cell", "count", "every", "exponent", "following", "guess", "most", "move", "net",
-    "next", "one", "peak", "run", "silent", "step", "until", "value", "waited",
+    "at", "before", "begin", "bucket", "cell", "count", "every", "exponent", "following", "guess", "most", "move",
+    "net", "next", "one", "peak", "run", "silent", "step", "until", "value", "waited",
 )  # fmt: skip
 PAUSE_MS: Final = 1_000  # the shortest pause
 PAUSE_INTERVALS: Final = 100  # the shortest long pause, in mean intervals between operations
@@ -219,8 +219,8 @@ def _in_flight(names: str, window_ns: int | None) -> str:
     """SQL for the largest number of registered and not settled operations at the end of a millisecond, by window.
 
     It also has the pauses that begin in the window. It adds up within parts of time first, and then over the parts, so
-    that no task has to see a whole group. `every` is 0 in all rows. Spark warns of a window without a partition, also of
-    one whose partition is a constant: but it does not see that an aggregate is one.
+    that no task has to see a whole group. `every` is 0 in all rows. Spark warns of each window without a partition, or
+    with a constant as its partition. It does not see that this aggregate is a constant.
     """
     return f"""
         SELECT {names} cell, greatest(peak, 0) + before AS in_flight_max, concat(

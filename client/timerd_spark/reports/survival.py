@@ -7,11 +7,11 @@ still waits at t, is the product of (1 - settled / still watched) over all times
 timeout that an operation had does not depend on how long it would have waited. Beyond the largest watched time nothing
 is known.
 
-Completion, failure and cancellation are *competing risks*: each ends a life, and a cancelled operation expires no more.
-So S(t) is about all of them together, and the share that expires with a timeout is S(timeout). It is 1 minus the shares
-that the estimate of O. O. Aalen and S. Johansen ("An empirical transition matrix", Scand. J. Statist. 5, 1978) gives for
-the three risks up to the timeout. If cancelled lives were censored, S(t) would be of a world without cancellations: the
-share would be too large, and would contradict report().
+Completion, failure and cancellation are *competing risks*: each ends a life, and what was cancelled cannot expire. So
+S(t) is about all of them together, and the share that expires with a timeout is S(timeout). It is 1 minus the shares
+that the estimate of O. O. Aalen and S. Johansen ("An empirical transition matrix", Scand. J. Statist. 5, 1978) gives
+for the three risks up to the timeout. If cancelled lives were censored, S(t) would be of a world without cancellations:
+the share would be too large, and would contradict report().
 
 A few operations with a longer timeout show little: S jumps far at each of their ends, and they may differ from the
 others. So the estimate ends where fewer than one in a hundred are still watched. Limits of confidence are Greenwood's
@@ -60,9 +60,9 @@ def what_if(
 ) -> DataFrame:
     """The timeout ratio and the load that other timeouts would have given. A row for each group and timeout.
 
-    `df` is a terminal view. A life ends with a completion, failure or cancellation within the timeout. An operation that
-    expired or settled late is censored at its timeout. For the timeout that all operations had, `timeout_ratio` is that
-    of report(). Columns: `by`, then
+    `df` is a terminal view. A life ends with a completion, failure or cancellation within the timeout. An operation
+    that expired or settled late is censored at its timeout. For the timeout that all operations had, `timeout_ratio` is
+    that of report(). Columns: `by`, then
 
         timeout_ns      the timeout, one of `timeouts`
         timeout_ratio   S(timeout): the share that would have expired

@@ -126,7 +126,7 @@ def check_times(options: WriteOptions, times: Sequence[float | None], ids: Seque
     group. One that is kept for nobody gets the daemon's retention as its deadline.
     """
     for time, op_id in zip(times, ids, strict=True):
-        if time is None and options.group is not None or time is not None and 0 <= time <= TIMEOUT_S_MAX:
+        if (time is None and options.group is not None) or (time is not None and 0 <= time <= TIMEOUT_S_MAX):
             continue
         name = op_id.decode("utf-8", "backslashreplace") if isinstance(op_id, bytes) else op_id
         raise InvalidValueError(

@@ -35,6 +35,7 @@ from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Outcome
 from timerd_shm.read.segment import JournalError, Segment, text_at
 
+from .left_out import LeftOut
 from .schema import ENUM_TYPES, INT, TERMINAL, TEXTS
 from .segments import SKIP_HINT, Span, pass_over
 
@@ -85,6 +86,10 @@ class SegmentRows:
         except FileNotFoundError:
             raise JournalError(f"{span.directory}: segment {span.segment} was removed before it was read") from None
         self.header = self._segment.header
+        self.left_out: list[LeftOut] = []  # with `skip`
+        if span.missing:
+            number = self.header.first_row + span.first - span.missing
+            self.left_out.append(LeftOut(False, number, span.missing, span.segment, span.first))
         self._memory = bytearray()
         try:
             self._load_blocks()
@@ -151,6 +156,8 @@ class SegmentRows:
         if not self._skip:
             raise JournalError(f"{what}; {SKIP_HINT}")
         pass_over(what)
+        rows = min(until * BLOCK_ROWS, self.span.end) - record
+        self.left_out.append(LeftOut(True, self.header.first_row + record, rows, self.span.segment, record))
         return until
 
     @cached_property

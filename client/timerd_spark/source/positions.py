@@ -58,6 +58,13 @@ class Places:
         """Raises JournalError if the segment is of another arena than when the offset was taken."""
         check_incarnation(directory, self.offsets[host], self._more[host].get("incarnation"))
 
+    def expected(self, host: str, offset: Offset) -> tuple[int, int] | None:
+        """(incarnation, number) of the row at an offset of the host, if it is this position and has both."""
+        more = self._more.get(host, {})
+        if self.offsets.get(host) != offset or not {"incarnation", "number"} <= more.keys():
+            return None
+        return int(more["incarnation"], 16), more["number"]
+
     def where(self, host: str) -> str:
         """The host's position, for people."""
         return f"segment {self.offsets[host].segment}, row {self.offsets[host].record}"

@@ -184,7 +184,9 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             for host in waiting:
                 if left is not None and left <= 0:
                     break
-                walk = Walk(hosts[host], places.offsets[host], self._end_of(host), skip=self.options.skip)
+                at = places.offsets[host]
+                expected = places.expected(host, at)
+                walk = Walk(hosts[host], at, self._end_of(host), skip=self.options.skip, expected=expected)
                 used = sum(span.end - span.first for span in walk.spans(share))
                 places.move(host, hosts[host], walk.position)
                 if left is not None:
@@ -205,12 +207,16 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if first >= last:
                 continue
             if host not in hosts:
-                self._vanished(host, f"a batch reads it from segment {first.segment}, row {first.record} to {until.where(host)}")
+                self._vanished(
+                    host, f"a batch reads it from segment {first.segment}, row {first.record} to {until.where(host)}"
+                )
                 continue
             until.check(host, hosts[host])
             if host in begin.offsets:
                 begin.check(host, hosts[host])
-            found += [Part(span) for span in Walk(hosts[host], first, last, skip=self.options.skip).spans()]
+            expected = begin.expected(host, first)
+            walk = Walk(hosts[host], first, last, skip=self.options.skip, expected=expected)
+            found += [Part(span) for span in walk.spans()]
         return found
 
     def commit(self, end: Vector) -> None:

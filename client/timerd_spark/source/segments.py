@@ -33,6 +33,7 @@ class Span(NamedTuple):
     segment: int
     first: int
     end: int
+    missing: int = 0  # rows that should be right before `first`, and are in no segment
 
 
 def hosts_of(path: str) -> dict[str, Path]:
@@ -221,12 +222,22 @@ class Walk:
     """A walk over a journal from `start` to its end, or to `end`; `position` is the offset at which it stopped.
 
     `end` is not checked against the file: the journal ended there when `end` was taken. With `skip`, the walk leaves
-    out damaged parts instead of raising JournalError.
+    out damaged parts instead of raising JournalError. `expected`: (incarnation, number) of the row at `start`, if it is
+    known.
     """
 
-    def __init__(self, directory: Path, start: Offset, end: Offset | None = None, *, skip: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        start: Offset,
+        end: Offset | None = None,
+        *,
+        skip: bool = False,
+        expected: tuple[int, int] | None = None,
+    ) -> None:
         self.directory, self.position, self._end, self._skip = directory, start, end, skip
-        self._expected: tuple[int, int] | None = None  # (incarnation, number) of the row that comes next
+        self._expected = expected  # of the row that comes next
+        self._missing = 0  # rows before it that are in no segment
 
     def spans(self, rows: int | None = None) -> Iterator[Span]:
         """A span for each segment, several for a large one; `rows` rows at most in all. Raises JournalError."""
@@ -281,6 +292,7 @@ class Walk:
             missing = header.first_row + first - self._expected[1]
             if missing > 0:
                 self._lost(f"{self.directory}: {missing} rows before segment {sequence} are missing")
+                self._missing += missing
             first -= min(missing, 0)  # rows that are in two segments are read once
         # The last block may be unreadable while the daemon writes it: a block less does not mean another journal.
         if sequence == self.position.segment and self.position.record >= last + BLOCK_ROWS and not self._skip:
@@ -293,5 +305,5 @@ class Walk:
             last = self._end.record
         while first < last:
             part = min(first + SPAN_ROWS_MAX, last)
-            yield Span(str(self.directory), sequence, first, part)
-            first = part
+            yield Span(str(self.directory), sequence, first, part, self._missing)
+            first, self._missing = part, 0

@@ -52,7 +52,9 @@ def test_a_journal_that_vanishes_with_unread_rows_is_an_error_that_names_it_and_
     part = reader.latestOffset(start, ReadMaxRows(400))
     known = read(reader, start, part)
     (tmp_path / "j" / "b").rename(tmp_path / "away")
-    said = rf"the journal 'b' is not in '{re.escape(pattern)}' any more: .* to segment 1, row {part['b']['row']}\b.*false"
+    said = (
+        rf"the journal 'b' is not in '{re.escape(pattern)}' any more: .* to segment 1, row {part['b']['row']}\b.*false"
+    )
     for ask in (lambda: reader.latestOffset(part, ReadAllAvailable()), lambda: read(reader, start, part)):
         with pytest.raises(JournalError, match=said):
             ask()
