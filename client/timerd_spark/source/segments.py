@@ -1,13 +1,15 @@
 """The parts of segments to read: the journals below a path, and the spans of records for tasks.
 
 A host has a journal: a directory with segments. `path` is a journal, a directory with one for each host, or a pattern
-such as "/mnt/journals/*". Standard library only: this runs in the driver's planner.
+such as "/mnt/journals/*" or "/mnt/journals/{web1,web2}". Standard library only: this runs in the driver's planner.
 """
 
 from __future__ import annotations
 
 import glob
 import logging
+import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +26,9 @@ OTHER_JOURNAL = (
     "this is not the checkpoint's journal, or its mount is missing. Mount it again, or begin a new checkpoint"
 )
 log = logging.getLogger("timerd_spark")
+
+
+BRACES = re.compile(r"\{([^{}]+)\}")
 
 
 class Span(NamedTuple):
@@ -43,19 +48,18 @@ def hosts_of(path: str) -> dict[str, Path]:
     appears. A pattern may match journals, or directories with journals. Both together are refused, because
     `backup/journal` may be a copy of `journal`.
     """
-    if not glob.has_magic(path) or Path(path).is_dir():
+    if not is_pattern(path) or Path(path).is_dir():
         directory = Path(path)
         if not (there := journals_in(directory)):
             raise JournalError(
                 f"there is no journal in {directory}: it has no segments, and no daemon has it. Is its mount missing?"
             )
         return {name or directory.name: journal for name, journal in there}
-    base = Path(path)
-    while glob.has_magic(str(base)):
-        base = base.parent
+    patterns = expanded(path)
+    base = Path(os.path.commonpath([base_of(Path(pattern)) for pattern in patterns]))
     matches: list[Path] = []
     inside: list[Path] = []
-    for match in map(Path, sorted(glob.glob(path))):
+    for match in map(Path, sorted({found for pattern in patterns for found in glob.glob(pattern)})):
         if match.is_dir():
             for name, found in journals_in(match):
                 (inside if name else matches).append(found)
@@ -67,6 +71,28 @@ def hosts_of(path: str) -> dict[str, Path]:
     if not matches and not inside:
         raise JournalError(f"no directory matches {path!r}, or none of them has a journal")
     return {str(found.relative_to(base)): found for found in sorted(matches + inside)}
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has wildcards, or alternatives in braces."""
+    return glob.has_magic(path) or BRACES.search(path) is not None
+
+
+def expanded(path: str) -> list[str]:
+    """A path for each alternative in braces, as all sources of Spark take them: "/j/{a,b}/x" is /j/a/x and /j/b/x."""
+    found = BRACES.search(path)
+    if found is None:
+        return [path]
+    before, behind = path[: found.start()], path[found.end() :]
+    return [each for one in found[1].split(",") for each in expanded(before + one + behind)]
+
+
+def base_of(pattern: Path) -> Path:
+    """The directory in which a pattern begins; that of a path without wildcards."""
+    base = pattern.parent
+    while glob.has_magic(str(base)):
+        base = base.parent
+    return base
 
 
 def journals_of(paths: Sequence[str]) -> dict[str, Path]:
