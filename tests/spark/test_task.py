@@ -226,8 +226,10 @@ def test_what_a_task_fires_last_arrives_whether_its_worker_is_used_again_or_ends
     where = Sidecar.of(None, None, False)
 
     def fire(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+
         (rows,) = (batch["id"].to_pylist() for batch in batches)
-        yield from ()
+        yield pyarrow.RecordBatch.from_pydict({"pid": [os.getpid()]})
         if rows[0] < 10:
             with where.client() as client:
                 for row in rows:
@@ -236,19 +238,21 @@ def test_what_a_task_fires_last_arrives_whether_its_worker_is_used_again_or_ends
             with where.connect(name="task", timeout=PATIENCE_S, group=None, orphans="cancel") as client:
                 client.fire_many([f"k{row}" for row in rows])
 
+    pids: list[set[int]] = []
     with td.connect() as client:
-        for reuse in ("true", *(() if is_connect else ("false",))):
+        for reuse in ("true",) if is_connect else ("true", "false"):
             waiting = [client.register(f"k{row}", timeout=600) for row in range(20)]
             client.flush()
             if not is_connect:
-                conf = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
-                conf.set("spark.python.worker.reuse", reuse)
+                spark.sparkContext._conf.set("spark.python.worker.reuse", reuse)
             try:
-                assert spark.range(0, 20, 1, 2).mapInArrow(fire, "id long").collect() == []
+                rows = spark.range(0, 20, 1, 2).mapInArrow(fire, "pid long").collect()
             finally:
                 if not is_connect:
-                    conf.set("spark.python.worker.reuse", "true")
+                    spark.sparkContext._conf.set("spark.python.worker.reuse", "true")
+            pids.append({row.pid for row in rows})
             assert all(operation.result(timeout=PATIENCE_S) for operation in waiting), reuse
+    assert is_connect or not pids[0] & pids[1], "a worker that is not used again has ended"
     assert counters(daemon)["clients_died"] == 0
 
 

@@ -52,7 +52,7 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
 def test_of_cancelled_operations_the_estimate_for_their_own_timeout_is_what_the_report_counts(
     spark: SparkSession, rng: random.Random, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A cancelled operation can expire no more: a cancellation is an end like any other, and competes with expiry."""
+    """A cancelled operation cannot expire: a cancellation is an end like any other, and competes with expiry."""
     rows, ends = [], []
     for at in range(1_000):
         end, how = min((rng.expovariate(1 / 80), "completed"), (rng.expovariate(1 / 300), "cancelled"))

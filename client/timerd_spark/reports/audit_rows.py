@@ -63,7 +63,7 @@ class Facts(NamedTuple):
     outcomes: int = 0
     segments: int = 0
     gaps: int = 0  # times in which the journal was not written
-    first_gap: int = NEVER  # the first row that says so
+    first_gap: int = NEVER  # the first GAP row
     left_out: tuple[tuple[int, int, str], ...] = ()  # rows that the query left out: the first, their number, why
     others: int = 0  # ACTION and GROUP rows
     fragments: int = 0

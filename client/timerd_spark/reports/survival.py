@@ -7,7 +7,7 @@ still waits at t, is the product of (1 - settled / still watched) over all times
 timeout that an operation had does not depend on how long it would have waited. Beyond the largest watched time nothing
 is known.
 
-Completion, failure and cancellation are *competing risks*: each ends a life, and what was cancelled cannot expire. So
+Completion, failure and cancellation are *competing risks*: each ends a life, and a cancelled one cannot expire. So
 S(t) is about all of them together, and the share that expires with a timeout is S(timeout). It is 1 minus the shares
 that the estimate of O. O. Aalen and S. Johansen ("An empirical transition matrix", Scand. J. Statist. 5, 1978) gives
 for the three risks up to the timeout. If cancelled lives were censored, S(t) would be of a world without cancellations:
