@@ -15,6 +15,9 @@ from support.spark.spans import read, rows_of, settle_all, spans_of, stream
 from timerd_shm.declare.journal import BLOCK_ROWS
 from timerd_shm.read.holds import holds_of
 from timerd_shm.read.segment import JournalError, segments_of
+from timerd_spark.source.options import ReadOptions
+from timerd_spark.source.readers import JournalStream
+from timerd_spark.source.schema import EVENTS, LEFT_OUT
 from timerd_spark.source.segments import hosts_of, last_offset
 
 
@@ -146,6 +149,25 @@ def test_a_host_that_comes_is_begun_where_it_was_when_its_first_batch_is_read_ag
         read(stream(tmp_path), start, end)
     first.drop_journal()
     late.drop_journal()
+
+
+def test_rows_that_were_removed_are_a_row_of_the_events_view_where_that_may_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = JournaledRig(tmp_path, keep=2 * 64 << 10)
+    client = rig.client()
+    options = ReadOptions.of({"path": str(tmp_path), "view": "events", "failOnDataLoss": "false"})
+    reader = JournalStream(options, EVENTS)
+    settle_all(rig, client, 0, 100)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    settle_all(rig, client, 100, 2_000)
+    rows = read(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+    (lost,) = (row for row in rows if row["kind"] == LEFT_OUT)
+    others = [row["row"] for row in rows if row["kind"] != LEFT_OUT]
+    assert lost["row"] == start[tmp_path.name]["number"] and lost["row"] + lost["rows"] == min(others)
+    assert lost["segment"] == segments_of(tmp_path)[0] > 1 and lost["rows"] > 1_000
+    assert "rows from 1:" in caplog.text and f"{lost['rows']} rows before segment" in caplog.text
+    rig.drop_journal()
 
 
 def test_rows_that_were_removed_are_missed_also_where_a_journal_had_no_segment_yet(tmp_path: Path) -> None:
