@@ -53,22 +53,21 @@ def timerd_session_daemon(pytestconfig: pytest.Config) -> Iterator[Daemon]:
 @pytest.fixture
 def timerd_daemon(timerd_session_daemon: Daemon) -> Iterator[Daemon]:
     """A real daemon, as new: nothing of another test is left. `td.client()` and processes that start now reach it."""
-    from .real.clients import end_client_of_process
+    from .clients import connected_anew
 
     daemon = timerd_session_daemon
-    end_client_of_process()
     daemon.renew()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in daemon.environment.items():
             patch.setenv(name, value)
-        yield daemon
-        end_client_of_process()
+        with connected_anew(lambda target: target.runtime_dir in (None, daemon.runtime_dir)):
+            yield daemon
     daemon.start()  # for fixtures of the session, where the test has stopped it
 
 
 @pytest.fixture
 def timerd_client(timerd_daemon: Daemon) -> td.Client:
-    """`td.client()`, connected to `timerd_daemon`; it is closed after the test."""
+    """`td.client()`, connected to `timerd_daemon`; after the test it connects anew."""
     import timerd as td
 
     client = td.client()
@@ -82,11 +81,8 @@ def timerd_manual() -> Iterator[Manual]:
 
     Every client of this process is one of it: `td.client()`, `td.Client()`, `td.connect()` and those of td.aio.
     """
+    from .clients import connected_anew
     from .manual.manual import Manual
-    from .real.clients import end_client_of_process
 
-    end_client_of_process()
-    with Manual() as manual:
+    with Manual() as manual, connected_anew(lambda target: True, manual.autojump):  # a lost daemon is not waited for
         yield manual
-        with manual.autojump():  # a lost daemon is not waited for
-            end_client_of_process()

@@ -40,7 +40,7 @@ LinkT = TypeVar("LinkT", bound=Link)
 
 # The newest opener makes every link of this process, from (make, target, purgatories) of `Lazy`. See timerd.testing.
 openers: list[Callable[[Callable[..., Any], Target, list[str]], Any]] = []
-_all: weakref.WeakSet[Lazy[Any]] = weakref.WeakSet()
+lazies: Final[weakref.WeakSet[Lazy[Any]]] = weakref.WeakSet()  # of all clients of this process
 _inherited: list[object] = []  # the parent's links: kept, never closed
 
 
@@ -68,7 +68,7 @@ class Lazy(Generic[LinkT]):
         self._lock = lock()
         self._link = made
         self._use: Use | None = None if made is None else made.use()  # while it is referred to, the link goes on
-        _all.add(self)
+        lazies.add(self)
 
     @property
     def made(self) -> LinkT | None:
@@ -128,6 +128,14 @@ class Lazy(Generic[LinkT]):
         with self._lock:
             self.closed = True
             return self._link
+
+    def leave(self) -> LinkT | None:
+        """The next use makes another link. Returns the present one, which the caller has to end, if there is one."""
+        with self._lock:
+            link, self._link, self._use = self._link, None, None
+            if link is not None:
+                link.is_left = True
+            return link
 
     def forked(self) -> None:
         """In a forked child: the link is the parent's."""
@@ -296,7 +304,7 @@ class CommonClient(Generic[LinkT]):
 
 
 def _after_fork_in_child() -> None:
-    for lazy in list(_all):
+    for lazy in list(lazies):
         lazy.forked()
 
 
