@@ -70,7 +70,11 @@ def end_connections(is_meant: Callable[[Target], bool]) -> None:
 
 def _end(link: Link) -> None:
     if isinstance(link, ThreadedLink):
-        drive(flows.end(link, END_TIMEOUT_S, END_TIMEOUT_S if link.connection.may_answer() else 0.0))
+        if link.connection.may_answer():
+            drive(flows.end(link, END_TIMEOUT_S))
+        else:  # what nobody has taken was not said in a test, or the test has stopped its daemon
+            link.end_handlers(END_TIMEOUT_S)
+            link.stop(END_TIMEOUT_S)
     elif isinstance(link, LoopLink) and not link.loop.is_closed():
         if not link.loop.is_running():
             link.stop()
@@ -82,7 +86,7 @@ def _end(link: Link) -> None:
 
 
 class Kept:
-    """What tests do not change: the clients of the process, their settings, and the calls that clients serve."""
+    """The clients of the process, their settings, and the calls that clients serve: tests do not change these."""
 
     def __init__(self) -> None:
         self.serving: dict[Any, Any] = {one: (one._served, one._at_once) for one in list(serving)}

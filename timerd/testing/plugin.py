@@ -81,8 +81,7 @@ def timerd_manual() -> Iterator[Manual]:
 
     Every client of this process is one of it: `td.client()`, `td.Client()`, `td.connect()` and those of td.aio.
     """
-    from .clients import connected_anew
     from .manual.manual import Manual
 
-    with Manual() as manual, connected_anew(lambda target: True, manual.autojump):  # a lost daemon is not waited for
+    with Manual() as manual:
         yield manual
