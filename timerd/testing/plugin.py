@@ -1,7 +1,7 @@
 """Fixtures of pytest for programs that use timerd. pytest loads this module itself where timerd is installed.
 
     timerd_daemon      a real daemon, as new for each test; td.client() reaches it, in other processes too
-    timerd_client      td.client(), connected to that daemon; closed after the test
+    timerd_client      td.client(), connected to that daemon
     timerd_manual      a daemon in this process on a clock of its own: timerd_manual.advance(30) takes a millisecond
 
 Nothing of timerd is imported before a test asks for one of them, so other runs of pytest cost nothing.

@@ -1,4 +1,4 @@
-"""The link of a client: made at the first use, and made anew in a forked child and after the end of its loop.
+"""The link of a client: made at the first use, and anew in a forked child, after the end of its loop, and in a test.
 
     client = td.Client()        # gunicorn's master, or a module: no file, no thread
     client.fire("inbox/7")      # a worker: now there is a link, of this process's own
