@@ -17,7 +17,7 @@ own = td.Client(transport="unix")
 aio_client = td.aio.client()
 aio_own = td.aio.Client()
 orders = client.purgatory("orders")
-news = client.subscribe("news")
+prices = client.subscribe("prices")
 early = client.register("early", timeout=None)
 
 calls = td.Calls(group="shop")
@@ -138,9 +138,9 @@ def test_what_was_served_at_import(timerd_manual, number):
 
 @twice
 def test_what_was_subscribed_at_import(timerd_manual, number):
-    client.fire("news", value=b"one")
-    assert shop.news.next().value == b"one"
-    client.fire("news", value=b"two")          # the next test does not see it
+    client.fire("prices", value=b"one")
+    assert shop.prices.next().value == b"one"
+    client.fire("prices", value=b"two")          # the next test does not see it
 
 
 @twice
@@ -227,8 +227,8 @@ def test_what_was_served_and_subscribed_at_import(timerd_daemon, number):
     shop.worker.call_later("remind", 0, b"user 7")
     while b"user 7" not in shop.ran:
         time.sleep(0.01)
-    client.fire("news", value=b"one")
-    assert shop.news.next().value == b"one"
+    client.fire("prices", value=b"one")
+    assert shop.prices.next().value == b"one"
 
 
 def test_one_test_on_the_clock(timerd_manual):

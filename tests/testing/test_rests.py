@@ -58,14 +58,14 @@ def test_a_schedule_takes_as_many_turns_as_it_has_points(
 
 def test_days_without_anything_take_a_few_turns(manual: Manual) -> None:
     with td.connect() as client, td.connect(group="web", transport="unix") as member:
-        subscription = client.subscribe("news")
+        subscription = client.subscribe("prices")
         waits = member.register("inbox/7", timeout=timedelta(days=30))
         manual.advance(1)
         turns = count_turns(manual)
         manual.advance(timedelta(days=29))
         assert turns[0] < 10 * STEPS_PER_POINT and not waits.done()
         assert client.connected and member.connected
-        member.fire("news", value=b"good")
+        member.fire("prices", value=b"good")
         item = subscription.next()
         assert isinstance(item, td.Event) and item.value == b"good"
         manual.advance(timedelta(days=1))
@@ -147,7 +147,7 @@ def test_a_client_of_a_loop_that_was_closed_by_hand_holds_up_no_clock(manual: Ma
 
 
 def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
-    """What happens, and when, in a program of these random choices. Within a millisecond the order is left out."""
+    """Run a program of random choices; all that happens, with its times. Within a millisecond the order is left out."""
     rng, happened = random.Random(seed), list[tuple[object, ...]]()
     with Manual() as manual:
         if not rests:
@@ -189,15 +189,19 @@ def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
             manual.advance(rng.choice([1, 5, 60]))
             manual.start()
 
+        def serves() -> None:
+            workers.append(td.connect(group="web"))
+            workers[-1].serve(calls)
+            manual.advance(0)  # else its thread may have begun before what follows, or not
+
         def changes_worker() -> None:
             workers.pop().close()
             manual.advance(rng.choice([10, 1_000]))
-            workers.append(td.connect(group="web"))
-            workers[-1].serve(calls)
+            serves()
 
         manual.set_wall_clock(datetime(2026, 3, 28, rng.randrange(24), rng.randrange(60), tzinfo=UTC))
-        client, workers = td.connect(), [td.connect(group="web")]
-        workers[0].serve(calls)
+        client, workers = td.connect(), list[td.Client]()
+        serves()
         steps: list[Callable[[], object]] = [
             registers,
             registers,
