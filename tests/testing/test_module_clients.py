@@ -84,6 +84,7 @@ async def request(app, method, path):
 MANUAL = """
 import asyncio
 import threading
+import time
 
 import pytest
 import timerd as td
@@ -141,6 +142,29 @@ def test_what_was_subscribed_at_import(timerd_manual, number):
     client.fire("prices", value=b"one")
     assert shop.prices.next().value == b"one"
     client.fire("prices", value=b"two")          # the next test does not see it
+
+
+heard = []
+
+
+def listen():
+    for event in shop.own.subscribe("x"):
+        heard.append(event.value)
+
+
+listener = threading.Thread(target=listen, daemon=True)
+
+
+@twice
+def test_a_thread_that_listens_for_longer_than_a_test(timerd_manual, number):
+    if not listener.is_alive():
+        listener.start()
+    heard.clear()
+    while heard != [b"hello"]:                 # until it has subscribed in this test
+        shop.own.fire("x", value=b"hello")
+        timerd_manual.advance(0)
+        time.sleep(0.01)
+        heard[1:] = []
 
 
 @twice

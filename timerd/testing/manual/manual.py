@@ -97,8 +97,8 @@ class Manual:
         return self
 
     def __exit__(self, *_: object) -> None:
+        lazy.openers.remove(self._open)  # a thread that goes on with its subscription does so outside of this test
         self._clients.__exit__(None, None, None)
-        lazy.openers.remove(self._open)
         for link in list(self._links):
             link.stop(0)
         self.is_over = True
