@@ -157,7 +157,7 @@ listener = threading.Thread(target=listen, daemon=True)
 
 @twice
 def test_a_thread_that_listens_for_longer_than_a_test(timerd_manual, number):
-    if not listener.is_alive():
+    if listener.ident is None:
         listener.start()
     heard.clear()
     while heard != [b"hello"]:                 # until it has subscribed in this test

@@ -90,8 +90,8 @@ class Following(OneProcess):
             self._begin_anew()
         link, feed = self._hub.link, self._feed
         deadline = link.waiters.deadline(timeout)
-        while True:
-            if link.is_outlived():  # a parent's, or its loop has ended: no event comes
+        while not link.is_left:
+            if link.is_outlived() and not link.is_left:  # a parent's, or its loop has ended: no event comes
                 link.refuse_closed()
             with link.lock:
                 item = feed.take()
@@ -109,7 +109,7 @@ class Following(OneProcess):
                 arrival = feed.arrival(link)
             if not (yield Settles(arrival, link.waiters.seconds_left(deadline))):
                 return None
-        return (yield from self._next(timeout))  # over the next link, which has a clock of its own
+        return None if feed.closed else (yield from self._next(timeout))  # the next link has a clock of its own
 
     def _begin_anew(self) -> None:
         """Its client has left the link, so its daemon is another one: begin with the first event there."""
