@@ -33,7 +33,7 @@ class Hub:
 
     def __init__(self, surface: Surface[Any, Any], keys: tuple[Key, ...], mark: Mark) -> None:
         self.link: Link = surface._link
-        self._surface = surface
+        self.surface = surface
         self._keys = keys
         self._live = Watch(surface, keys, self, mark)
         self._late: Watch | None = None
@@ -124,7 +124,7 @@ class Hub:
             del self._waiting[feed]
             self._behind[feed] = None
         oldest = min((feed.mark for feed in group), key=lambda mark: mark.sequence)
-        self._late = Watch(self._surface, self._keys, self, oldest, polls=True)
+        self._late = Watch(self.surface, self._keys, self, oldest, polls=True)
         return [self._late.go_on]
 
     def _end(self) -> None:
@@ -132,8 +132,8 @@ class Hub:
             if watch is not None:
                 watch.end()
         hubs = _hubs.get(self.link, {})
-        if hubs.get((self._surface._name, self._keys)) is self:
-            del hubs[self._surface._name, self._keys]
+        if hubs.get((self.surface._name, self._keys)) is self:
+            del hubs[self.surface._name, self._keys]
 
 
 def woken(arrivals: list[Reply | None]) -> Chores:

@@ -86,10 +86,12 @@ class Following(OneProcess):
 
     def _next(self, timeout: Patience | None) -> Flow[Item | None]:
         """The next item; None after `timeout` seconds without one, and when it is closed."""
+        if self._hub.link.is_left:
+            self._begin_anew()
         link, feed = self._hub.link, self._feed
         deadline = link.waiters.deadline(timeout)
-        while True:
-            if link.is_outlived():  # the parent's link, or a link whose loop has ended: no event comes
+        while not link.is_left:
+            if link.is_outlived() and not link.is_left:  # of the parent, or of an ended loop: no event comes
                 link.refuse_closed()
             with link.lock:
                 item = feed.take()
@@ -98,6 +100,8 @@ class Following(OneProcess):
                     return item
                 if feed.closed:
                     return None
+                if link.is_left:
+                    break
                 if feed.error is not None:
                     raise feed.error
                 if link.closed:
@@ -105,6 +109,16 @@ class Following(OneProcess):
                 arrival = feed.arrival(link)
             if not (yield Settles(arrival, link.waiters.seconds_left(deadline))):
                 return None
+        return None if feed.closed else (yield from self._next(timeout))  # the next link has a clock of its own
+
+    def _begin_anew(self) -> None:
+        """Its client has left the link, so its daemon is another one: begin with the first event there."""
+        before, surface, buffer = self._hub.link, self._hub.surface, self._feed.buffer
+        first = Mark(surface._live().protocol.session.arena, 0)
+        with before.lock:  # of several threads one begins
+            if self._hub.link is before and not self._feed.closed:
+                self._hub, self._feed = subscribed(surface, self._keys, first, buffer)
+                self._mark = first
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._keys!r} since {self._mark}{' closed' if self.closed else ''}>"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from timerd_client.arguments import shown, timeout_ns, unsigned
 from timerd_client.link.flows import Flow
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from timerd_client.link.link import Link
 
 LinkT = TypeVar("LinkT", bound="Link")
+
+serving: Final[weakref.WeakSet[Membership[Any]]] = weakref.WeakSet()  # the clients of this process that serve calls
 
 
 class Membership(Generic[LinkT]):
@@ -80,6 +83,7 @@ class Membership(Generic[LinkT]):
         with link.lock:
             link.check_open()
             self._served = served
+        serving.add(self)
         if served:
             self._begin(link)
 
