@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol as Interface
 
-from timerd_client.arguments import patience_s
+from timerd_client.arguments import within
 from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.protocol.session import NO_SESSION
 from timerd_client.protocol.state import LIVE, LinkState
@@ -85,6 +85,10 @@ class Connection:
         """Whether the daemon may answer: not if it was not found, and not while it is lost."""
         return not self._is_hopeless() and self._protocol.state not in (LinkState.LOST, LinkState.CLOSED)
 
+    def has_exact_marks(self) -> bool:
+        """Whether marks have the newest event: the arena is mapped. Otherwise they have that of the last frame."""
+        return self.reader is not None and self._protocol.session.arena == self.mapped
+
     def _is_hopeless(self) -> bool:
         return isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless
 
@@ -108,15 +112,14 @@ class Connection:
 
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
         """The error of a caller that has waited for `patience` and got no answer."""
-        seconds = patience_s(patience)
         if isinstance(self.sockets, LateSockets):
-            return noted(TimerdUnavailableError(f"no daemon within {seconds:.3g} s: {self.sockets.trouble()}"))
+            return noted(TimerdUnavailableError(f"no daemon {within(patience)}: {self.sockets.trouble()}"))
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
         if self._protocol.session.secret == NO_SESSION:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
             if self.sockets.trouble():
                 remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
-        what = f"no answer from the daemon within {seconds:.3g} s ({self.status()})"
+        what = f"no answer from the daemon {within(patience)} ({self.status()})"
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
 
     # frames -----------------------------------------------------------------------------------------------------------

@@ -116,11 +116,11 @@ class Promise(Promised):
 
         self._link.sender.soon(remove)
 
-    def _wait(self, timeout: Patience | None) -> bool:
+    def _wait(self, timeout: Patience) -> bool:
         """Block until it has settled, `timeout` seconds at most. Returns whether it has. Raises RequestEnded."""
+        seconds = patience_s(timeout)
         if self._has_settled():
             return True
-        seconds = patience_s(timeout)
         self._link.waiters.may_block()
         if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
             warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=_level_of_caller())
@@ -155,7 +155,7 @@ class Promise(Promised):
         """The request of its caller has ended: withdraw it. False: it has settled, and the caller gets the outcome."""
         return False
 
-    def _wait_in_loop(self, timeout: Patience | None = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
+    def _wait_in_loop(self, timeout: Patience = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
         """Wait until it has settled, by `yield from` in a coroutine, `timeout` seconds at most. Returns whether it has.
 
         If the coroutine is cancelled, the operation is withdrawn, because nobody else waits for it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from timerd_client.link.connection import Connection
 from timerd_client.link.link import Link
 from timerd_client.main_thread import main_has_ended
@@ -63,7 +65,7 @@ class IoThread:
         else:
             native.sleep(seconds)
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float | None) -> None:
         """End the thread, which closes the link. Waits `timeout` seconds at most."""
         with self._link.lock:
             if self._is_ending:
@@ -73,8 +75,8 @@ class IoThread:
         if not self.is_current() and not self._join(timeout):
             self._link.complain("its thread still runs a callback: it ends after that")
 
-    def _join(self, timeout: float) -> bool:
-        return self._thread.join(timeout)
+    def _join(self, timeout: float | None) -> bool:
+        return self._thread.join(inf if timeout is None else timeout)
 
     def watch(self, descriptor: int) -> None:
         """Call `Link.readable` when this descriptor is readable."""
