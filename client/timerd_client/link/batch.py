@@ -285,7 +285,8 @@ class ThreadedBatch(Batch):
 
     def _all(self, timeout: Patience) -> None:
         if not self._wait(timeout):
-            raise TimeoutError(f"{self.left} of {len(self)} operations have not settled {within(timeout)}")
+            left, held_up = f"{self.left} of {len(self)} operations", self._link.connection.held_up()
+            raise TimeoutError(f"{left} have not settled {within(timeout)}{held_up}")
 
     def outcomes(self, timeout: Patience = None) -> list[Outcome]:
         self._all(timeout)

@@ -32,6 +32,9 @@ class Passes(Interface):
     def watch_sockets(self) -> None:
         """Watch the descriptors of new sockets. Raises OSError where no file can be opened."""
 
+    def held_up(self) -> str:
+        """For messages: what keeps the passes of this link from going on; empty: nothing does."""
+
     def received(self) -> None:
         """Frames were taken: callers that wait for the progress of the link may go on."""
 
@@ -112,6 +115,8 @@ class Connection:
 
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
         """The error of a caller that has waited for `patience` and got no answer."""
+        if held_up := self.passes.held_up():
+            return noted(TimerdUnavailableError(f"no answer {within(patience)}: {held_up}"))
         if isinstance(self.sockets, LateSockets):
             return noted(TimerdUnavailableError(f"no daemon {within(patience)}: {self.sockets.trouble()}"))
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
@@ -121,6 +126,11 @@ class Connection:
                 remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
         what = f"no answer from the daemon {within(patience)} ({self.status()})"
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
+
+    def held_up(self) -> str:
+        """What keeps this client from receiving, as the end of a message; empty: nothing does."""
+        held_up = self.passes.held_up()
+        return held_up and f"; {held_up}"
 
     # frames -----------------------------------------------------------------------------------------------------------
 

@@ -261,7 +261,8 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
             if found["finished"]:
                 return completed
     raise CheckIncompleteError(
-        f"not every owner that watches {shown(key)} has looked {within(timeout)}; completed so far: {completed}",
+        f"not every owner that watches {shown(key)} has looked {within(timeout)}; completed so far: {completed}"
+        f"{link.connection.held_up()}",
         completed,
     )
 
@@ -340,14 +341,14 @@ def wait_for(
         if is_known(outcome):
             continue
         if not polling.wanted:
-            return value_or_lost((yield Evaluate(predicate)))
+            return value_or_lost(link, (yield Evaluate(predicate)))
 
 
-def value_or_lost(value: Value) -> Value:
+def value_or_lost(link: Link, value: Value) -> Value:
     """The predicate's last value, if it is true. Raises if it is false: while the daemon is lost, that is no answer."""
     if not value:
         late = f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
-        raise noted(TimerdUnavailableError(f"{late}: is it running?"))
+        raise noted(TimerdUnavailableError(f"{late}{link.connection.held_up() or ': is it running?'}"))
     return value
 
 

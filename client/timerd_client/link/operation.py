@@ -211,7 +211,7 @@ class ThreadedOperation(Operation):
 
     def result(self, timeout: Patience = None) -> Outcome:
         if (timeout is not None or not self._has_settled()) and not self._wait(timeout):
-            raise TimeoutError(f"not settled {within(timeout)}: {self!r}")
+            raise TimeoutError(f"not settled {within(timeout)}: {self!r}{self._link.connection.held_up()}")
         outcome = Outcome(self.keys, self.payload, NOT_TAKEN)
         outcome._settlement = self._taken  # last: see `_taken`
         return outcome
