@@ -33,7 +33,7 @@ class Passes(Interface):
         """Watch the descriptors of new sockets. Raises OSError where no file can be opened."""
 
     def held_up(self) -> str:
-        """For messages: what keeps the passes of this link from going on; empty: nothing does."""
+        """For messages: the callback that keeps the passes of this link from going on; empty: none does."""
 
     def received(self) -> None:
         """Frames were taken: callers that wait for the progress of the link may go on."""
@@ -128,7 +128,7 @@ class Connection:
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
 
     def held_up(self) -> str:
-        """What keeps this client from receiving, as the end of a message; empty: nothing does."""
+        """As the end of a message: the callback that keeps this client from receiving; empty: none does."""
         held_up = self.passes.held_up()
         return held_up and f"; {held_up}"
 
