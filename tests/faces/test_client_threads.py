@@ -7,9 +7,13 @@ a loop has tasks and asyncio.wait() for that. Its operations can be awaited in a
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +104,44 @@ def test_many_threads_share_a_client(client: td.Client) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+# A kernel runs each cell in its event loop, as this does.
+NOTEBOOK = """
+import asyncio
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+config = Config()
+config.HistoryManager.enabled = False
+shell = InteractiveShell(config=config)
+
+async def run(*cells):
+    for cell in cells:
+        (await shell.run_cell_async(cell, transformed_cell=shell.transform_cell(cell))).raise_error()
+
+asyncio.run(run(
+    "import asyncio, timerd as td; client = td.connect(timeout=30); loop = asyncio.get_running_loop()",
+    "client.fire_wait('k', timeout=30)",
+    "client.register('k', timeout=0.01).result()",
+    "async def blocks(): client.fire_wait('k', timeout=30)",
+    *["await asyncio.create_task(blocks())"] * TASKS,
+))
+"""
+
+
+@pytest.mark.parametrize(("tasks", "warnings"), [(0, 0), (1, 1)], ids=["cells", "a task"])
+def test_a_cell_of_a_notebook_waits_without_a_warning_and_a_task_of_it_does_not(
+    daemon: Daemon, tmp_path: Path, tasks: int, warnings: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK.replace("TASKS", str(tasks))],
+        env={**os.environ, "IPYTHONDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the loop stands still meanwhile") == warnings
 
 
 # a callback that waits for a lock of the caller -----------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TypeVar
 
 from timerd_client.arguments import callback_of, patience_s, shown
@@ -33,12 +34,23 @@ IN_LOOP = (
 )
 
 
-def _level_of_caller() -> int:
-    """For a warning: the level of the stack from which this package was called."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("timerd_client."):
+NOTEBOOKS = ("IPython", "marimo")  # a cell runs in the loop of its kernel, which waits for the cell in any case
+
+
+def _warn_in_loop() -> None:
+    """Warn a caller that blocks its event loop: at the line from which this package was called.
+
+    A cell of a notebook is not warned. Its kernel has a loop, and waits for the cell, as it waits for any computation.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("timerd_client."):
         frame, level = frame.f_back, level + 1
-    return level
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in NOTEBOOKS:
+            return
+        frame = frame.f_back
+    warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=level)
 
 
 def _wakes(callback: Any) -> bool | None:
@@ -123,7 +135,7 @@ class Promise(Promised):
             return True
         self._link.waiters.may_block()
         if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
-            warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=_level_of_caller())
+            _warn_in_loop()
         scope, gate = self._scope(), self._link.waiters.gate()
         if not self._add(gate.open):
             return True
