@@ -125,7 +125,7 @@ class Server:
 
     def busiest(self) -> psutil.Process:
         """The worker with the most connections."""
-        return max(self.workers(), key=lambda worker: len(worker.net_connections()))
+        return max(self.workers(), key=connections)
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
@@ -182,6 +182,14 @@ class Server:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+
+
+def connections(process: psutil.Process) -> int:
+    """How many connections the process has; -1: it has ended."""
+    try:
+        return len(process.net_connections())
+    except psutil.Error:
+        return -1
 
 
 class Polls:
