@@ -147,9 +147,14 @@ def test_a_cell_of_a_notebook_waits_without_a_warning_and_a_task_of_it_does_not(
 # a callback that waits for a lock of the caller -----------------------------------------------------------------------
 
 
+def flush_one(client: td.Client) -> None:
+    client.fire("another")
+    client.flush(timeout=0.5)
+
+
 WAITS: dict[str, Callable[[td.Client], object]] = {
     "fire_wait": lambda client: client.fire_wait("another", timeout=0.5),
-    "flush": lambda client: (client.fire("another"), client.flush(timeout=0.5)),
+    "flush": flush_one,
     "result": lambda client: client.register("another", timeout=0.1).result(0.5),
     "outcomes": lambda client: client.register_many(["another"], timeout=0.1).outcomes(0.5),
     "check": lambda client: client.check_and_complete("another", timeout=0.5),
