@@ -34,6 +34,7 @@ class Scope:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why it has ended; empty while it goes on
         self.trouble: Exception | None = None  # the last error of timerd that a caller got
+        self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
 
     @contextmanager
     def entered(self) -> Iterator[None]:

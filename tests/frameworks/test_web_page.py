@@ -30,6 +30,10 @@ PID = {
 @app.get("/pid")
 def pid():
     return "1"
+
+@app.get("/fault/<kind>")
+def fault(kind):
+    return fail_by_its_own_fault(kind)
 """,
     "fastapi": """
 @app.get("/pid")
@@ -40,6 +44,10 @@ def pid() -> str:
 def wait_in_a_thread(job: str) -> str:
     import timerd as td
     return td.client().register(f"job/{job}", timeout=25).result().value.decode()
+
+@app.get("/fault/{kind}")
+async def fault(kind: str) -> str:
+    return fail_by_its_own_fault(kind)
 
 @app.get("/lost")
 async def lost() -> int:
@@ -60,6 +68,9 @@ settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="x", M
 def pid(request):
     return HttpResponse("1")
 
+def fault(request, kind):
+    return fail_by_its_own_fault(kind)
+
 def wait(request, job):
     return HttpResponse(td.client().register(f"job/{job}", timeout=25).result().value)
 
@@ -69,7 +80,23 @@ async def wait_async(request, job):
 def lost(request):
     return HttpResponse(str(td.Client("nowhere").fire_wait("k", timeout=0.01)))
 
-urlpatterns = [path("pid", pid), path("jobs/<job>", wait), path("async/<job>", wait_async), path("lost", lost)]
+urlpatterns = [path("pid", pid), path("fault/<kind>", fault)]
+urlpatterns += [path("jobs/<job>", wait), path("async/<job>", wait_async), path("lost", lost)]
+"""
+
+
+FAULT = """
+import timerd as td
+
+def fail_by_its_own_fault(kind):
+    try:
+        td.Client("nowhere").fire_wait("k", timeout=0.01)
+    except td.TimerdUnavailableError as error:
+        if kind == "within":
+            raise ValueError("of the view")
+        if kind == "because":
+            raise ValueError("of the view") from error
+    raise ValueError("of the view")
 """
 
 
@@ -182,6 +209,26 @@ def test_a_500_of_fastapi_becomes_503_where_the_daemon_is_not_there(daemon: Daem
     with Server.uvicorn("app:application", directory, workers=1) as server:
         answer = server.get("/lost")
         assert (answer.status, answer.retry_after) == (503, "1")
+
+
+@pytest.mark.parametrize("framework", ["flask", "fastapi", "django", "django async"])
+def test_a_view_that_handles_an_error_and_fails_by_its_own_fault_is_500(
+    daemon: Daemon, directory: Path, framework: str
+) -> None:
+    if framework.startswith("django"):
+        write_django(directory)
+        own = directory / "site_of_test.py"
+        own.write_text(FAULT + own.read_text())
+    else:
+        section = {"flask": "Flask under gunicorn", "fastapi": "FastAPI under uvicorn"}[framework]
+        (directory / "app.py").write_text(blocks(section)["app.py"] + FAULT + PID[framework])
+    module = {"django": "wsgi", "django async": "asgi"}.get(framework, "app")
+    serve = Server.uvicorn if framework in ("fastapi", "django async") else Server.gunicorn
+    with serve(f"{module}:application", directory, workers=1) as server:
+        assert server.get("/fault/after").status == 500
+        assert server.get("/fault/within").status == 500
+        answer = server.get("/fault/because")
+        assert (answer.status, answer.retry_after) == (503, "1"), server.log
 
 
 @pytest.mark.parametrize("kind", ["gthread", "gevent"])
