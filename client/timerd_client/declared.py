@@ -91,7 +91,7 @@ class ClientArguments(TypedDict, total=False):
     """The policy for the client's operations when its process dies (default: "cancel"). NotAMemberError."""
     name: str
     """The label of the client in `timerctl clients`, printable text of at most 32 bytes. InvalidNameError."""
-    takeover: Patience | None
+    takeover: Patience
     """After how many seconds of silence others get its calls, 2 to 3600 (default: 300). TimeoutOutOfRangeError."""
     transport: Transport | None
     """One of "zeromq" and "unix" (default: $TIMERD_TRANSPORT, else "zeromq"). InvalidValueError."""

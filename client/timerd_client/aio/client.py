@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from timerd_client.arguments import name_of
+from timerd_client.arguments import name_of, patience_s
 from timerd_client.declared import CLIENT, ClientArguments
 from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
@@ -77,6 +77,7 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
     async def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
         if name_of("purgatory", name) == DEFAULT_PURGATORY:
             return self
+        patience_s(timeout)
         known = self._purgatories.get(name)
         if known is None:
             reply = name_purgatory(self._live(), name)
@@ -127,7 +128,7 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
 class Connecting:
     """The result of `connect()`: `await connect(...)`, or `async with connect(...) as client`."""
 
-    def __init__(self, client: Client, timeout: Patience | None) -> None:
+    def __init__(self, client: Client, timeout: Patience) -> None:
         self._client = client
         self._timeout = timeout
 
@@ -149,7 +150,7 @@ class Connecting:
 
 @CLIENT.shown
 def connect(
-    instance: str | None = None, *, timeout: Patience | None = None, **arguments: Unpack[ClientArguments]
+    instance: str | None = None, *, timeout: Patience = None, **arguments: Unpack[ClientArguments]
 ) -> Connecting:
     """A client that the daemon has accepted: `await` it, or `async with` it. As `timerd_client.connect`."""
     return Connecting(Client._over(None, target_of("connect", instance, arguments)), timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from timerd_client.transport.lifeline import changing
@@ -17,13 +18,15 @@ LOOK_AGAIN_S = 0.05
 
 
 class Search:
-    """The search for a daemon, with an explicit timeout or the default patience."""
+    """The search for a daemon, for `seconds` (None: without end), or for the default time if none is stated."""
 
-    def __init__(self, instance: str | None, runtime_dir: str | None, timeout: float | None) -> None:
+    def __init__(
+        self, instance: str | None, runtime_dir: str | None, seconds: float | None, *, is_stated: bool
+    ) -> None:
         self._instance = instance
         self._runtime_dir = runtime_dir
-        self._stated = timeout is not None
-        self._seconds = CONNECT_TIMEOUT_S if timeout is None else timeout
+        self._stated = is_stated
+        self._seconds = CONNECT_TIMEOUT_S if not is_stated else math.inf if seconds is None else seconds
         self._end = time.monotonic() + self._seconds
 
     def look(self) -> InstancePaths | None:

@@ -13,6 +13,7 @@ import weakref
 from typing import Any, TypeAlias
 
 from timerd_client.link.link import Link
+from timerd_client.link.operation import Operation
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
@@ -21,7 +22,7 @@ from timerd_shm.declare.errors import TimerdError
 
 from .event import Event, Gap
 from .feed import Feed
-from .watch import Chores, Watch, do
+from .watch import Chores, Watch, do, observe
 
 HubKey: TypeAlias = tuple[str, tuple[Key, ...]]
 
@@ -65,6 +66,10 @@ class Hub:
             self._end()
             return chores
         return chores + self._merge()
+
+    def look(self, mark: Mark) -> Operation:
+        """An operation that settles at once: completed if there is an event after the mark, or else cancelled."""
+        return observe(self._surface, self._keys, mark, polls=True)
 
     # calls of the watches -------------------------------------------------------------------------------------------
 

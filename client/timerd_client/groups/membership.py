@@ -6,7 +6,7 @@ import weakref
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from timerd_client.arguments import shown, timeout_ns, unsigned
+from timerd_client.arguments import patience_s, shown, unsigned
 from timerd_client.link.flows import Flow
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.session import CALLS
@@ -220,12 +220,12 @@ class Membership(Generic[LinkT]):
 
     # outcomes
 
-    def _may_listen(self, timeout: Patience | None) -> float | None:
+    def _may_listen(self, timeout: Patience) -> float | None:
         """The timeout of `outcomes()` in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
         link = self._live()
         link.check_open()
         link.protocol.inbox.check_member()  # here, not in the first iteration
-        return None if timeout is None else timeout_ns(timeout) / 1e9
+        return patience_s(timeout)
 
     # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 

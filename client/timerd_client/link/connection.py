@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol as Interface
 
-from timerd_client.arguments import patience_s
+from timerd_client.arguments import within
 from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.protocol.session import NO_SESSION
 from timerd_client.protocol.state import LIVE, LinkState
@@ -33,6 +33,9 @@ class Passes(Interface):
 
     def watch_sockets(self) -> None:
         """Watch the descriptors of new sockets. Raises OSError where no file can be opened."""
+
+    def held_up(self) -> str:
+        """For messages: the callback that keeps the passes of this link from going on; empty: none does."""
 
     def received(self) -> None:
         """Frames were taken: callers that wait for the progress of the link may go on."""
@@ -88,6 +91,10 @@ class Connection:
         """Whether the daemon may answer: it was found, and is not lost."""
         return not self._is_hopeless() and self._protocol.state not in (LinkState.LOST, LinkState.CLOSED)
 
+    def has_exact_marks(self) -> bool:
+        """Whether marks have the newest event: the arena is mapped. Otherwise they have that of the last frame."""
+        return self.reader is not None and self._protocol.session.arena == self.mapped
+
     def _is_hopeless(self) -> bool:
         return isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless
 
@@ -119,9 +126,10 @@ class Connection:
 
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
         """The error of a caller that has waited for `patience` and got no answer."""
-        seconds = patience_s(patience)
+        if held_up := self.passes.held_up():
+            return noted(TimerdUnavailableError(f"no answer {within(patience)}: {held_up}"))
         if isinstance(self.sockets, LateSockets):
-            return noted(TimerdUnavailableError(f"no daemon within {seconds:.3g} s: {self.sockets.trouble()}"))
+            return noted(TimerdUnavailableError(f"no daemon {within(patience)}: {self.sockets.trouble()}"))
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
         if refusal(self.paths) is not None:
             remedy = "try again when `client.connected`"
@@ -129,8 +137,13 @@ class Connection:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
             if self.sockets.trouble():
                 remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
-        what = f"no answer from the daemon within {seconds:.3g} s ({self.status()})"
+        what = f"no answer from the daemon {within(patience)} ({self.status()})"
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
+
+    def held_up(self) -> str:
+        """As the end of a message: the callback that keeps this client from receiving; empty: none does."""
+        held_up = self.passes.held_up()
+        return held_up and f"; {held_up}"
 
     # frames -----------------------------------------------------------------------------------------------------------
 

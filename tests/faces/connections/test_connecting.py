@@ -145,7 +145,7 @@ def test_the_time_to_answer_is_the_default_or_what_is_left_or_a_shorter_timeout(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    searches = {timeout: Search(None, None, timeout) for timeout in (20.0, 0.5, None)}
+    searches = {time_: Search(None, None, time_, is_stated=time_ is not None) for time_ in (20.0, 0.5, None)}
     for at, patience in ((100.0, (20.0, 0.5, 2.0)), (110.0, (10.0, 0.5, 2.0)), (119.9, (2.0, 0.5, 2.0))):
         now = at
         assert tuple(search.patience() for search in searches.values()) == patience

@@ -100,7 +100,7 @@ class ManualLoopLink(LoopLink):
     def is_outlived(self) -> bool:
         return self.manual.is_over or super().is_outlived()
 
-    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def stop(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         super().stop(timeout)
         self.manual.forget(self)
 

@@ -102,7 +102,7 @@ class Pump(IoThread):
         self._link.manual.settle()
         native.sleep(seconds)
 
-    def _join(self, seconds: float) -> bool:
+    def _join(self, timeout: float | None) -> bool:
         self._link.manual.settle()
         return self.has_ended
 
