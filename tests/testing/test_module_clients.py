@@ -164,7 +164,7 @@ def test_a_thread_that_listens_for_longer_than_a_test(timerd_manual, number):
         shop.own.fire("x", value=b"hello")
         timerd_manual.advance(0)
         time.sleep(0.01)
-        received[1:] = []
+        taken[1:] = []
 
 
 @twice
