@@ -24,7 +24,7 @@ EXTRAS: Final = "test,bench"  # those of Spark have an environment of their own
 # A few quick tests for each requirement. Words of type checkers and linters are those of the newest versions.
 TESTS: Final = (
     *("tests/client", "tests/core/test_commands.py", "tests/cli/test_timerctl.py", "tests/packets", "tests/zmtp"),
-    *("tests/daemon/test_daemon_process.py", "tests/daemon/test_config.py", "tests/daemon/test_kubernetes.py"),
+    *("tests/daemon/test_daemon_process.py", "tests/daemon/test_config.py", "tests/system/test_kubernetes.py"),
     *("tests/faces/test_client_threads.py", "tests/faces/test_client_aio.py", "tests/hot", "tests/testing"),
     *("tests/observing", "tests/frameworks/test_web_page.py", "tests/frameworks/test_gevent.py"),
     *("tests/kafka/test_codec.py", "tests/kafka/test_log.py", "tests/kafka/test_clients.py"),
