@@ -47,7 +47,7 @@ def play(seed: int, directory: Path, core: ModuleType = timerd.core, **more: Any
 
 
 def facts(rows: list[Row]) -> list[tuple[object, ...]]:
-    """What the rows state of operations and events, without positions. An operation is named (slot, command number)."""
+    """The facts about operations and events in the rows, without positions. An operation is (slot, command number)."""
     found: list[tuple[object, ...]] = []
     names = {}
     for row, rest in pairwise([*rows, *rows[:1]]):

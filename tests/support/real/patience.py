@@ -17,7 +17,7 @@ PATIENCE_S = 15.0  # ends a test that hangs. It is far longer than a loaded mach
 def eventually(
     condition: Callable[[], object], what: str = "the condition did not come true", seconds: float = PATIENCE_S
 ) -> float:
-    """Wait until the condition holds. Returns the seconds that this took. Raises AssertionError(what) if it takes long."""
+    """Wait until the condition holds. Returns the seconds that this took, or raises AssertionError(what)."""
     start = time.monotonic()
     while not condition():
         assert time.monotonic() < start + seconds, what

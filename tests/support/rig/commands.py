@@ -101,7 +101,7 @@ class OperationAct:
 
 @dataclass(frozen=True)
 class LookAct:
-    """LOOKED or COMPLETE. `operation`: the registration's command number. `sequence`: that of the look (0 = no look)."""
+    """LOOKED or COMPLETE. `operation`: the registration's command number. `sequence`: the look's (0 = no look)."""
 
     kind: CommandKind
     operation: int

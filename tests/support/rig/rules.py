@@ -234,7 +234,7 @@ def crowd(
 
 
 def small_turn(rig: Rig, work: str, now_ns: int | None = None) -> tuple[bool, int]:
-    """One turn of `work` ("resume" or "advance") within the budget. Returns whether work is left, and records touched."""
+    """One turn of `work` ("resume" or "advance") within the budget. Returns (whether work is left, records touched)."""
     rig.now_ns = now_ns or rig.now_ns
     rig.core.begin_turn(rig.now_ns)
     more = getattr(rig.core, work)(rig.now_ns, TURN_BUDGET)
