@@ -1,4 +1,4 @@
-"""A start by `su` or `sudo -u` in a directory of root's: the working directory can be neither read nor written."""
+"""A start by `su` or `sudo -u` in a directory of root: the working directory can be neither read nor written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write
 
 @pytest.fixture
 def run_there(tmp_path: Path) -> Iterator[Run]:
-    """Runs a command in such a directory."""
+    """Runs a command in an unreadable directory."""
     there = tmp_path / "there"
     there.mkdir()
 
@@ -52,7 +52,7 @@ def test_timerctl_says_how_to_start_a_daemon(run_there: Run) -> None:
 
 
 def test_the_support_of_the_tests_is_imported_there(run_there: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest itself does not end well there: `make -C` enters the tree."""
+    """pytest itself fails in such a directory. `make -C` enters the tree first."""
     monkeypatch.setenv("PYTHONPATH", python_path())
     done = run_there(sys.executable, "-c", "import support.real.interpreted")
     assert done.returncode == 0, done.stderr
