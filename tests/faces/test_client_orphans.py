@@ -1,4 +1,4 @@
-"""Pending operations of a client that ends: one word decides about all of them; and where its instance is."""
+"""set_orphans() decides about all pending operations of a client that ends. runtime_dir= names the only directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_pending_operations_are_kept_or_cancelled_by_the_last_policy_of_their_cl
         client.set_orphans("keep")
         client.register("later", timeout=60)
         client.purgatory("other").register("k", timeout=60)
-    assert batch.settled() == 1_001 - 1, "here they fail: the client is closed"
+    assert batch.settled() == 1_001 - 1, "a batch's operations fail in the client that is closed"
     eventually(lambda: daemon.stats()["counters"]["pending"] == 1_001)
     with td.connect() as other:
         assert (other.fire_wait("k999"), other.fire_wait("own"), other.fire_wait("later")) == (1, 1, 0)

@@ -1,7 +1,7 @@
-"""Commands that are issued while a client is being closed: each is refused, or it arrives.
+"""Commands that are issued while a client is being closed: each command is refused, or arrives.
 
-Threads race with a close in one face, tasks in the other: each has a test of its own. Only a task can be cancelled
-while it awaits. Only a threaded client says what is left when its process ends: a loop has ended by then.
+In one face, threads race with a close, in the other face tasks. So each face has a test of its own. Only a task can be
+cancelled while it awaits. Only a threaded client still runs when its process ends: a loop has ended by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from timerd_client.link.process_end import ProcessEnd
 from timerd_client.threaded.seat import Seat
 from timerd_shm.declare.errors import ClosedError
 
-# Threads fire (and register) until they are refused, while another closes; it prints how many fires returned.
+# Threads fire until they are refused, while another thread closes the client. Prints how many fires returned.
 RACE = """
 import sys, threading
 import timerd_client as td
@@ -63,7 +63,7 @@ print(returned)
 
 
 def events_of(client: td.Client) -> int:
-    """How many events the daemon has taken."""
+    """The number of events that the daemon has taken."""
     return client.mark().sequence
 
 
