@@ -1,4 +1,4 @@
-"""Segments that an older version has written: they are read, and nothing is written behind their rows."""
+"""Segments of an older version are read, and no row is appended to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_versions_that_are_read_are_those_before_this_one() -> None:
 
 
 @pytest.mark.parametrize("layout", VERSIONS)
-def test_segments_of_an_older_version_are_read_without_what_they_lack(
+def test_segments_of_an_older_version_are_read_without_the_fields_that_they_lack(
     rig: JournaledRig, layout: tuple[int, int]
 ) -> None:
     whole = list(rig.rows())
