@@ -98,7 +98,7 @@ def test_an_overrun_copy_raises_and_the_core_goes_on() -> None:
     SteppedCopy(rig.core, rig.memory).finish()
 
 
-def test_one_copy_is_made_at_a_time_and_a_released_core_ends_its_own() -> None:
+def test_one_copy_is_made_at_a_time_and_a_released_core_ends_its_copy() -> None:
     one, other = Rig(), Rig()
     copy = SteppedCopy(one.core, one.memory)
     with pytest.raises(InvalidValueError, match="is being made"):

@@ -231,7 +231,7 @@ def test_a_turn_that_never_ends_does_not_stop_a_reader() -> None:
 # hashes --------------------------------------------------------------------------------------------------------------
 
 
-def test_hashes_are_those_of_the_core(rng: random.Random) -> None:
+def test_hashes_are_equal_to_the_hashes_of_the_core(rng: random.Random) -> None:
     rig = Rig(capacity=256, blocks=1024, quota_operations=256)
     alice = rig.client()
     for size in range(1, 250):

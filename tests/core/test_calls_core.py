@@ -158,7 +158,7 @@ def test_a_call_is_redelivered_to_the_next_member_that_handles_it(end: str) -> N
     rig.check()
 
 
-def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_new_ones() -> None:
+def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_new_calls() -> None:
     rig = Rig()
     first, next_one = handler(rig, b"job", most=2), handler(rig, b"job", most=2)
     rig.do(next_one, call(b"job"))
@@ -247,7 +247,7 @@ def test_a_call_without_a_handler_is_kept_for_the_retention_and_one_with_a_busy_
     assert (waiting(rig), rig.arena.count("dead_letters")) == (1, 1)
     rig.core.silence(worker.slot, rig.now_ns)
     rig.turn(START_NS + 3 * GROUP_KEPT_NS)
-    assert waiting(rig) == 2, "a silent member may come back"
+    assert waiting(rig) == 2, "the calls of a silent member are gone, but it may come back"
     rig.core.revive(worker.slot, rig.now_ns)
     rig.turn()
     assert delivered(worker)[0] == [b"slow"] * 2

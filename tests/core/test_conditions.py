@@ -266,7 +266,7 @@ def rig() -> Rig:
     ids=["fire", "fire of nothing", "limited fire", "advance", "fail"],
 )
 @pytest.mark.parametrize("late", [False, True], ids=["registered before", "registered after"])
-def test_the_outcome_says_which_event_it_was(rig: Rig, event: KeyAct, kind: EventKind, amount: int, late: bool) -> None:
+def test_an_outcome_names_the_observed_event(rig: Rig, event: KeyAct, kind: EventKind, amount: int, late: bool) -> None:
     client, other = rig.client(), rig.client()
     mark = client.mark()
     if late:
@@ -362,7 +362,7 @@ def test_from_mark_to_mark_every_event_is_seen_once_in_order(rig: Rig) -> None:
     assert [each.ordinal for each in found] == [1, 0, 1, 0, 1]
 
 
-def test_operations_that_observe_stand_in_a_list_of_their_own(rig: Rig) -> None:
+def test_observing_operations_are_in_a_separate_list(rig: Rig) -> None:
     """A fire completes the operations that watch the key, in order of registration, also if the key is observed."""
     client = rig.client()
     numbers = [rig.do(client, command) for _ in range(3) for command in (observe(LONG), wait(LONG))]

@@ -250,7 +250,7 @@ def test_the_delivery_count_stays_at_its_maximum() -> None:
     rig.check()
 
 
-def test_withdrawn_outcome_numbers_are_void_and_acknowledged_with_later_ones() -> None:
+def test_withdrawn_outcome_numbers_are_void_and_acknowledged_with_later_numbers() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     own = rig.do(b, *(work(b"k") for _ in range(4)), fire(b"k"))

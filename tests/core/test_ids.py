@@ -201,7 +201,7 @@ def forgets_by_rule(rig: Rig, client: Client, news: int) -> None:
         assert 8 * len(payer) >= 7 * most, f"one of {len(payer)} ids was forgotten, and another slot has {most}"
 
 
-def test_if_all_clients_have_few_ids_one_with_the_most_forgets() -> None:
+def test_if_all_clients_have_few_ids_a_client_with_the_most_forgets() -> None:
     rig = Rig(capacity=32, ids=14, quota_operations=32)
     holders, newcomer = [rig.client(), rig.client()], rig.client()
     settle(rig, holders[0], 7)
@@ -235,7 +235,7 @@ def remembered(rig: Rig) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("seed", in_tiers((1, 2, 3, 4, 5), 1))
-def test_remembered_ids_are_those_of_a_dumb_model(seed: int) -> None:
+def test_remembered_ids_are_the_ids_of_a_simple_model(seed: int) -> None:
     """Clients register, replace and leave at random. The oldest id of one of the longest lists is forgotten."""
     print(f"seed {seed}")
     random = Random(seed)

@@ -221,7 +221,7 @@ def test_a_grant_that_its_owner_requeues_completes_the_next_watcher() -> None:
     assert rig.arena.record(Region.CLIENTS, a.slot).bytes_held == 0
 
 
-def test_a_requeue_cancels_a_pending_operation_and_keeps_ungranted_and_acknowledged_ones() -> None:
+def test_a_requeue_cancels_a_pending_operation_and_keeps_ungranted_and_acknowledged_operations() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"pending"), watch(b"plain"), watch(b"taken"), fire(b"plain"), fire(b"taken", limit=1))

@@ -180,8 +180,8 @@ def test_a_limited_event_of_another_kind_ends_no_audit(journal: Made, tmp_path: 
     assert limited
 
 
-def test_a_client_that_begins_in_the_slot_of_another_one_is_found(journal: Made, tmp_path: Path) -> None:
-    """This holds for each row of a client, even if neither client does anything after it."""
+def test_a_changed_generation_in_any_row_of_a_client_is_found(journal: Made, tmp_path: Path) -> None:
+    """With another generation, another client has begun in the slot. It is found though neither client goes on."""
     copy = journal._replace(directory=Path(shutil.copytree(journal.directory, tmp_path / "copy")))
     (generation,) = (field for field in fields(ROWS[RowKind.CLIENT]) if field.name == "client_generation")
     places = journal.places[RowKind.CLIENT]

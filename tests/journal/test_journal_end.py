@@ -44,7 +44,7 @@ def test_an_orderly_end_is_the_last_row_and_a_start_goes_on_behind_it(tmp_path: 
 
 
 @pytest.mark.parametrize("level", [JournalLevel.OUTCOMES, JournalLevel.EVENTS])
-def test_an_end_row_stands_in_a_journal_of_each_level(tmp_path: Path, level: JournalLevel) -> None:
+def test_a_journal_of_each_level_has_an_end_row(tmp_path: Path, level: JournalLevel) -> None:
     rig = JournaledRig(tmp_path, level=level)
     rig.do(rig.client(), Register((Key(b"k"),), timeout_ns=S), fire(b"k"))
     rig.end()
@@ -115,7 +115,7 @@ def test_the_arena_shows_that_all_segments_are_missing(tmp_path: Path, ended: bo
     assert found.outcomes == 0
 
 
-def test_the_rows_of_an_arena_are_missing_beside_those_of_the_one_before(tmp_path: Path) -> None:
+def test_an_audit_with_the_arena_finds_that_all_its_rows_are_missing(tmp_path: Path) -> None:
     played(tmp_path, 7).end()
     there = segments_of(tmp_path)
     rig = played(tmp_path, 8)

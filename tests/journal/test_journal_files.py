@@ -125,7 +125,7 @@ def test_chunks_are_whole_blocks_and_hold_every_row_once(rig: JournaledRig) -> N
     assert numbers == list(range(rig.core.journal_rows))
 
 
-def test_long_keys_span_rows_and_known_ones_are_written_once(rig: JournaledRig) -> None:
+def test_long_keys_span_rows_and_known_keys_are_written_once(rig: JournaledRig) -> None:
     client, long = rig.client(), b"x" * 255
     settle(rig, client, long, b"y" * 60, b"y" * 61, long, long)
     rows = rig.rows()
@@ -389,7 +389,7 @@ def test_the_error_for_a_lock_whose_daemon_has_ended_does_not_name_a_writing_dae
     assert "written by another daemon" not in str(refused.value)
 
 
-def test_old_segments_are_removed_and_held_ones_stay_up_to_a_limit(tmp_path: Path) -> None:
+def test_old_segments_are_removed_and_held_segments_stay_up_to_a_limit(tmp_path: Path) -> None:
     rig = JournaledRig(
         tmp_path,
         level=JournalLevel.OUTCOMES,

@@ -103,7 +103,7 @@ def test_a_hold_is_written_through_no_link_that_another_member_has_laid(
     assert holds_of(tmp_path) == {"spark": 17}
 
 
-def test_the_thread_writes_and_removes_segments_whatever_lies_in_holds(tmp_path: Path) -> None:
+def test_the_thread_writes_and_removes_segments_with_any_file_in_holds(tmp_path: Path) -> None:
     rig = JournaledRig(
         tmp_path, level=JournalLevel.OUTCOMES, keep=SEGMENT_SIZE, hold_limit=0, capacity=512, quota_operations=512
     )

@@ -99,7 +99,7 @@ def test_a_planted_file_that_is_alone_is_no_journal(tmp_path: Path, run: Run) ->
     assert (status, out) == (1, "") and "is no plain file" in err
 
 
-def test_a_segment_larger_than_any_is_read_to_the_size_of_one_and_named(rig: JournaledRig) -> None:
+def test_a_segment_beyond_the_maximum_size_is_read_to_this_size_and_reported(rig: JournaledRig) -> None:
     directory = rig.plan.directory
     rig.end()
     wanted = audited(directory).outcomes

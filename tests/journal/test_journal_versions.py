@@ -25,7 +25,7 @@ def rig(tmp_path: Path) -> JournaledRig:
     return rig
 
 
-def test_the_versions_that_are_read_are_those_before_this_one() -> None:
+def test_the_older_versions_that_are_read_end_with_the_version_before_this_one() -> None:
     assert [version for version, _ in VERSIONS] == list(range(JOURNAL_VERSION - len(OLDER), JOURNAL_VERSION))
     assert (JOURNAL_VERSION, journal_fingerprint()) not in OLDER
 

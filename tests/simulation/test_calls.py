@@ -188,7 +188,7 @@ def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(w
     assert registrations(world) == before, "a call that follows a done call was registered"
 
 
-def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world: World) -> None:
+def test_a_call_is_done_even_if_the_next_call_is_due_when_it_is_registered(world: World) -> None:
     """Otherwise its worker would hold the call for ever, and get no other call."""
     job = Job()
     worker, delivered = due_call(world, job)

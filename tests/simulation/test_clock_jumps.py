@@ -206,7 +206,7 @@ def test_a_jump_while_a_handler_runs_is_found_when_it_returns(world: World) -> N
     job.during = lambda call: jump(world, -10 * MINUTE) if len(job.calls) == 12 else None
     run(world, [worker], 25 * MINUTE)
     assert once_each(job)
-    assert len(job.calls) == 15, "12, the clock goes back in the last one's handler, and ten minutes later 3 more"
+    assert len(job.calls) == 15, "12 calls until the jump back, and 3 after it, were expected"
 
 
 def test_no_point_runs_twice_and_none_is_kept_back_however_the_clock_jumps(rng: random.Random) -> None:

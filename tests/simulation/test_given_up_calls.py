@@ -320,7 +320,7 @@ def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
     assert [call.attempt for call in job.calls] == [1, 2]
 
 
-def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_one(world: World) -> None:
+def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_holder(world: World) -> None:
     """Before, the next holder kept the call for ever."""
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job, periodic=False)
@@ -332,7 +332,7 @@ def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_
     steps, step = begun(slow, delivered)
     falls_silent(world, slow)
     next_step = steps.send(slow.error_of(step))
-    assert isinstance(next_step, Ask), "it gives the call up"
+    assert isinstance(next_step, Ask), "the former holder did not give the call up"
     slow.ask(next_step)
     slow.die()
     run(world, [heir], S)
@@ -354,7 +354,7 @@ def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_th
     assert again is not None
     others, run = begun(heir, again)
     next_step = steps.send(Failed("too late"))
-    assert isinstance(next_step, Ask), "it gives the call up"
+    assert isinstance(next_step, Ask), "the former holder did not give the call up"
     with pytest.raises(StopIteration):
         steps.send(slow.ask(next_step))
     assert heir.holds(again)

@@ -250,7 +250,7 @@ def test_an_error_with_an_undecodable_name_fails_its_records(make_courier: MakeC
     assert (delivery.outcome, delivery.error) == (FAILED, "ValueError: in \\udcff.csv")
 
 
-def test_no_record_of_a_call_with_one_too_large_is_accepted(make_courier: MakeCourier) -> None:
+def test_a_call_with_a_record_that_is_too_large_adds_no_record(make_courier: MakeCourier) -> None:
     courier = make_courier(lambda records: None, buffer_bytes=10)
     with pytest.raises(td.PayloadTooLargeError, match="11 bytes; buffer_bytes=10"):
         courier.offer(["small", "large"], sizes=[1, 11])

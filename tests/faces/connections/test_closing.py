@@ -205,7 +205,7 @@ def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_word(
 
 
 @THREADED
-def test_a_caller_that_receives_does_not_wait_at_the_end_for_what_nobody_else_receives(
+def test_a_caller_that_receives_must_not_wait_for_another_receiver_at_the_end(
     client: td.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []

@@ -159,7 +159,7 @@ class BrokenLink:
         raise OSError(why)
 
 
-def test_a_child_closes_its_copies_although_one_cannot_be_closed(
+def test_a_child_closes_its_other_copies_if_one_cannot_be_closed(
     daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, broken = connections_of_this_process(), [BrokenLink() for _ in range(20)]
@@ -236,7 +236,7 @@ def test_the_client_of_a_loop_that_has_ended_says_that_it_is_closed(daemon: Daem
 
 
 @pytest.mark.parametrize("given", ["bogus", "Unix", 7])
-def test_the_error_of_an_unknown_transport_names_the_known_ones(face: Face, given: object) -> None:
+def test_the_error_of_an_unknown_transport_names_the_known_transports(face: Face, given: object) -> None:
     with pytest.raises(td.InvalidValueError, match=r"transport='?\w+'?: 'zeromq' or 'unix'"):
         face.connect(transport=given)
 

@@ -81,7 +81,7 @@ def test_the_last_calls_of_a_process_arrive(
     assert "lost" not in ran.stderr
     if start not in WITHOUT_GOODBYE:
         eventually(lambda: shared_daemon.stats()["counters"]["clients"] == 1)
-        assert shared_daemon.stats()["counters"]["clients_died"] == died, "it ended without a goodbye"
+        assert shared_daemon.stats()["counters"]["clients_died"] == died, "a client ended without a goodbye"
 
 
 FIRST_IMPORT = "import importlib.util, sys; sys.modules.pop('threading', None)  # as if nothing had imported it\n"
@@ -120,7 +120,7 @@ def test_a_client_that_is_used_first_in_a_handler_flushes(
         fired = asker.register(f"{transport}/{end}/{number}", timeout=0, since=mark).result(PATIENCE_S)
         assert fired, f"{use} is lost"
     eventually(lambda: shared_daemon.stats()["counters"]["clients"] == 1)
-    assert shared_daemon.stats()["counters"]["clients_died"] == died, "it ended without a goodbye"
+    assert shared_daemon.stats()["counters"]["clients_died"] == died, "a client ended without a goodbye"
 
 
 def test_a_client_that_is_used_first_in_a_handler_may_start_its_daemon(
