@@ -235,7 +235,7 @@ def test_impossible_handled_names_are_refused_by_name() -> None:
 # what is kept, and for how long ---------------------------------------------------------------------------------------
 
 
-def test_a_call_without_a_handler_is_kept_for_the_retention_and_one_with_a_busy_handler_longer() -> None:
+def test_a_call_without_a_handler_is_kept_for_the_retention_and_a_call_with_a_busy_handler_longer() -> None:
     rig = Rig()
     worker = handler(rig, b"slow")
     rig.do(worker, call(b"slow"), call(b"nobody's"), call(b"slow"))

@@ -375,7 +375,7 @@ def test_a_refusal_of_a_purgatory_says_who_has_made_most_and_what_frees_one() ->
     rig.check()
 
 
-def test_purgatories_that_hold_nothing_are_there_for_other_names_when_their_clients_have_ended() -> None:
+def test_empty_purgatories_are_free_for_other_names_when_their_clients_have_ended() -> None:
     rig = Rig(capacity=64, purgatories=32, clients=4)
     for life in range(20):
         client = rig.client(process=MINE)

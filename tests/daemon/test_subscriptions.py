@@ -72,7 +72,9 @@ def test_subscriptions_of_a_stranger_are_not_read(daemon: Daemon, attacker: zmq.
         attacker.close(0)
 
 
-def test_subscriptions_of_a_member_close_its_outlet_and_hurt_nobody(daemon: Daemon, attacker: zmq.Socket[Any]) -> None:
+def test_subscriptions_of_a_member_close_its_outlet_and_harm_no_other_client(
+    daemon: Daemon, attacker: zmq.Socket[Any]
+) -> None:
     with unhurt(daemon), td.connect(timeout=PATIENCE_S) as member:
         connect_outlet(attacker, daemon.paths.outcomes_endpoint, member._link.protocol.session.secret)
         flood(attacker)

@@ -273,7 +273,7 @@ def test_a_refused_row_of_a_batch_does_not_hide_the_operation_that_keeps_the_id(
     assert client.register("k", timeout=1, id=fresh, if_exists="keep") is first
 
 
-def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: Any, fresh: str) -> None:
+def test_a_refused_registration_does_not_hide_the_operation_that_keeps_the_id(client: Any, fresh: str) -> None:
     first = client.register_wait("k", timeout=PATIENCE_S, id=fresh)
     assert isinstance(client.register("k", timeout=1, id=fresh).result(PATIENCE_S).error, td.OperationExistsError)
     assert client.register("k", timeout=1, id=fresh, if_exists="keep") is first

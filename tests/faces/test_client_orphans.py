@@ -53,7 +53,7 @@ def test_a_policy_is_checked_before_anything_is_sent(client: Any) -> None:
     client.set_orphans("keep")
 
 
-def test_a_runtime_directory_argument_is_the_only_one_searched(
+def test_only_the_directory_of_a_runtime_directory_argument_is_searched(
     daemon: Daemon, face: Face, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")

@@ -45,7 +45,7 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("rows", [1, 3, 12, 50, 700, 100_000])
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_tail_gives_as_many_rows_as_are_asked_for_from_whatever_segments(
+def test_tail_gives_the_requested_number_of_rows_from_any_segments(
     run: Run, journal: Path, rows: int, form: tuple[str, ...]
 ) -> None:
     status, everything, _ = run("journal", "tail", "--directory", str(journal), "--from", "1:0", *form)

@@ -116,7 +116,7 @@ def test_a_damaged_segment_is_skipped_and_no_row_of_a_bad_block_is_returned(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_block_is_found_wherever_it_stands(sound: tuple[Path, Rows], data: st.DataObject) -> None:
+def test_a_block_is_found_at_any_place(sound: tuple[Path, Rows], data: st.DataObject) -> None:
     """Blocks were cut out, moved or doubled. Each block that is still in the file is read once, in order."""
     directory, rows = sound
     segment = data.draw(st.sampled_from(segments_of(directory)))

@@ -127,7 +127,7 @@ def errors(rig: JournaledRig) -> list[str]:
     return [record.message.rstrip(b"\0").decode() for record in records if record.count]
 
 
-def test_an_error_that_nobody_thought_of_is_reported_and_the_thread_tries_again(
+def test_an_unexpected_error_is_reported_and_the_thread_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timerd.journal.writer, "RETRY_FIRST_S", 0.001)

@@ -287,7 +287,7 @@ def test_a_call_that_was_replaced_while_it_ran_goes_on_under_an_id_of_its_own(wo
     assert later(other), "the id is free"
 
 
-def test_a_redelivered_call_runs_although_another_one_has_its_id(world: World) -> None:
+def test_a_redelivered_call_runs_although_another_call_has_its_id(world: World) -> None:
     """The end of the old call must not end the new call of the same id."""
     job = Job()
     maker, victim = Worker(world), worker_of(world, job, periodic=False)

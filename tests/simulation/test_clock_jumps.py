@@ -106,7 +106,7 @@ def test_a_period_keeps_its_phase_over_restarts_of_workers_and_daemon(world: Wor
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_after_a_jump_forward_one_call_is_for_all_that_was_missed(world: World, workers: int) -> None:
+def test_after_a_jump_forward_one_call_is_for_all_missed_points(world: World, workers: int) -> None:
     job = Job()
     members = [member(world, job, EACH_MINUTE) for _ in range(workers)]
     run(world, members, 2 * MINUTE)

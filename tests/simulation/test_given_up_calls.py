@@ -288,7 +288,7 @@ def test_calls_that_are_made_again_while_one_runs_become_one_further_call(world:
     assert later(other), "the id is free"
 
 
-def test_a_call_of_an_id_does_not_begin_while_another_one_runs(world: World) -> None:
+def test_a_call_of_an_id_does_not_begin_while_another_call_of_it_runs(world: World) -> None:
     job = Job()
     holder, idle, delivered = due_call_of_two(world, job, periodic=False)
     steps = through_handler(holder, delivered)

@@ -177,7 +177,7 @@ def test_a_process_that_cannot_be_looked_up_for_a_while_keeps_what_its_client_ho
     assert got(bob) == [2]
 
 
-def test_the_end_of_a_process_whose_client_keeps_something_is_noticed_as_ever(world: World) -> None:
+def test_the_end_of_a_process_whose_client_keeps_something_is_still_noticed(world: World) -> None:
     alice, bob = holder(world), heir(world)
     keep_alive(bob, LEASE + 5 * S)
     del PROCESSES[PID]

@@ -302,7 +302,7 @@ def test_points_are_counted_as_if_one_by_one(schedule: Schedule, rng: random.Ran
         assert most == 3 or count(runs, schedule, start, end) == len(left)
 
 
-def test_the_first_point_in_time_is_that_of_a_walk(rng: random.Random) -> None:
+def test_the_first_point_in_time_is_the_point_that_a_walk_finds(rng: random.Random) -> None:
     schedule = Every(10 * S)
     for _ in range(200):
         point = schedule.after(rng.randrange(HOUR))

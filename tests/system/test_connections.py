@@ -115,7 +115,7 @@ def limited(make_daemon: Callable[..., Daemon]) -> Daemon:
 
 
 @pytest.mark.files(KEPT + BESIDE)
-def test_connections_beyond_the_limit_do_not_end_the_daemon_and_hurt_nobody(limited: Daemon) -> None:
+def test_connections_beyond_the_limit_do_not_end_the_daemon_and_harm_no_client(limited: Daemon) -> None:
     """Three processes open 12,000 connections, where 400 files may be open. Old and new clients are served."""
     pid = limited.pid
     with (

@@ -90,7 +90,7 @@ def test_an_endpoint_that_fails_stalls_and_recovers_gets_every_record(
     assert counters(daemon)["completed"] == 20 and counters(daemon)["expired"] == 0
 
 
-def test_a_refused_record_fails_at_once_and_a_stalled_one_expires(
+def test_a_refused_record_fails_at_once_and_a_stalled_record_expires(
     make_courier: MakeCourier, endpoint: Endpoint
 ) -> None:
     def send(ids: Sequence[Any]) -> None:

@@ -56,7 +56,7 @@ def test_operations_left_to_a_group_are_delivered_to_a_member(client: td.Client)
     )
 
 
-def test_an_outcome_with_ack_is_done_and_one_without_is_redelivered(client: td.Client) -> None:
+def test_an_outcome_with_ack_is_done_and_an_outcome_without_ack_is_redelivered(client: td.Client) -> None:
     leave_to_group(b"1", b"2")
     told = client.outcomes(timeout=PATIENCE_S)
     first, second = next(told), next(told)

@@ -276,7 +276,7 @@ def test_a_handler_runs_as_many_calls_at_once_as_its_concurrency_says(client: td
 # schedules ------------------------------------------------------------------------------------------------------------
 
 
-def test_handlers_run_and_a_failing_one_does_not_end_its_schedule(
+def test_handlers_run_and_a_failing_handler_does_not_end_its_schedule(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[td.Call] = []

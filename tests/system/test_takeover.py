@@ -127,7 +127,7 @@ LIVE = (ClientState.LIVE, ClientFlag(0))
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("script", [THREADED, LOOP], ids=["a handler that keeps the GIL", "one that blocks its loop"])
-def test_a_call_of_a_process_that_is_silent_and_runs_is_not_run_by_another_one(
+def test_a_call_of_a_process_that_is_silent_and_runs_is_not_run_by_another_process(
     make_daemon: Callable[..., Daemon], worker: MakeWorker, script: str, transport: str
 ) -> None:
     daemon = make_daemon(LEASE)
@@ -145,7 +145,7 @@ def test_a_call_of_a_process_that_is_silent_and_runs_is_not_run_by_another_one(
         assert second.line() == "began 1", "the second worker got the first call, too"
 
 
-def test_a_call_of_a_process_that_is_stopped_is_run_by_another_one_after_the_lease(
+def test_a_call_of_a_process_that_is_stopped_is_run_by_another_process_after_the_lease(
     make_daemon: Callable[..., Daemon], worker: MakeWorker
 ) -> None:
     daemon = make_daemon(LEASE)
@@ -174,7 +174,7 @@ def test_a_process_that_is_stopped_while_it_keeps_its_call_loses_it(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_call_of_a_process_that_is_silent_for_its_takeover_is_run_by_another_one(
+def test_a_call_of_a_process_that_is_silent_for_its_takeover_is_run_by_another_process(
     make_daemon: Callable[..., Daemon], worker: MakeWorker, transport: str
 ) -> None:
     daemon = make_daemon(LEASE)

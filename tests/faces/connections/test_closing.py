@@ -199,7 +199,7 @@ client.fire_wait("k")
 """
 
 
-def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_word(daemon: Daemon) -> None:
+def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_message(daemon: Daemon) -> None:
     ran = subprocess.run([sys.executable, "-c", FOLLOWS], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ran.returncode, ran.stderr) == (0, "")
 

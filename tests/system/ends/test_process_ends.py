@@ -219,7 +219,7 @@ def test_a_script_without_a_daemon_ends_at_once_and_reports_its_loss(runtime_dir
     assert "1 command to instance 'default' is lost" in ran.stderr
 
 
-def test_a_client_with_a_daemon_loses_nothing_beside_one_whose_daemon_is_lost(
+def test_a_client_with_a_daemon_loses_nothing_beside_a_client_whose_daemon_is_lost(
     make_daemon: Callable[..., Daemon], client: td.Client
 ) -> None:
     dead = make_daemon(instance="dead")
@@ -253,7 +253,7 @@ type(td.client()._link).drive = drive
     assert ran.stderr.count("1 command to instance 'default' is") == 1, ran.stderr
 
 
-def test_an_exit_does_not_wait_for_a_lock_that_nobody_leaves(daemon: Daemon) -> None:
+def test_an_exit_does_not_wait_for_a_lock_that_nobody_releases(daemon: Daemon) -> None:
     del daemon
     script = """
 import threading, time
