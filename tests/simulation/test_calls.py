@@ -71,7 +71,7 @@ def test_a_call_without_a_handler_is_kept_for_a_later_handler(world: World) -> N
     new = worker_of(world, job, periodic=False)
     run(world, [old, new], 2 * S)
     assert [(call.payload, call.deliveries) for call in job.calls] == [(b"early", 1)]
-    assert later(old), "the id is free"
+    assert later(old), "the id is not free"
 
 
 def test_a_long_handler_delays_no_call_that_another_worker_can_run(world: World) -> None:
@@ -231,7 +231,7 @@ def test_a_call_is_registered_once_however_many_workers_ask_for_it(world: World)
     run(world, workers, 3 * S)
     assert [(call.name, call.payload, call.due, call.deliveries) for call in job.calls] == [("job", b"do", None, 1)]
     assert pending(world) == 0
-    assert later(workers[1]), "the name is free again"
+    assert later(workers[1]), "the name is not free again"
     run(world, workers, 3 * S)
     assert len(job.calls) == 2
     assert not [complaint for worker in workers for complaint in worker.complaints]
@@ -284,7 +284,7 @@ def test_a_call_that_was_replaced_while_it_ran_goes_on_under_an_id_of_its_own(wo
     assert pending(world) == 1 and not later(other)
     run(world, [worker], 5 * S)
     assert job.calls[-1].payload == b"instead" and job.calls[-1].id == "job"
-    assert later(other), "the id is free"
+    assert later(other), "the id is not free"
 
 
 def test_a_redelivered_call_runs_although_another_call_has_its_id(world: World) -> None:
@@ -386,7 +386,7 @@ def test_a_failed_call_is_retried_with_a_longer_pause_each_time_and_then_reporte
     assert [(call.attempt, str(error)) for call, error in failed] == [(4, "no connection")]
     assert (worker.inbox.calls_failed, worker.inbox.calls_retried, worker.inbox.calls_done) == (4, 3, 1)
     assert "attempt 4: the call is over" in worker.complaints[-1]
-    assert pending(world) == 0 and later(worker), "the id is free"
+    assert pending(world) == 0 and later(worker), "the id is not free"
 
 
 def test_without_retries_a_failed_call_is_over(world: World) -> None:

@@ -92,7 +92,7 @@ def test_a_call_that_ends_its_processes_rests_longer_each_time_and_is_given_up(w
     assert (heir.inbox.calls_failed, heir.inbox.calls_done) == (1, 1)
     assert "given up" in heir.complaints[-1]
     assert world.counter("calls_ended_process") == 5
-    assert pending(world) == 0 and later(heir), "the id is free"
+    assert pending(world) == 0 and later(heir), "the id is not free"
 
 
 def test_the_pause_doubles_up_to_a_minute() -> None:
@@ -190,13 +190,13 @@ def test_an_on_failure_that_ends_its_processes_is_given_up_as_well(world: World,
     worker = worker_with(world, job, failures, deliveries=deliveries)
     later(worker, delay=0)
     world.run(S)
-    assert not worker.do_all(4), "the worker dies after its on_failure"
+    assert not worker.do_all(4), "the worker did not end after its on_failure"
     for number in range(1, deliveries):
         assert len(failures.errors) == number
         dies_in_it(world, worker_with(world, job, failures, deliveries=deliveries))
     heir = worker_with(world, job, failures, deliveries=deliveries)
     run(world, [heir], 3 * S)
-    assert len(job.calls) == 1, "the handler has failed, and does not run again"
+    assert len(job.calls) == 1, "a handler that has failed ran again"
     assert len(failures.errors) == deliveries
     assert str(failures.errors[0]) == "no connection"
     assert all(isinstance(error, CallGivenUpError) for error in failures.errors[1:])
@@ -218,7 +218,7 @@ def test_a_failed_call_is_a_dead_letter_with_its_error(world: World) -> None:
     run(world, [worker], 5 * S)
     assert len(job.calls) == 2
     assert reasons(world) == ["Failed: no connection"]
-    assert later(worker), "a dead letter holds no id"
+    assert later(worker), "a dead letter holds its id"
 
 
 def test_a_failing_schedule_leaves_dead_letters_and_goes_on(world: World) -> None:
@@ -282,10 +282,10 @@ def test_calls_that_are_made_again_while_one_runs_become_one_further_call(world:
 
     job.during = again
     assert later(worker, delay=1, payload=b"1", if_exists="again")
-    assert not later(worker, delay=0, payload=b"0", if_exists="again"), "a call of the id is pending"
+    assert not later(worker, delay=0, payload=b"0", if_exists="again"), "the pending call of the id was not found"
     run(world, [worker], 4 * S)
     assert [(call.payload, call.id) for call in job.calls] == [(b"1", "job"), (b"2", "job")]
-    assert later(other), "the id is free"
+    assert later(other), "the id is not free"
 
 
 def test_a_call_of_an_id_does_not_begin_while_another_call_of_it_runs(world: World) -> None:

@@ -83,7 +83,7 @@ def test_a_client_whose_frames_come_again_before_its_takeover_has_lost_nothing(w
     assert answer["held"] == [operation]
     assert (state_of(alice), flags_of(alice), got(bob)) == (ClientState.LIVE, ClientFlag.LISTENS, [])
     keep_alive(bob, LEASE + S)
-    assert flags_of(alice) == ClientFlag.LISTENS | ClientFlag.KEEPS, "a client that falls silent again keeps it again"
+    assert flags_of(alice) == ClientFlag.LISTENS | ClientFlag.KEEPS, "a client that falls silent again keeps nothing"
     assert got(bob) == []
 
 

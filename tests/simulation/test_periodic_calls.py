@@ -106,7 +106,7 @@ def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(w
         heir.pump()
     heir.do_all()
     again = steps.send(answer)
-    assert isinstance(again, Ask), "the slow worker asks again, and does not run the handler"
+    assert isinstance(again, Ask), "the slow worker ran the handler without asking again"
     answer = slow.ask(again)
     with pytest.raises(StopIteration):
         steps.send(answer)
