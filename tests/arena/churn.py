@@ -1,4 +1,4 @@
-"""A rig whose records were used again and again, and a check of the order of its lists."""
+"""A rig whose records were reused again and again, and a check of the order of its lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timerd_shm.read.reader import ArenaReader
 
 
 def churned(rng: random.Random) -> Rig:
-    """A rig whose records were used again and again, so that their order is not that of registration."""
+    """A rig whose records were reused again and again, so that they are not in the order of registration."""
     rig = Rig(capacity=128)
     clients = [rig.client() for _ in range(2)]
     live: list[tuple[Client, int]] = []

@@ -1,4 +1,4 @@
-"""Copies of the arena beside turns that change it: random programs, and each byte as it was when the copy began."""
+"""Copies of the arena that are made while turns change it show each byte as it was when the copy began."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEDS = range(1, 11)
 
 
 def copies_in_a_random_program(seed: int, core: ModuleType) -> tuple[int, int]:
-    """Play one program, and make copies that end some turns later; how many were whole, and how many were given up."""
+    """Play one program, and make copies that end some turns later. Returns (complete copies, copies given up)."""
     play, rng = Play(seed, core), random.Random(seed)
     copy: SteppedCopy | None = None
     of = play.rig.core
@@ -36,7 +36,7 @@ def copies_in_a_random_program(seed: int, core: ModuleType) -> tuple[int, int]:
             play.compare_all()
             if copy is None or rng.random() < 0.5:
                 continue
-            if play.rig.core is not of:  # killed, and another core has started on what was left
+            if play.rig.core is not of:  # the core was killed, and another core has started on its arena
                 copy.close()
                 copy = None
                 continue
@@ -98,7 +98,7 @@ def test_an_overrun_copy_raises_and_the_core_goes_on() -> None:
     SteppedCopy(rig.core, rig.memory).finish()
 
 
-def test_one_copy_is_made_at_a_time_and_a_released_core_ends_its_own() -> None:
+def test_one_copy_is_made_at_a_time_and_a_released_core_ends_its_copy() -> None:
     one, other = Rig(), Rig()
     copy = SteppedCopy(one.core, one.memory)
     with pytest.raises(InvalidValueError, match="is being made"):

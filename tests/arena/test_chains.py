@@ -1,4 +1,4 @@
-"""Nobody can aim keys, ids or command numbers at one chain: the tables hash with a seed that no client has."""
+"""No client can aim keys, ids or command numbers at one chain: the tables hash with a seed that no client knows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def large() -> Rig:
     )
 
 
-def test_keys_that_are_chosen_by_what_the_arena_shows_share_no_chain() -> None:
+def test_keys_that_are_chosen_by_the_arenas_content_share_no_chain() -> None:
     rig = large()
     register_keys(rig, keys_by_inversion(rig, MANY))
     assert rig.arena.keys_in_use() == MANY, "no attack"
@@ -66,7 +66,7 @@ def test_ids_that_a_client_chooses_share_no_chain() -> None:
     rig.check()
 
 
-def test_commands_that_a_client_chooses_by_their_numbers_are_no_neighbours_in_the_table_of_operations() -> None:
+def test_command_numbers_that_a_client_chooses_are_no_neighbours_in_the_table_of_operations() -> None:
     rig = large()
     register_numbers(rig, numbers_of_one_run(rig, 0, MANY), 0)
     assert rig.arena.in_use()["OPS"] == MANY, "no attack"
@@ -75,7 +75,7 @@ def test_commands_that_a_client_chooses_by_their_numbers_are_no_neighbours_in_th
 
 
 def whoever_knew_the_seed(keys: int) -> tuple[Rig, list[bytes]]:
-    """A bench, and keys of one chain of it: what the seed would give away, or a long search with the arena's help."""
+    """A rig, and keys that share a chain in it. To find them, an attacker needs the seed, or a long search."""
     return bench(keys), list(keys_of_the_seed(keys))
 
 
@@ -85,12 +85,12 @@ def bench(keys: int) -> Rig:
 
 @cache
 def keys_of_the_seed(keys: int) -> tuple[bytes, ...]:
-    """The search takes seconds. All rigs have the same seed."""
+    """Keys that share a chain. They are cached: the search takes seconds, and all rigs have the same seed."""
     return tuple(keys_of_hash(bench(keys), lambda key: hashing.key_hash(SEED, 0, key), keys))
 
 
 def in_turns(rig: Rig, client: Client) -> list[int]:
-    """Apply the client's commands in turns of TURN_BUDGET records; the records touched in each."""
+    """Apply the client's commands in turns of TURN_BUDGET records. Returns the number of records touched in each."""
     touched, result = [], rig.module.UNFINISHED
     while result != rig.module.APPLIED:
         rig.core.begin_turn(rig.now_ns)
@@ -101,18 +101,18 @@ def in_turns(rig: Rig, client: Client) -> list[int]:
 
 
 def test_steps_of_a_chain_count_as_records_of_the_turn() -> None:
-    """A turn stops at its bound, and the next goes on. It exceeds the bound by one batch at most, of two walks each."""
+    """A turn stops at its bound, and the next goes on. It exceeds the bound by one batch at most."""
     rig, keys = whoever_knew_the_seed(128)
     client = rig.client()
     for key in keys:
         client.issue(Register((Key(key),), timeout_ns=LONG))
     registered = in_turns(rig, client)
     assert longest_chain(rig, Region.KEY_TABLE, Region.NODES) == len(keys), "no attack"
-    assert sum(registered) >= len(keys) ** 2 // 2, "each registration has walked over the keys before it"
+    assert sum(registered) >= len(keys) ** 2 // 2, "walks over the earlier keys were not counted"
     for key in keys:
         client.issue(fire(key))
     fired = in_turns(rig, client)
-    assert sum(fired) >= len(keys) ** 2 // 2, "each event has walked to its key"
+    assert sum(fired) >= len(keys) ** 2 // 2, "walks to the key of an event were not counted"
     for touched in (registered, fired):
         assert max(touched) <= TURN_BUDGET + BATCH_MAX * (2 * len(keys) + SLACK), (
             f"a turn touched {max(touched)} records"
@@ -122,7 +122,7 @@ def test_steps_of_a_chain_count_as_records_of_the_turn() -> None:
 
 
 def test_a_command_that_is_applied_in_vain_pays_for_its_steps() -> None:
-    """A watermark that nobody has set walks over the whole chain, and changes nothing."""
+    """The FORGET of an unknown watermark walks over the whole chain, and changes nothing."""
     rig, keys = whoever_knew_the_seed(128)
     last = keys.pop()
     client = rig.client()
@@ -150,7 +150,7 @@ def test_steps_to_an_id_count() -> None:
 
 
 def test_probes_for_an_operation_count() -> None:
-    """Eight entries of the handle table as a record: they have 8 bytes each."""
+    """Eight entries of the handle table count as one record, because an entry has 8 bytes."""
     rig = large()
     many = rig.arena.region(Region.HANDLES).count
 
@@ -169,7 +169,7 @@ def test_probes_for_an_operation_count() -> None:
 
 
 def lost_seed(rig: Rig) -> bytes:
-    """Attach with another seed, as after its file was lost; this seed."""
+    """Attach with another seed, as after the seed's file was lost. Returns the other seed."""
     other = bytes(reversed(SEED))
     rig.core.release()
     rig.core = rig.module.Core(rig.memory, rig.now_ns, other)
@@ -187,13 +187,17 @@ def test_a_start_with_another_seed_makes_all_hashes_anew() -> None:
         "ARENA.seed is not the seed of this arena: the next start makes its hashes anew"
     ]
     after = truth(rig.memory)
-    assert {part for part in before if before[part] != after[part]} == {"ring", "slots"}, "events name others"
+    assert {part for part in before if before[part] != after[part]} == {"ring", "slots"}, (
+        "more has changed than what follows from the hashes of events"
+    )
     with ArenaReader.from_bytes(rig.memory) as reader:
-        assert any(reader.blob(node.name_blob) for node in reader.nodes.used() if node.name_blob), "long names as well"
+        assert any(reader.blob(node.name_blob) for node in reader.nodes.used() if node.name_blob), (
+            "no key has a long name"
+        )
 
 
 def test_after_another_seed_a_mark_before_the_oldest_event_is_too_old() -> None:
-    """The keys do not matter: nobody knows the keys of events that have left the ring. Marks in the ring are good."""
+    """For every key: nobody knows the keys of events that have left the ring. Marks within the ring are good."""
     rig = Rig(ring_events=16)
     early = Mark(rig.core.newest, 0)
     rig.do(rig.client(), *(fire(b"other%d" % number) for number in range(40)))

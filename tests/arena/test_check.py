@@ -1,4 +1,4 @@
-"""check(): silent on a sound arena, and a sentence for each thing that is not as the records say."""
+"""check() finds nothing in a sound arena, and reports each field that contradicts the records."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from timerd_shm.read.reader import ArenaReader
 
 # derived fields: every one, in every record that is in use -----------------------------------------------------------
 
-# Fields that do not follow from the records, or mean nothing in some of them.
+# Fields that mean nothing in some records, and a test for such a record.
 UNCHECKED: dict[tuple[Region, str], Callable[[Any], bool]] = {
-    (Region.OPS, "bucket"): lambda op: op.state != OpState.PENDING,  # only a pending one is in a bucket
-    (Region.NODES, "rank"): lambda node: not node.place or not node.kind,  # only of heaps
+    (Region.OPS, "bucket"): lambda op: op.state != OpState.PENDING,  # only a pending operation is in a bucket
+    (Region.NODES, "rank"): lambda node: not node.place or not node.kind,  # only nodes of heaps have a rank
     (Region.NODES, "next"): lambda node: not node.place,
     (Region.NODES, "prev"): lambda node: not node.place,
     (Region.NODES, "chain"): lambda node: node.place != Place.FIRST,
-    (Region.BLOCKS, "refs"): lambda block: not block.refs,  # only the first of a chain counts
+    (Region.BLOCKS, "refs"): lambda block: not block.refs,  # only the first block of a chain has a count
     (Region.IDS, "next"): lambda record: record.state != IdState.SETTLED,
     (Region.IDS, "prev"): lambda record: record.state != IdState.SETTLED,
-    (Region.OPS, "tag"): lambda op: op.group or not op.client_generation,  # it is in no handle
+    (Region.OPS, "tag"): lambda op: op.group or not op.client_generation,  # the operation has no handle
     (Region.HANDLES, "tag"): lambda handle: handle.op in (0, 0xFFFF_FFFF),
 }
 DERIVED = [
@@ -56,7 +56,7 @@ DERIVED = [
 
 
 def in_use(reader: ArenaReader, region: Region) -> list[int]:
-    """The records of a region that mean something."""
+    """The indexes of the records of a region that are in use."""
     used: dict[Region, Callable[[], list[int]]] = {
         Region.OPS: lambda: [i for i, op in enumerate(reader.ops.used()) if op.state],
         Region.NODES: lambda: [
@@ -89,7 +89,7 @@ def test_every_derived_field_is_checked_against_the_records(grouped: bytes, regi
         assert check(memory, seed=SEED), f"{region.name}[{index}].{field} was not {getattr(record, field)}, unnoticed"
         assert not examine(memory, seed=SEED).truth, examine(memory, seed=SEED).truth
         told += 1
-    assert told, "no record in which it means something"
+    assert told, "the field means nothing in any of these records"
 
 
 def with_watermarks() -> bytes:
@@ -124,7 +124,7 @@ def test_free_lists_and_counts_of_a_region_are_checked(sound: bytes, region: Reg
         assert any(region.name in sentence for sentence in check(memory, seed=SEED)), f"{region.name}.{field}={value}"
 
 
-# what it is used for -------------------------------------------------------------------------------------------------
+# uses of check() -----------------------------------------------------------------------------------------------------
 
 
 def test_acknowledged_outcomes_may_be_freed_in_the_next_turn(sound: bytes) -> None:
@@ -219,7 +219,7 @@ def test_check_reports_its_progress(sound: bytes) -> None:
 
 
 def test_check_is_fast_enough_for_every_step() -> None:
-    """Not a benchmark: a bound that only an accident in the order of growth breaks. Measured: 1.5 ms."""
+    """This is no benchmark: only a worse order of growth exceeds the bound. Measured: 1.5 ms."""
     rig = busy_rig()
     check(rig.memory)
     began = time.process_time()

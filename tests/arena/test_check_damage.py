@@ -30,7 +30,7 @@ Where = Callable[[bytes], int]
 
 
 def op_in(memory: bytes, state: OpState, which: int = 0) -> int:
-    """An operation in that state; those with an id, which wait for two of three keys, come first."""
+    """An operation in this state. Operations with an id, which wait for two of three keys, come first."""
     with ArenaReader.from_bytes(memory) as reader:
         found = [(not op.id_record, index) for index, op in enumerate(reader.ops.used()) if op.state == state]
     return sorted(found)[which][1]
@@ -42,7 +42,7 @@ def first_of(memory: bytes, name: bytes, kind: KeyKind = KeyKind.EVENT) -> int:
 
 
 def group_op(memory: bytes, state: OpState, *, told: bool = False) -> int:
-    """A group's operation in that state. The first one that was delivered to a member was received, too."""
+    """A group's operation in this state. The first operation that was delivered to a member was also received."""
     with ArenaReader.from_bytes(memory) as reader:
         return next(
             index
@@ -75,7 +75,7 @@ def slot(state: ClientState, group: int) -> Where:
 
 
 def write(region: Region, where: Where | int, **values: Any) -> Damage:
-    """Fields of one record that say something else."""
+    """A damage: fields of one record get other values."""
 
     def do(pen: Pen, memory: bytes) -> None:
         index = where if isinstance(where, int) else where(memory)

@@ -1,4 +1,4 @@
-"""The histograms' index arithmetic, exhaustively where it is dense, and what is read from them."""
+"""The index arithmetic of histograms (all small values, and the edges of large ones), and the figures that are read."""
 
 from __future__ import annotations
 

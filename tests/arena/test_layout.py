@@ -1,4 +1,4 @@
-"""The declarations: no padding, stable offsets, a fingerprint that sees each change, no twin names or codes."""
+"""The declarations: no padding, stable offsets, a fingerprint that changes with each, unique names and codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_compiler_would_pad_a_record(record: type) -> None:
 
 
 def value_of(field: Field, at: int) -> int | bytes:
-    """A value that uses every byte of a field, another one for each field."""
+    """A value that uses every byte of a field, and differs from field to field."""
     if field.storage.code.endswith("s"):
         return bytes(index % 256 for index in range(at, at + field.storage.size))
     return (1 << 8 * field.storage.size) - 1 - at
@@ -137,7 +137,9 @@ def test_every_code_has_one_error_that_says_what_to_do() -> None:
             error = error_for(code, "why")
             assert type(error).code is code
             assert str(error) == "why"
-            assert "." in (type(error).__doc__ or ""), f"{type(error).__name__} says no second sentence"
+            assert "." in (type(error).__doc__ or ""), (
+                f"the docstring of {type(error).__name__} lacks its second sentence"
+            )
     assert type(error_for(9_999, "from the future")) is TimerdError
 
 

@@ -1,4 +1,4 @@
-"""The read-only reader: records by type, refusals by name, walks that end whatever the bytes say."""
+"""The read-only reader: records by type, refusals with reasons, and walks that end whatever the bytes are."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_file_is_mapped_read_only(sound: bytes, tmp_path: Path) -> None:
         assert reader.header().instance.rstrip(b"\0") == b"default"
         with pytest.raises(TypeError):
             reader.memory[0] = 1
-    reader.close()  # again: no harm
+    reader.close()  # a second call changes nothing
     with pytest.raises(ValueError, match="released"):
         reader.header()
 
@@ -177,7 +177,7 @@ def test_a_blob_whose_chain_loops_or_ends_early_is_reported(sound: bytes) -> Non
         second = reader.blocks[first - 1].next
     pen.set(Region.BLOCKS, second - 1, "next", first)
     with ArenaReader.from_bytes(damaged) as reader:
-        assert len(reader.blob(first)) == 300  # exactly as many blocks as the length says
+        assert len(reader.blob(first)) == 300  # the reader reads as many blocks as the length needs
     pen.set(Region.BLOCKS, first - 1, "next", 0)
     with (
         ArenaReader.from_bytes(damaged) as reader,
@@ -231,7 +231,7 @@ def test_a_turn_that_never_ends_does_not_stop_a_reader() -> None:
 # hashes --------------------------------------------------------------------------------------------------------------
 
 
-def test_hashes_are_those_of_the_core(rng: random.Random) -> None:
+def test_hashes_are_equal_to_the_hashes_of_the_core(rng: random.Random) -> None:
     rig = Rig(capacity=256, blocks=1024, quota_operations=256)
     alice = rig.client()
     for size in range(1, 250):
@@ -258,7 +258,7 @@ def _chain_of(reader: ArenaReader, hash_: int) -> list[int]:
     return list(walk.chain(first, lambda index: reader.nodes[index].chain, len(reader.nodes), "chain"))
 
 
-# Of SipHash-1-3 with the key 00 01 .. 0f: of no bytes, of 00, of 00 01, up to 00 01 .. 0e. Rust tests with these too.
+# SipHash-1-3 with the key 00 01 .. 0f, of no bytes, of 00, of 00 01, up to 00 01 .. 0e. Rust tests with these, too.
 VECTORS = """
 abac0158050fc4dc c9f49bf37d57ca93 82cb9b024dc7d44d 8bf80ab8e7ddf7fb cf75576088d38328 def9d52f49533b67
 c50d2b50c59f22a7 d3927d989bb11140 369095118d299a8e 25a48eb36c063de4 79de85ee92ff097f 70c118c1f94dc352
@@ -267,7 +267,7 @@ c50d2b50c59f22a7 d3927d989bb11140 369095118d299a8e 25a48eb36c063de4 79de85ee92ff
 
 
 def test_siphash_gives_the_vectors_of_its_authors_variant() -> None:
-    """Key and messages are those of the reference implementation's test."""
+    """The key and the messages are taken from the test of the reference implementation."""
     seed = bytes(range(16))
     assert [hashing.siphash(seed, bytes(range(size))) for size in range(15)] == [
         int(vector, 16) for vector in VECTORS.split()
@@ -275,7 +275,7 @@ def test_siphash_gives_the_vectors_of_its_authors_variant() -> None:
 
 
 def test_hashes_are_pinned() -> None:
-    """An arena outlives its daemon, so these never change within a layout version."""
+    """An arena outlives its daemon, so these hashes never change within a layout version."""
     tag = partial(hashing.handle_tag, SEED)
     assert hashing.key_hash(SEED, 1, b"inbox/7") == hashing.siphash(SEED, b"inbox/7\1")
     assert hashing.id_chain_hash(SEED, 1, 2, 3) == hashing.siphash(SEED, bytes([2, *bytes(7), 3, *bytes(7), 1])) % 2**32

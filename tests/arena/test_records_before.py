@@ -1,8 +1,8 @@
-"""Words change, bytes do not: every record has the offsets, types and sizes that it had before fields were renamed.
+"""Names change, bytes do not: every record has the offsets, types and sizes that it had before fields were renamed.
 
-records_before.txt was written by the tree before (commit 5b23236); records that are new since then were added. A line
-is a record: where it belongs, its name then, its size in bytes, and offset:type of each field. Names are not compared,
-so a field may get a better one; the order is.
+records_before.txt was written by commit 5b23236, before the renaming. Later records were added by hand. A line is a
+record: the kind of its file, its name at that time, its size in bytes, and offset:type of each field. The test compares
+the order of records and fields, and not their names, so a field may get a better name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NOW: dict[str, tuple[type, ...]] = {
 
 
 def said(field: Field) -> str:
-    """A field as a line of records_before.txt has it."""
+    """A field in the form of records_before.txt."""
     storage = field.storage
     return f"{field.offset}:{storage.c_type}{f'*{storage.count}' if storage.count > 1 else ''}"
 
 
 @pytest.mark.parametrize("kind", NOW)
-def test_every_offset_type_and_size_is_that_of_the_tree_before(kind: str) -> None:
+def test_every_offset_type_and_size_is_the_same_as_before(kind: str) -> None:
     before = [line[1:] for line in BEFORE if line[0] == kind]
     assert len(before) == len(NOW[kind])
     for (name, size, *places), record in zip(before, NOW[kind], strict=True):

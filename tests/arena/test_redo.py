@@ -1,8 +1,8 @@
-"""Rule 2: an arena that is cut off at any ordering point of any mutation recovers to before it or after it.
+"""Rule 2: after a crash at any ordering point of any change, an arena recovers to the state before or after the change.
 
 Each situation is played once on the build for tests, which keeps a copy of the arena after each ordering point. A new
-core attaches to each copy: `check()` must find nothing, the truth must be that of before or of after, and sending the
-same again must end where it would have ended without the crash. Recovery is cut off at each of its points as well.
+core attaches to each copy. Then `check()` must find nothing, the truth must be the one before or after the change, and
+sending the same frames again must lead to the state without a crash. Recovery is cut off at each of its points as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_more_than_two_hundred_ordering_points_are_covered() -> None:
 
 
 class Spy:
-    """Keeps the frames that a bench applies."""
+    """Keeps the frames that a rig applies."""
 
     def __init__(self, rig: Rig) -> None:
         self.applied: list[bytes] = []
@@ -95,7 +95,7 @@ def commands_of(frame: bytes) -> Iterator[bytes]:
 def test_a_recovery_cut_off_at_any_ordering_point_can_be_repeated(name: str) -> None:
     rig = Rig(core=core_faults)
     copies = record(rig, SITUATIONS[name](rig))
-    done: set[bytes] = set()  # arenas that an earlier recovery went through as well
+    done: set[bytes] = set()  # arenas that were tried, because an earlier recovery went through them
     for copy in copies:
         whole: list[Rig] = []
         cut = record(rig, lambda rig, copy=copy, whole=whole: whole.append(resume(rig.clone(copy))))  # type: ignore[misc]
@@ -112,7 +112,7 @@ def test_a_recovery_cut_off_at_any_ordering_point_can_be_repeated(name: str) -> 
 
 @pytest.mark.parametrize("length", range(8, 16))
 def test_a_value_that_left_the_ring_before_a_crash_is_not_shared_after_it(length: int) -> None:
-    """A free block has another field at the place of a value's `length`, and both may have the same number."""
+    """In a free block, another field lies at the offset of a value's `length`, and may have the same number."""
     rig = Rig(core=core_faults, ring_bytes=300)
     client, other = rig.client(), rig.client()
     values = [bytes([at]) * length for at in range(18)]

@@ -1,4 +1,4 @@
-"""The seed of an arena's hashes: a secret of the daemon's user, kept with the arena, made anew where it was lost."""
+"""The seed of an arena's hashes: a secret of the daemon's user. It is kept with the arena, and made anew if lost."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_a_seed_is_random_and_only_its_user_may_open_it(tmp_path: Path) -> None:
         os.umask(umask)
     assert path.stat().st_mode & 0o777 == 0o600
     assert (read_seed(path), len(seed)) == (seed, SEED_SIZE)
-    assert make_seed(path) != seed, "a new arena has a new one"
+    assert make_seed(path) != seed, "a new arena got the old seed"
 
 
 def short(path: Path) -> None:
-    path.write_bytes(bytes(SEED_SIZE - 1))  # its daemon was killed before it had written all
+    path.write_bytes(bytes(SEED_SIZE - 1))  # as after a daemon that was killed while it wrote the seed
 
 
 def long(path: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_operator_learns_why_a_seed_was_replaced(
 
 
 def test_a_worker_gets_calls_after_its_daemon_lost_the_seed(daemon: Daemon) -> None:
-    """The arena has hashes of the names that a member handles. Nobody could make them anew, so they have no seed."""
+    """The arena has hashes of the names that a member handles, and not the names. So these hashes use no seed."""
     done: list[bytes] = []
     with td.connect(group="web", timeout=PATIENCE_S) as worker:
         serve(worker, "work", lambda call: done.append(call.payload))

@@ -1,4 +1,4 @@
-"""A damaged arena: a start refuses it by name, or carries on within it; it never reads beyond it."""
+"""A start refuses a damaged arena with a named error, or works on it. It never reads beyond the arena."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_read_beyond_the_arena_would_kill_the_process(beyond: int) -> None:
         faulthandler.disable()
         ctypes.string_at(byte, 1)
         os._exit(0)
-    assert os.waitpid(child, 0)[1] != 0, "it could be read"
+    assert os.waitpid(child, 0)[1] != 0, "the byte beyond the arena could be read"
 
 
 def test_an_undamaged_arena_goes_on_working() -> None:
@@ -79,19 +79,19 @@ def test_readers_and_the_checker_survive_any_changed_bytes(seed: int) -> None:
 
 
 def rows() -> list[tuple[Region, int]]:
-    """Records in use, of the regions that name others."""
+    """Records in use, in the regions whose records refer to other records."""
     found = []
     for region in (Region.OPS, Region.NODES, Region.WATERMARKS, Region.BLOCKS, Region.EVENTS, Region.IDS,
                    Region.CLIENTS, Region.ANSWERS, Region.GROUPS, Region.PURGATORIES, Region.SLOTS):  # fmt: skip
         row = BUSY.arena.region(region)
         used = row.high_water if region in FREE_LINKS else row.count
         found += [(region, index) for index in range(min(used, 40))]
-    found += [(Region.NODES, BUSY.arena.region(Region.OPS).count + index) for index in range(8)]  # of further keys
+    found += [(Region.NODES, BUSY.arena.region(Region.OPS).count + index) for index in range(8)]  # more keys' nodes
     return found
 
 
 def test_any_value_in_any_field_of_truth_is_survived(seed: int) -> None:
-    """One field of one record at a time: of those that a start believes."""
+    """One field of one record at a time is changed: one of the fields that a start trusts."""
 
     @hypothesis.seed(seed)
     @hypothesis.settings(EXAMPLES, max_examples=2 * EXAMPLES.max_examples)
@@ -169,7 +169,7 @@ def test_links_of_an_operation_without_a_deadline_are_not_believed() -> None:
     for field in ("next", "prev"):
         Pen(memory).set(Region.OPS, in_use(rig, OpState.PENDING), field, 0xFFFF_FFFF)
     rig = rig.clone(bytes(memory))
-    rig.do(rig.client(), fire(b"k"), fire(b"l"))  # together: their records are looked at before their turn
+    rig.do(rig.client(), fire(b"k"), fire(b"l"))  # in one frame, so that their records are prefetched together
     assert rig.gauges() == (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""A start makes the derived fields right, in any order of the records, and also where it gets no thread to help it."""
+"""A start makes the derived fields right, in any order of the records, and also without a second thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.records import ArenaHeader
 
-# A thread needs room for its stack, 8 MiB as a rule, and here there is less.
+# A thread needs memory for its stack, usually 8 MiB. This program leaves less.
 WITHOUT_A_THREAD = """
 import random, resource, sys, threading
 from arena.churn import all_is_in_order, churned

@@ -1,6 +1,6 @@
 """Adoption and the sweep, in the core: the fate of operations that a dead client leaves.
 
-The last part is about wrong counts: the sweep still ends and reports them, and no other count changes.
+The last part is about wrong counts: the sweep still ends and reports the wrong count, and no other count changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_a_group_adopts_the_pending_and_settled_operations_of_a_dead_member() ->
     rig.turn()
     (delivered,) = b.delivered_for_group
     assert (delivered.payload, delivered.value, delivered.keys) == (b"s", b"v" * 100, (b"settled",))
-    assert delivered.deliveries == 2, "its owner may have acted"
+    assert delivered.deliveries == 2, "the dead owner may have acted on it"
     assert OutcomeFlag.REDELIVERED in delivered.flags
     rig.do(b, fire(b"pending"))
     assert (b.delivered_for_group[1].payload, b.delivered_for_group[1].deliveries) == (b"p", 1)
@@ -81,7 +81,7 @@ def test_a_kept_operation_stays_pending_and_its_outcome_is_not_delivered() -> No
     rig.close(a)
     assert rig.arena.count("pending", 0) == 2
     rig.do(b, fire(b"k", limit=1))
-    assert rig.arena.count("pending", 0) == 2, "it takes no limited event"
+    assert rig.arena.count("pending", 0) == 2, "a kept operation took a limited event"
     late = rig.do(b, Register((Key(b"k"),), timeout_ns=HOUR, mark=None))
     rig.do(b, fire(b"k"))
     rig.turn(START_NS + 6 * MS)
@@ -130,8 +130,8 @@ def test_an_adopted_operation_keeps_the_progress_of_its_condition() -> None:
 # counts that are wrong --------------------------------------------------------------------------------------------
 
 CAPACITY = 64
-STEP = 16  # records of a step: a round takes several steps
-STEPS = 3 * CAPACITY // STEP + 8  # for two rounds, and the work before and after
+STEP = 16  # the records of a step; a round of the sweep takes several steps
+STEPS = 3 * CAPACITY // STEP + 8  # enough for two rounds, and for the work before and after them
 
 
 def state(rig: Rig, client: Client) -> ClientState:
@@ -139,7 +139,7 @@ def state(rig: Rig, client: Client) -> ClientState:
 
 
 def sweep(rig: Rig, most: int = STEPS) -> bool:
-    """At most `most` steps; whether work is left. (Rig.turn() would go on for ever.)"""
+    """Do at most `most` steps. Returns whether work is left. (Rig.turn() would go on for ever.)"""
     rig.core.begin_turn(rig.now_ns)
     left = all(rig.core.resume(rig.now_ns, STEP) for _ in range(most))
     rig.core.end_turn(rig.now_ns)
@@ -147,7 +147,7 @@ def sweep(rig: Rig, most: int = STEPS) -> bool:
 
 
 def end(rig: Rig, client: Client) -> None:
-    """Have a client die, and nothing done about it yet."""
+    """Let a client die. The sweep of its operations has not begun."""
     rig.clients.remove(client)
     rig.core.begin_turn(rig.now_ns)
     rig.core.close_client(client.slot, rig.now_ns, goodbye=False)
@@ -163,7 +163,7 @@ def test_a_count_that_is_too_high_does_not_keep_the_sweep_going_for_ever(count: 
     pen = Pen(rig.memory)
     pen.set(Region.CLIENTS, dead.slot, count, pen.get(Region.CLIENTS, dead.slot, count) + 1)
     end(rig, dead)
-    assert not sweep(rig), "it goes round and round"
+    assert not sweep(rig), "the sweep never ends"
     assert state(rig, dead) is ClientState.TOMBSTONE
     assert rig.arena.count("orphans_cancelled") == 10
     assert rig.arena.count("sweeps_recounted") == 1
@@ -189,7 +189,7 @@ def test_a_silent_member_with_too_high_a_count_loses_what_it_does_not_hold_and_t
 
 
 def test_a_group_that_loses_its_members_again_and_again_keeps_no_endless_operation() -> None:
-    """The group's counts are the same each time, and the sweep finds its operation each time."""
+    """The group's counts are the same each time, and the sweep finds the operation each time."""
     rig = Rig(capacity=CAPACITY)
     for end_of_group in range(1, 4):
         member = worker(rig)
@@ -202,7 +202,7 @@ def test_a_group_that_loses_its_members_again_and_again_keeps_no_endless_operati
 
 
 def test_a_sweep_that_finds_something_is_not_recounted_however_long_it_takes() -> None:
-    """Clients die one after the other, so that there is always one whose count is not zero."""
+    """Clients die one after the other, so that always one of them has a count that is not zero."""
     rig = Rig(capacity=CAPACITY, clients=16)
     clients = [rig.client() for _ in range(12)]
     for client in clients:

@@ -1,4 +1,4 @@
-"""Batches (command_batch.pxd, settle_batch.pxd): usual commands in one frame do what they do alone, at every limit."""
+"""Batches (command_batch.pxd, settle_batch.pxd): commands in one frame do what they do one by one, at every limit."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def commands_of(choose: random.Random, first: int, count: int, newest: int) -> list[Command]:
-    """Commands of a client whose next number is `first`: of the kinds that batches take, with usual sizes and others.
+    """Commands of the kinds that batches take, in usual and unusual sizes. Their client's next number is `first`.
 
-    Marks are of now, when the ring has had `newest` events, or older.
+    Their marks are the present one, when the newest event is `newest`, or older.
     """
     found: list[Command] = []
     sizes = (0, 0, 8, 100, BLOCK_DATA, BLOCK_DATA + 1, 300)
@@ -51,7 +51,7 @@ def commands_of(choose: random.Random, first: int, count: int, newest: int) -> l
 
 
 def one_by_one(command: Command) -> Command:
-    """The same as a command that no batch takes: it states its client's policy."""
+    """The same command in a form that no batch takes: it states the orphans policy that its client has anyway."""
     return replace(command, orphans=Orphans.CANCEL) if isinstance(command, Register) else command
 
 
@@ -81,10 +81,12 @@ def test_events_with_one_value_on_many_keys_share_one_blob(together: bool) -> No
     for some in [fires] if together else [[one] for one in fires]:
         rig.do(firer, *some)
     assert [each.value for each in owner.delivered] == list(values)
-    assert rig.arena.in_use()["BLOCKS"] == 3, "one for the first three, one for each that differs from the one before"
+    assert rig.arena.in_use()["BLOCKS"] == 3, (
+        "one block for the first three events, one for each value that differs from the value before"
+    )
     rig.acknowledge()
     rig.do(firer, *(fire(b"nobody%d" % at) for at in range(16 - len(values) + 2)))
-    assert rig.arena.in_use()["BLOCKS"] == 3, "the third event has it still"
+    assert rig.arena.in_use()["BLOCKS"] == 3, "the first block was freed, though the third event has it"
     rig.restart()
     rig.do(firer, fire(b"nobody"))
     assert rig.arena.in_use()["BLOCKS"] == 2

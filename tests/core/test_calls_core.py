@@ -1,4 +1,4 @@
-"""Calls, in the core: a handler of their name gets them, as many at a time as it takes; and what outlives a group."""
+"""Calls, in the core: a member gets calls whose names it handles, as many as it takes; and what outlives a group."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ HOUR = 3_600 * S
 
 
 def delivered(*clients: Client) -> list[list[bytes]]:
-    """The names of the calls, and first keys of the outcomes, that each client got."""
+    """For each client: the names of the calls, and the first keys of the outcomes, that it got."""
     return [[each.keys[0] for each in client.delivered_for_group] for client in clients]
 
 
 def waiting(rig: Rig) -> int:
-    """Outcomes and calls of groups that wait for a member."""
+    """The number of groups' outcomes and calls that wait for a member."""
     return sum(
         op.state == OpState.SETTLED and op.group != 0 and op.client_generation == 0 and op.outcome_number == 0
         for op in rig.arena.records(Region.OPS)
@@ -88,7 +88,7 @@ def test_a_member_gets_no_more_calls_at_a_time_than_it_accepts() -> None:
     assert delivered(busy, idle) == [[b"job"], [b"job"]]
     rig.acknowledge()
     rig.turn()
-    assert delivered(busy, idle) == [[b"job"], [b"job"]], "received is not done"
+    assert delivered(busy, idle) == [[b"job"], [b"job"]], "a call that is only received is not done"
     finish(rig, idle)
     finish(rig, idle)
     assert [each.payload for each in idle.delivered_for_group] == [b"1", b"2", b"3"]
@@ -145,7 +145,9 @@ def test_a_call_is_redelivered_to_the_next_member_that_handles_it(end: str) -> N
         rig.core.silence(first.slot, rig.now_ns)
     else:
         assert rig.core.set_calls(first.slot, 0, 0, [], rig.now_ns) == 0
-        assert rig.core.set_calls(first.slot, 1, 0, [b"job"], rig.now_ns) == 0, "not before what it held is another's"
+        assert rig.core.set_calls(first.slot, 1, 0, [b"job"], rig.now_ns) == 0, (
+            "the member takes calls again only after its calls were requeued"
+        )
     rig.turn()
     assert delivered(other, next_one) == [[], [b"job"]]
     assert next_one.delivered_for_group[0].deliveries == 2
@@ -156,7 +158,7 @@ def test_a_call_is_redelivered_to_the_next_member_that_handles_it(end: str) -> N
     rig.check()
 
 
-def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_new_ones() -> None:
+def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_new_calls() -> None:
     rig = Rig()
     first, next_one = handler(rig, b"job", most=2), handler(rig, b"job", most=2)
     rig.do(next_one, call(b"job"))
@@ -166,7 +168,7 @@ def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_new_ones
     assert delivered(first, next_one) == [[b"job"], [b"job", b"job"]]
     rig.core.silence(first.slot, rig.now_ns)
     rig.turn()
-    assert len(next_one.delivered_for_group) == 2, "it runs two at once"
+    assert len(next_one.delivered_for_group) == 2, "a member that runs two calls gets no third"
     assert answer(rig, next_one, next_one.delivered_for_group[0]) == 1
     assert [each.deliveries for each in next_one.delivered_for_group] == [1, 1, 2]
     rig.check()
@@ -233,7 +235,7 @@ def test_impossible_handled_names_are_refused_by_name() -> None:
 # what is kept, and for how long ---------------------------------------------------------------------------------------
 
 
-def test_a_call_without_a_handler_is_kept_for_the_retention_and_one_with_a_busy_handler_longer() -> None:
+def test_a_call_without_a_handler_is_kept_for_the_retention_and_a_call_with_a_busy_handler_longer() -> None:
     rig = Rig()
     worker = handler(rig, b"slow")
     rig.do(worker, call(b"slow"), call(b"nobody's"), call(b"slow"))
@@ -245,7 +247,7 @@ def test_a_call_without_a_handler_is_kept_for_the_retention_and_one_with_a_busy_
     assert (waiting(rig), rig.arena.count("dead_letters")) == (1, 1)
     rig.core.silence(worker.slot, rig.now_ns)
     rig.turn(START_NS + 3 * GROUP_KEPT_NS)
-    assert waiting(rig) == 2, "a silent member may come back"
+    assert waiting(rig) == 2, "the calls of a silent member are gone, but it may come back"
     rig.core.revive(worker.slot, rig.now_ns)
     rig.turn()
     assert delivered(worker)[0] == [b"slow"] * 2
@@ -273,13 +275,13 @@ def test_an_operation_without_a_deadline_is_cancelled_when_its_group_was_empty_f
     rig.turn(gone + GROUP_KEPT_NS)
     assert (rig.arena.count("pending", 0), rig.arena.count("cancelled", 0)) == (1, 2)
     assert rig.arena.count("orphans_cancelled") == 2
-    assert waiting(rig) == 2, "they wait for the next member"
+    assert waiting(rig) == 2, "the cancelled operations do not wait for the next member"
     rig.check()
     rig.turn(gone + 2 * GROUP_KEPT_NS)
     assert waiting(rig) == 0
     for hours in (9, 10):
         rig.turn(gone + hours * HOUR)
-    assert rig.arena.in_use()["OPS"] == 1, "its call is a dead letter"
+    assert rig.arena.in_use()["OPS"] == 1, "only the call is left, as a dead letter"
     with pytest.raises(ArenaFullError):
         rig.core.group(b"others")
     rig.check()
@@ -424,7 +426,7 @@ def test_a_schedules_call_outlives_its_workers_for_a_week_and_other_calls_for_an
     rig.check()
 
 
-def test_calls_behind_those_of_schedules_are_dropped_in_their_time(rng: random.Random) -> None:
+def test_calls_behind_calls_of_schedules_are_dropped_in_their_time(rng: random.Random) -> None:
     for _ in range(20):
         rig = Rig(capacity=128, quota_operations=128, schedule_retention=rng.choice((HOUR // 2, 3 * HOUR)))
         worker = rig.client(group=b"workers")
@@ -438,7 +440,7 @@ def test_calls_behind_those_of_schedules_are_dropped_in_their_time(rng: random.R
         while waiting(rig):
             rig.turn(max(rig.core.next_wake_ns(), rig.now_ns))
             left = sum(end > rig.now_ns for end in ends)
-            assert waiting(rig) == left, "a schedule's call is kept, and holds up no other"
+            assert waiting(rig) == left, "a schedule's call is not kept, or delays the end of another call"
         rig.check()
 
 

@@ -52,7 +52,7 @@ def test_C2_the_core_expects_the_commands_of_a_lost_frame() -> None:
     a_lost_frame_is_expected_again(Rig())
 
 
-def test_a_resent_frame_is_skipped_and_a_half_applied_one_continues_in_its_middle() -> None:
+def test_a_resent_frame_is_skipped_and_a_half_applied_frame_continues_in_its_middle() -> None:
     a_frame_sent_again_is_skipped(Rig())
 
 
@@ -63,9 +63,9 @@ def test_command_numbers_continue_after_a_restart() -> None:
     rig.restart()
     assert rig.core.last_command(client.slot) == 2
     slot = rig.core.open_client(client.incarnation, b"n" * 16, now_ns=rig.now_ns)
-    assert slot == client.slot, "the same incarnation has its old slot"
+    assert slot == client.slot, "the same incarnation did not get its old slot"
     assert rig.core.find_session(b"n" * 16) == slot
-    assert rig.core.find_session(client.session) == -1, "its session was replaced"
+    assert rig.core.find_session(client.session) == -1, "the old session is still known"
     rig.do(client, fire(b"k"))
     assert client.state(1) is Outcome.COMPLETED
 
@@ -123,7 +123,9 @@ def test_clients_that_never_acknowledge_leave_the_others_room_for_answers() -> N
         client.issue(fire(b"k", wait=True))
         while send(rig, client, client.frame()) == rig.module.APPLIED:
             client.issue(fire(b"k", wait=True))
-    assert rig.arena.region(Region.ANSWERS).in_use == 9, "the first took all but what is kept back, the second its own"
+    assert rig.arena.region(Region.ANSWERS).in_use == 9, (
+        "the first client took all shared answers, the second only its reserved one"
+    )
     for _ in range(3):
         rig.do(other, fire(b"k", wait=True))
         rig.acknowledge(other)
@@ -135,7 +137,7 @@ def test_H8_every_frame_carries_an_acknowledgement_that_frees_a_full_client() ->
     client = rig.client()
     rig.do(client, *(fire(b"k", wait=True) for _ in range(4)))
     client.issue(fire(b"k", wait=True))
-    assert send(rig, client, client.frame()) == rig.module.EXPECTED, "it is full"
+    assert send(rig, client, client.frame()) == rig.module.EXPECTED, "a client with too many answers was served"
     client.acknowledge()
     assert send(rig, client, client.frame()) == rig.module.APPLIED
 
@@ -148,7 +150,7 @@ def test_C7_at_hello_a_client_learns_which_of_its_pending_operations_are_unknown
     refused = rig.do(client, Register((), timeout_ns=MS))
     rig.turn(rig.now_ns + 2 * MS)
     waits = [pending, settled, refused, 99]
-    assert rig.core.unknown_waits(client.slot, waits) == [99], "the answer with its refusal is kept"
+    assert rig.core.unknown_waits(client.slot, waits) == [99], "the answer with the refusal is not kept"
     rig.acknowledge()
     assert rig.core.unknown_waits(client.slot, waits) == [settled, refused, 99]
 
@@ -247,7 +249,7 @@ def test_a_command_at_its_limits_is_accepted() -> None:
     ids=("operations", "watchers", "blocks"),
 )
 def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> None:
-    """The arena is the reason also if the operation meets its client's quota: a higher quota would not help."""
+    """A full arena is the reason even if the quota is met as well, because a higher quota would not help."""
     rig = Rig(**{"capacity": 32, "quota_operations": 32, **knobs})
     client = rig.client()
     wanted = [Register((Key(b"%d" % n), Key(b"%d" % -n)), timeout_ns=50 * MS, payload=bytes(200)) for n in range(1, 18)]
@@ -297,10 +299,10 @@ def test_a_client_has_a_quota_of_operations_and_an_acknowledgement_frees_it() ->
     a, b = rig.client(), rig.client()
     rig.do(a, *(ON_K for _ in range(4)))
     assert a.answers == [Answer(4, ErrorCode.QUOTA_EXCEEDED, Met.OPERATIONS << MET_SHIFT | 3)]
-    assert b.answer(rig.do(b, ON_K)) is None, "another's quota is its own"
+    assert b.answer(rig.do(b, ON_K)) is None, "another client's quota was used up"
     rig.turn(rig.now_ns + 50 * MS)
     number = rig.do(a, ON_K)
-    assert a.answer(number) is not None, "settled but unacknowledged ones count"
+    assert a.answer(number) is not None, "operations that are settled but not acknowledged do not count"
     rig.acknowledge()
     assert a.answer(rig.do(a, ON_K)) is None
 
@@ -335,7 +337,9 @@ def test_a_value_beyond_its_receivers_quota_is_dropped_and_flagged() -> None:
     assert rig.arena.count("values_dropped", 0) == 1
     code, value, count, holder = rig.core.take_refusals()[0]
     assert (code, value, count) == (ErrorCode.QUOTA_EXCEEDED, Met.VALUES << MET_SHIFT | 1000, 1)
-    assert holder is not None and (holder[0], holder[4]) == (a.slot, 800), "the receiver, and what it held"
+    assert holder is not None and (holder[0], holder[4]) == (a.slot, 800), (
+        "not the receiver, or not the bytes that it held"
+    )
     rig.check()
 
 
@@ -368,7 +372,7 @@ def test_a_value_found_at_registration_counts_against_the_quota_with_the_payload
 
 
 def test_a_report_holds_a_value_once_and_nothing_else() -> None:
-    """Between the parts of a long event another operation expires: its outcome stands between two of the same value."""
+    """An operation expires between the parts of a long event. Its outcome stands between two with the same value."""
     rig = Rig()
     client, other = rig.client(), rig.client()
     rig.do(client, ON_K, Register((Key(b"quiet"),), timeout_ns=5 * MS), ON_K)
@@ -450,7 +454,7 @@ def test_blocks_of_long_keys_of_the_ring_are_freed_too() -> None:
         client,
         *(fire(b"a key of more than 48 bytes, so that the ring has a block of its own for %d" % n) for n in range(40)),
     )
-    assert not client.answers, "the ring's own keys filled the pool, and nobody could fire any more"
+    assert not client.answers, "the keys of old events filled the pool, and no client could fire"
     assert client.answer(rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, payload=bytes(1200)))) is None
     rig.check()
 
@@ -464,7 +468,9 @@ def test_nodes_of_further_keys_are_all_found_again() -> None:
     rig.acknowledge()
     first = rig.do(client, *(Register((Key(b"k"), Key(b"%d" % number), Key(b"-%d" % number))) for number in range(256)))
     assert not client.answers and rig.arena.in_use()["NODES"] == 512
-    assert client.answer(rig.do(client, Register((Key(b"a"), Key(b"b"))))) is not None, "all are in use"
+    assert client.answer(rig.do(client, Register((Key(b"a"), Key(b"b"))))) is not None, (
+        "more nodes were allocated than there are"
+    )
     rig.check()
     rig.restart()
     rig.check()

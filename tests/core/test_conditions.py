@@ -1,4 +1,4 @@
-"""Conditions, one by one: what completes, fails or leaves an operation alone, and what its outcome says."""
+"""Each condition: which events complete, fail or do not touch an operation, and the fields of its outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTLED = register(A, B, C, condition=Condition.ALL_SETTLED)
 TOTAL = register(A, B, condition=Condition.TOTAL, total=10)
 OFFSETS = register(Key(b"p0", 812), Key(b"p1", 455), needed=2)
 
-# name: what is registered, what happens, then: state, settled key's ordinal + 1, satisfied, failed
+# name: the registration, the events, and the result: (state, ordinal of the settling key + 1, satisfied, failed)
 CASES: dict[str, tuple[Register, tuple[KeyAct, ...], tuple[Outcome, int, int, int]]] = {
     "any: one event": (ANY, (fire(b"b"),), (COMPLETED, 2, 0b010, 0)),
     "any: another key": (ANY, (fire(b"d"),), (PENDING, 0, 0, 0)),
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Register, tuple[KeyAct, ...], tuple[Outcome, int, int, in
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("overtaken", (False, True), ids=("registered first", "events overtook it"))
 def test_an_operation_completes_by_its_condition(name: str, overtaken: bool) -> None:
-    """The same whether the events come after the registration or between its mark and its arrival."""
+    """The result is the same if the events arrive between the mark and the arrival of the registration."""
     command, events, wanted = CASES[name]
     rig = Rig()
     owner, other = rig.client(), rig.client()
@@ -205,7 +205,7 @@ def test_a_kept_operation_of_a_dead_owner_gets_no_grant() -> None:
     assert alive.state(number) is COMPLETED
     assert rig.arena.count("pending", 0) == 1
     rig.do(alive, fire(b"a"))
-    assert rig.arena.count("pending", 0) == 0, "an event without a limit settles it, without a recipient"
+    assert rig.arena.count("pending", 0) == 0, "an event without a limit did not settle the kept operation"
     rig.check()
 
 
@@ -221,7 +221,7 @@ def test_a_limited_event_completes_at_most_its_limit_with_late_registrations(ove
     assert [a.state(number) for number in late] == [COMPLETED if overtaken else PENDING, PENDING]
 
 
-# observing: the first event completes it, whatever it is, and it takes nothing of the event ---------------------------
+# an operation that observes: the first event of any kind completes it, and it takes nothing of the event ------------
 
 
 def wait(*keys: bytes, mark: Mark | None = None, target: int | None = None) -> Register:
@@ -266,7 +266,7 @@ def rig() -> Rig:
     ids=["fire", "fire of nothing", "limited fire", "advance", "fail"],
 )
 @pytest.mark.parametrize("late", [False, True], ids=["registered before", "registered after"])
-def test_the_outcome_says_which_event_it_was(rig: Rig, event: KeyAct, kind: EventKind, amount: int, late: bool) -> None:
+def test_an_outcome_names_the_observed_event(rig: Rig, event: KeyAct, kind: EventKind, amount: int, late: bool) -> None:
     client, other = rig.client(), rig.client()
     mark = client.mark()
     if late:
@@ -288,7 +288,7 @@ def test_a_limited_event_is_seen_and_not_taken(rig: Rig) -> None:
     for number in (watching, watching + 1):
         assert seen(observers, number) == (EventKind.FIRE, 1, b"work", 0, 1)
     assert not any(flags & OutcomeFlag.GRANTED for flags in observers.flags.values())
-    assert sender.answers[0].value == 1  # those that observe it are not counted
+    assert sender.answers[0].value == 1  # operations that observe the event are not counted
     rig.check()
 
 
@@ -362,8 +362,8 @@ def test_from_mark_to_mark_every_event_is_seen_once_in_order(rig: Rig) -> None:
     assert [each.ordinal for each in found] == [1, 0, 1, 0, 1]
 
 
-def test_those_that_observe_stand_in_a_list_of_their_own(rig: Rig) -> None:
-    """A fire completes what watches for it, in order of registration, whether somebody observes the key or not."""
+def test_observing_operations_are_in_a_separate_list(rig: Rig) -> None:
+    """A fire completes the operations that watch the key, in order of registration, also if the key is observed."""
     client = rig.client()
     numbers = [rig.do(client, command) for _ in range(3) for command in (observe(LONG), wait(LONG))]
     offset = rig.do(client, wait(LONG, target=5))
@@ -378,7 +378,7 @@ def test_those_that_observe_stand_in_a_list_of_their_own(rig: Rig) -> None:
     rig.check()
 
 
-def test_it_expires_and_is_cancelled_as_others(rig: Rig) -> None:
+def test_an_observing_operation_expires_and_is_cancelled_as_others(rig: Rig) -> None:
     client = rig.client()
     expires, cancelled = rig.do(client, observe(b"k", timeout_ns=5 * MS), observe(b"k")), client.issued
     rig.do(client, cancel(cancelled))
@@ -390,7 +390,7 @@ def test_it_expires_and_is_cancelled_as_others(rig: Rig) -> None:
     rig.check()
 
 
-def test_its_orphans_policy_cannot_be_changed(rig: Rig) -> None:
+def test_the_orphans_policy_of_an_observing_operation_cannot_be_changed(rig: Rig) -> None:
     client = rig.client(group=b"g")
     command = rig.do(client, observe(b"k"))
     act = OperationAct(CommandKind.SET_ORPHANS, command, orphans=Orphans.GROUP, wants_answer=True)

@@ -1,6 +1,6 @@
-"""A frame of commands counts as a whole, however many turns it takes and whatever becomes of its client meanwhile.
+"""A frame of commands is applied as a whole, even if it takes many turns, and its client ends meanwhile.
 
-Spark's sink depends on it: a frame has an event together with the event that completes its claim.
+The Spark sink depends on this: it sends an event and the event that completes the event's claim in one frame.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from support.rig.harness import MS, S
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState, Orphans, Outcome
 
-PAIRS = 32  # of an event, and the event that completes the operation that claims it
-WATCHERS = 64  # of each event: more than a step of a turn
+PAIRS = 32  # a pair is an event, and the event that completes the operation that claims the first event
+WATCHERS = 64  # the watchers of each event: more than one step of a turn takes
 
 
 def world_with_claims() -> tuple[World, Peer, Peer]:
-    """Alice waits for events; Bob claims each of them, by an operation that is cancelled when he dies."""
+    """Alice waits for events. Bob claims each event, by an operation that is cancelled when he dies."""
     world = World(48, capacity=4_096, quota_operations=4_096)
     world.until_quiet()
     alice, bob = world.client("alice"), world.client("bob")
@@ -36,7 +36,7 @@ def send_pairs(bob: Peer) -> None:
 
 
 def settled(world: World, owner: Peer, outcome: Outcome) -> int:
-    """The number of that client's operations with this outcome. Nobody acknowledges them."""
+    """The number of the owner's operations with this outcome. Nobody acknowledges them."""
     return sum(
         (op.state, op.client, op.outcome) == (OpState.SETTLED, owner.slot, outcome)
         for op in world.rig.arena.records(Region.OPS)
@@ -49,17 +49,17 @@ def test_a_frame_of_several_turns_is_applied_to_its_end_when_its_client_dies() -
     send_pairs(bob)
     for _ in range(5):
         world.turn()
-    assert 0 < settled(world, bob, Outcome.COMPLETED) < PAIRS, "the frame was to take more turns"
+    assert 0 < settled(world, bob, Outcome.COMPLETED) < PAIRS, "the frame must take more turns, for this test"
     world.lifelines.cut(lifeline)
     for _ in range(20):
-        world.turn(MS)  # the daemon acts upon its end after ten
+        world.turn(MS)  # the daemon acts on the client's end after ten of these turns
     world.run(S)
     assert world.counter("clients") == 1
     assert settled(world, alice, Outcome.COMPLETED) == PAIRS * WATCHERS
     assert (world.rig.arena.count("completed", 0), world.rig.arena.count("cancelled", 0)) == (
         PAIRS * (WATCHERS + 1),
         0,
-    ), "no claim was left for an event that was fired"
+    ), "a claim was cancelled though its event was fired"
 
 
 @pytest.mark.parametrize("turns", range(1, 8))
@@ -72,5 +72,5 @@ def test_at_most_one_pair_of_a_frame_is_torn_when_daemon_and_client_die(turns: i
     world.run(S)
     fired, rest = divmod(settled(world, alice, Outcome.COMPLETED), WATCHERS)
     claimed = settled(world, bob, Outcome.COMPLETED)
-    assert rest == 0, "an event that was begun is delivered to its end"
+    assert rest == 0, "an event was delivered to some of its watchers only"
     assert 0 < fired < PAIRS and claimed <= fired <= claimed + 1

@@ -1,4 +1,4 @@
-"""Groups, in the core: one live member at a time has an outcome. If it dies or falls silent, the next one gets it."""
+"""Groups, in the core: one live member at a time holds an outcome. If it dies or is silent, another member gets it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_an_outcome_is_delivered_to_one_live_member_with_payload_and_names() -> 
         1, delivered.operation, Outcome.COMPLETED, 1, b"v" * 200, 1, delivered.flags, b"p" * 300, b"other", (b"k", LONG)
     )
     assert delivered.flags == OutcomeFlag.HAS_PAYLOAD | OutcomeFlag.HAS_VALUE
-    assert not c.delivered_for_group, "it does not listen"
-    assert not a.delivered + b.delivered + c.delivered, "nobody's own"
+    assert not c.delivered_for_group, "a member that does not listen got an outcome"
+    assert not a.delivered + b.delivered + c.delivered, "a group's outcome was delivered as a client's own"
     rig.check()
 
 
@@ -69,13 +69,13 @@ def test_a_done_outcome_is_freed_whether_acknowledged_or_not() -> None:
     a = worker(rig)
     rig.do(a, work(b"k", payload=b"p"), work(b"k"), fire(b"k", value=b"v"))
     first, second = a.delivered_for_group
-    assert answer(rig, a, first) == 1, "before it is acknowledged"
+    assert answer(rig, a, first) == 1, "an outcome can be done before it is acknowledged"
     rig.acknowledge(a)
-    assert rig.arena.in_use()["OPS"] == 1, "received is not done"
+    assert rig.arena.in_use()["OPS"] == 1, "an outcome that is only received is not done"
     assert rig.core.held(a.slot, [first.operation, second.operation, 1 << 40]) == [second.operation]
     rig.check()
     assert answer(rig, a, second) == 1
-    assert answer(rig, a, second) == 0, "it is done"
+    assert answer(rig, a, second) == 0, "an outcome was done twice"
     assert rig.arena.in_use()["OPS"] == 0
     assert rig.core.held(a.slot, [second.operation]) == []
     rig.check()
@@ -88,7 +88,7 @@ def test_a_member_gets_no_more_outcomes_than_it_may_hold() -> None:
     assert len(a.delivered_for_group) == GROUP_HELD_MAX
     rig.acknowledge(a)
     rig.turn()
-    assert len(a.delivered_for_group) == GROUP_HELD_MAX, "received is not done"
+    assert len(a.delivered_for_group) == GROUP_HELD_MAX, "an outcome that is only received is not done"
     assert answer(rig, a, a.delivered_for_group[7]) == 1
     assert len(a.delivered_for_group) == GROUP_HELD_MAX + 1
     b = worker(rig)
@@ -125,11 +125,11 @@ def test_an_outcome_is_redelivered_when_its_member_falls_silent_before_it_is_don
     (again,) = b.delivered_for_group
     assert (again.operation, again.deliveries) == (first.operation, 2)
     rig.do(b, fire(b"own"))
-    assert a.state(mine) is Outcome.COMPLETED, "its own operations are as if it were not silent"
+    assert a.state(mine) is Outcome.COMPLETED, "silence changed something for the member's own operations"
     rig.check()
 
 
-def test_a_late_done_of_a_member_that_was_silent_is_refused() -> None:
+def test_a_late_acknowledgement_of_a_member_that_was_silent_is_refused() -> None:
     done_by_a_former_holder_is_refused(Rig())
 
 
@@ -143,7 +143,9 @@ def test_a_silent_member_that_comes_back_in_time_keeps_what_it_holds() -> None:
     assert not b.delivered_for_group
     assert answer(rig, a, a.delivered_for_group[0]) == 1
     rig.do(b, work(b"k"), fire(b"k"))
-    assert len(a.delivered_for_group) == 1 and len(b.delivered_for_group) == 1, "and it gets the next, in its turn"
+    assert len(a.delivered_for_group) == 1 and len(b.delivered_for_group) == 1, (
+        "the member does not get the next outcome in its turn"
+    )
     rig.do(b, work(b"k"), fire(b"k"))
     assert len(a.delivered_for_group) == 2
     rig.check()
@@ -208,7 +210,7 @@ def test_outcomes_held_by_a_member_that_stops_listening_are_requeued() -> None:
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
     rig.core.set_listening(a.slot, False, rig.now_ns)
-    assert rig.core.next_wake_ns() <= rig.now_ns, "another member is to get the outcome"
+    assert rig.core.next_wake_ns() <= rig.now_ns, "no turn is due to requeue the outcome"
     rig.turn()
     assert len(b.delivered_for_group) == 1
     assert rig.core.set_listening(a.slot, True, rig.now_ns)
@@ -223,7 +225,7 @@ def test_a_member_listens_again_only_after_all_that_it_held_is_requeued() -> Non
     rig.do(a, work(b"k"), fire(b"k"))
     rig.acknowledge()
     assert not rig.core.set_listening(a.slot, False, rig.now_ns)
-    assert not rig.core.set_listening(a.slot, True, rig.now_ns), "it would hold outcomes that it has lost"
+    assert not rig.core.set_listening(a.slot, True, rig.now_ns), "the member would hold outcomes that it has lost"
     rig.turn()
     assert rig.core.set_listening(a.slot, True, rig.now_ns)
     rig.turn()
@@ -248,7 +250,7 @@ def test_the_delivery_count_stays_at_its_maximum() -> None:
     rig.check()
 
 
-def test_withdrawn_outcome_numbers_are_void_and_acknowledged_with_later_ones() -> None:
+def test_withdrawn_outcome_numbers_are_void_and_acknowledged_with_later_numbers() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     own = rig.do(b, *(work(b"k") for _ in range(4)), fire(b"k"))
@@ -296,7 +298,7 @@ def test_without_members_an_outcome_is_kept_and_then_dropped_and_counted() -> No
     rig.turn(gone + GROUP_KEPT_NS)
     assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (0, 1)
     rig.turn(START_NS + 2 * HOUR)
-    assert waiting(rig) == 1, "it settled with nobody there, and is kept from then on"
+    assert waiting(rig) == 1, "an outcome without a member is not kept from its settling on"
     assert rig.core.next_wake_ns() == START_NS + 2 * HOUR + GROUP_KEPT_NS
     rig.turn(START_NS + 2 * HOUR + GROUP_KEPT_NS)
     assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (0, 2)
@@ -327,7 +329,7 @@ def test_a_restart_changes_nothing_for_a_group() -> None:
     delivered = [each.operation for each in a.delivered_for_group]
     rig.restart()
     rig.check()
-    assert rig.arena.record(Region.CLIENTS, b.slot).state == ClientState.LIVE, "a start makes leases whole"
+    assert rig.arena.record(Region.CLIENTS, b.slot).state == ClientState.LIVE, "a start must begin the lease anew"
     rig.turn()
     assert [each.operation for each in a.delivered_for_group] == delivered, (
         "delivered outcomes are not delivered again under a new number"
@@ -355,7 +357,7 @@ def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:
     found = b.answer(refused)
     assert found is not None and found.code == ErrorCode.QUOTA_EXCEEDED
     assert found.value == Met.OPERATIONS << MET_SHIFT | 3
-    assert rig.do(b, watch(b"k")) and b.answer(b.issued) is None, "its own quota is another"
+    assert rig.do(b, watch(b"k")) and b.answer(b.issued) is None, "the client's own quota was charged"
     rig.close(a)
     group = rig.arena.record(Region.GROUPS, 0)
     assert (group.pending, group.members) == (6, 1)
@@ -363,7 +365,9 @@ def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:
     rig.do(c, fire(b"k"), fire(b"own"))
     assert len(c.delivered_for_group) == 6
     refused = rig.do(b, work(b"k"))
-    assert (found := b.answer(refused)) and found.code == ErrorCode.QUOTA_EXCEEDED, "settled ones count until done"
+    assert (found := b.answer(refused)) and found.code == ErrorCode.QUOTA_EXCEEDED, (
+        "outcomes do not count until they are done"
+    )
     for delivered in c.delivered_for_group[:4]:
         answer(rig, c, delivered)
     assert rig.do(b, work(b"k")) and b.answer(b.issued) is None
@@ -390,7 +394,9 @@ def test_a_registration_for_the_group_is_answered_and_cancelled_by_id_alone() ->
     assert (found := a.answer(number)) and found.code == ErrorCode.NONE
     again = rig.do(b, work(b"k", id=b"i" * 16))
     assert (found := b.answer(again)) and found.code == ErrorCode.OPERATION_EXISTS
-    assert (found := a.answer(rig.do(a, cancel(number, wait=True)))) and found.value == 0, "it is not its own"
+    assert (found := a.answer(rig.do(a, cancel(number, wait=True)))) and found.value == 0, (
+        "a client cancelled the group's operation by number"
+    )
     rig.do(a, OperationAct(CommandKind.CANCEL_ID, id=b"i" * 16))
     assert [each.state for each in b.delivered_for_group] == [Outcome.CANCELLED]
     rig.check()
@@ -408,7 +414,9 @@ def test_an_own_earlier_fire_does_not_complete_a_later_operation_for_the_group()
     rig.do(b, fire(b"k", value=b"v"))
     assert len(a.delivered_for_group) == 1
     rig.do(a, work(b"k", mark=mark))
-    assert [each.value for each in a.delivered_for_group] == [b"v", b"v"], "another's fire that overtook it does"
+    assert [each.value for each in a.delivered_for_group] == [b"v", b"v"], (
+        "another client's fire that overtook the registration is lost"
+    )
     rig.check()
 
 

@@ -44,7 +44,7 @@ def settle(rig: Rig, client: Client, count: int) -> None:
 
 
 def after(settled_by: str) -> tuple[Rig, Client]:
-    """The id's operation has settled ("nothing": it has not), all is acknowledged, and the daemon is another."""
+    """A rig whose operation with the id has settled ("nothing": is pending), after an acknowledgement and a restart."""
     rig = Rig()
     client = rig.client()
     rig.do(client, arm(timeout_ns=10 * MS))
@@ -120,7 +120,9 @@ def test_an_id_is_forgotten_after_its_time_and_the_window_shows_it() -> None:
     assert rig.arena.header.ids_floor_ns >= settled_ns
     assert rig.arena.count("ids_forgotten") == 1
     late = Register(KEYS, timeout_ns=900 * S, id=OTHER_ID, registered_ns=settled_ns - MS)
-    assert code(client, rig.do(client, late)) == ErrorCode.TOO_OLD_TO_TELL, "it may have settled before the window"
+    assert code(client, rig.do(client, late)) == ErrorCode.TOO_OLD_TO_TELL, (
+        "an operation of this id may have settled and been forgotten"
+    )
     assert code(client, rig.do(client, arm())) is None
     rig.check()
 
@@ -153,7 +155,7 @@ def test_the_id_of_a_call_is_known_while_it_is_due_and_for_its_time_after_the_ca
     rig.check()
 
 
-def test_where_ids_are_short_those_of_calls_that_are_not_over_are_forgotten_last() -> None:
+def test_if_ids_run_short_the_ids_of_calls_that_are_not_over_are_forgotten_last() -> None:
     rig = Rig(ids=8)
     client = rig.client(group=b"workers")
     for number in range(4):
@@ -165,7 +167,7 @@ def test_where_ids_are_short_those_of_calls_that_are_not_over_are_forgotten_last
     for number in range(4, 20):
         rig.do(client, call(id=bytes([number]) * 16))
     again = rig.do(client, call(id=bytes(16), wants_answer=True))
-    assert code(client, again) == ErrorCode.NONE, "where no call is over, the oldest id is forgotten"
+    assert code(client, again) == ErrorCode.NONE, "if no call is over, the oldest id must be forgotten"
     rig.check()
 
 
@@ -189,7 +191,7 @@ def test_a_client_that_fills_all_ids_makes_itself_forget_the_oldest_and_no_other
 
 
 def forgets_by_rule(rig: Rig, client: Client, news: int) -> None:
-    """Ids settle while all ids are in use. Each makes a slot forget that has at least 7/8 of what any slot has."""
+    """Settle `news` ids while all are in use. Only a slot with 7/8 of the fullest slot's ids may forget one."""
     for _ in range(news):
         before = remembered(rig)
         settle(rig, client, 1)
@@ -199,7 +201,7 @@ def forgets_by_rule(rig: Rig, client: Client, news: int) -> None:
         assert 8 * len(payer) >= 7 * most, f"one of {len(payer)} ids was forgotten, and another slot has {most}"
 
 
-def test_of_clients_with_few_ids_one_with_the_most_forgets() -> None:
+def test_if_all_clients_have_few_ids_a_client_with_the_most_forgets() -> None:
     rig = Rig(capacity=32, ids=14, quota_operations=32)
     holders, newcomer = [rig.client(), rig.client()], rig.client()
     settle(rig, holders[0], 7)
@@ -208,13 +210,13 @@ def test_of_clients_with_few_ids_one_with_the_most_forgets() -> None:
     rig.check()
 
 
-def test_a_client_that_now_has_more_than_the_fullest_had_left_is_not_taken_for_the_fullest_of_all() -> None:
+def test_a_client_that_has_more_ids_than_the_former_fullest_is_not_taken_for_the_fullest() -> None:
     rig = Rig(capacity=128, ids=113, quota_operations=128)
     first, resting, rising, newcomer = (rig.client() for _ in range(4))
     settle(rig, first, 40)
     settle(rig, resting, 40)
     settle(rig, rising, 33)
-    forgets_by_rule(rig, rising, 4)  # at the cost of the first one, which now has fewer
+    forgets_by_rule(rig, rising, 4)  # the first client forgets these, and now has fewer ids
     forgets_by_rule(rig, newcomer, 8)
     rig.check()
 
@@ -233,8 +235,8 @@ def remembered(rig: Rig) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("seed", in_tiers((1, 2, 3, 4, 5), 1))
-def test_remembered_ids_are_those_of_a_dumb_model(seed: int) -> None:
-    """Clients register, replace and leave at random. An id goes from the front of a list that is about the longest."""
+def test_remembered_ids_are_the_ids_of_a_simple_model(seed: int) -> None:
+    """Clients register, replace and leave at random. The oldest id of one of the longest lists is forgotten."""
     print(f"seed {seed}")
     random = Random(seed)
     rig = Rig(capacity=64, ids=48, clients=6, quota_clients=6)

@@ -1,7 +1,8 @@
-"""{mark, check, own fire, other's fire, register arrives}, in every order, judged by rule 4 as the model has it.
+"""{mark, check, own fire, another client's fire, register arrives} in every order, judged by rule 4 and by the model.
 
-Two threads of client A: one marks, checks (does not see it), and registers; the other fires. Client B fires as well.
-The order of *issuing* decides which events count; the order of *arrival* must not (SCENARIOS C1, H1, H3, H4, H5).
+Client A has two threads. One takes a mark, checks its condition in vain, and registers; the other fires. Client B fires
+as well. The order of *issuing* decides which events count; the order of *arrival* must not (SCENARIOS C1, H1, H3, H4,
+H5).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ ORDERS = tuple(orders())
 
 
 class Scene:
-    """The core and the model, with client A, which waits, and B, which only fires."""
+    """The core and the model, with client A, which waits, and client B, which only fires."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -67,7 +68,7 @@ class Scene:
         self.twins = {self.a: self.model.open_client(), self.b: self.model.open_client()}
 
     def arrive(self, client: Client, count: int) -> None:
-        """The next commands in flight arrive."""
+        """Let the next `count` commands in flight arrive."""
         frame, later = client.in_flight[:count], client.in_flight[count:]
         client.in_flight = frame
         self.rig.turn(only=[client])
@@ -83,7 +84,7 @@ class Scene:
         return numbers[0]
 
     def roll_over(self) -> None:
-        """So many events on other keys that the ring holds none of the earlier ones."""
+        """Fire on other keys until the ring holds none of the earlier events."""
         slots = {self.rig.slot_of(0, key.name) for key in TWO}
         others = [b"other %d" % n for n in range(100) if self.rig.slot_of(0, b"other %d" % n) not in slots]
         self.act(self.b, *(fire(key) for key in others[: self.rig.arena.region(Region.EVENTS).count]))
@@ -96,7 +97,7 @@ class Scene:
 
 
 def play(order: tuple[str, ...], keys: tuple[Key, ...], shape: str, rolled: bool) -> None:
-    """One interleaving. Core and model must agree, and rule 4, written out below, must hold."""
+    """Play one interleaving. Core and model must agree, and rule 4 must hold (`assert_rule_4`)."""
     condition, needed, total, limit = SHAPES[shape]
     scene = Scene(Rig())
     a, b = scene.a, scene.b
@@ -126,7 +127,7 @@ def play(order: tuple[str, ...], keys: tuple[Key, ...], shape: str, rolled: bool
 def assert_rule_4(
     order: tuple[str, ...], keys: tuple[Key, ...], shape: str, rolled: bool, a: Client, number: int
 ) -> None:
-    """The same once more without the model: events issued after the mark count, earlier ones do not."""
+    """Check the result without the model: events that were issued after the mark count, earlier events do not."""
     at = {step: position for position, step in enumerate(order)}
     own = at["issue own fire"] > at["mark"]
     others = at["other's fire"] > at["mark"]
@@ -217,7 +218,7 @@ def test_H1_a_limited_event_skips_an_operation_that_it_would_not_complete() -> N
     rig.do(b, fire(b"k1", limit=1))
     assert (a.state(both), a.state(one)) == (Outcome.NONE, Outcome.COMPLETED)
     rig.do(b, fire(b"k2"))
-    assert a.state(both) is Outcome.NONE, "the limited event had advanced it"
+    assert a.state(both) is Outcome.NONE, "the limited event advanced an operation that it did not complete"
 
 
 def test_H3_a_total_counts_from_its_registration() -> None:
@@ -273,7 +274,9 @@ def test_H4_an_event_after_the_deadline_does_not_count() -> None:
     delivered = a.outcome(number)
     assert delivered is not None
     assert delivered.state is Outcome.EXPIRED
-    assert a.marks[delivered.number] < rig.core.newest, "re-registering since the outcome's mark would lose that event"
+    assert a.marks[delivered.number] < rig.core.newest, (
+        "a registration from the outcome's mark on would lose that event"
+    )
 
 
 def test_H4_an_event_before_the_deadline_counts_even_if_the_registration_arrives_after_it() -> None:
@@ -335,7 +338,7 @@ def test_H5_a_mark_is_too_old_when_an_event_of_the_same_key_slot_was_overwritten
     scene.compare()
 
 
-def test_a_mark_ahead_of_every_event_is_refused_as_one_whose_events_are_not_known() -> None:
+def test_a_mark_ahead_of_every_event_is_refused_as_too_old() -> None:
     rig = Rig()
     scene = Scene(rig)
     scene.act(scene.b, fire(b"k1"))

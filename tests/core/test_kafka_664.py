@@ -1,4 +1,4 @@
-"""KAFKA-664, expired requests of quiet topics stay on the watcher lists: here a million such leave nothing behind."""
+"""KAFKA-664: expired requests of quiet topics stayed on the watcher lists. Here, a million leave nothing behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH, BATCHES, FRAME = 50_000, 20, 12_500
 
 
 def unfired(client: Client, rig: Rig, first: int) -> bytes:
-    """A frame of registrations, each on a key of its own that nobody ever fires."""
+    """A frame of registrations. Each has its own key, which is never fired."""
     size = size_of(RegisterCommand) + 2 + 12
     register = struct_of(RegisterCommand).pack(
         *RegisterCommand(

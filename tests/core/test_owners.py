@@ -64,7 +64,7 @@ def test_a_requeued_grant_completes_a_late_registration_with_an_older_mark() -> 
 
 
 def test_a_requeued_grant_counts_by_sequence_for_every_client() -> None:
-    """The new event is nobody's: no command number says when it came, neither its firer's nor its first receiver's."""
+    """The event of a requeued grant has no client, so no command number tells when it came, only its sequence."""
     for who in range(2):
         rig = Rig()
         a, b = rig.client(), rig.client()
@@ -81,14 +81,14 @@ def test_a_requeued_grant_counts_by_sequence_for_every_client() -> None:
 def test_an_acknowledged_outcome_that_is_not_freed_yet_is_not_requeued() -> None:
     rig = Rig()
     a, b = rig.client(group=b"g"), rig.client(group=b"g", listens=True)
-    each = (BATCH_MAX // len(Orphans) + 1) * [*Orphans]  # more than are acknowledged together
+    each = (BATCH_MAX // len(Orphans) + 1) * [*Orphans]  # more than one batch of an acknowledgement
     rig.do(a, *(watch(b"k", orphans=orphans) for orphans in each))
     rig.do(b, watch(b"k"), fire(b"k", limit=len(each)))
     rig.core.begin_turn(rig.now_ns)
-    assert rig.core.acknowledge(a.slot, len(each), 0, 1), "some of it is left"
+    assert rig.core.acknowledge(a.slot, len(each), 0, 1), "a part of the acknowledgement must be left, for this test"
     rig.core.close_client(a.slot, rig.now_ns)
     rig.clients.remove(a)
-    # The sweep comes first.
+    # The sweep of the dead client comes before the rest of the acknowledgement.
     rig.core.resume(rig.now_ns, 0)
     rig.resume()
     rig.report()
@@ -120,7 +120,7 @@ def test_a_grant_is_requeued_again_when_the_next_owner_dies() -> None:
     assert clients[-1].state(1) is Outcome.COMPLETED
     rig.acknowledge()
     rig.close(clients[-1])
-    assert rig.arena.count("requeued") == 3, "what was acknowledged is taken"
+    assert rig.arena.count("requeued") == 3, "an acknowledged grant was requeued"
     rig.check()
 
 
@@ -134,7 +134,9 @@ def test_several_grants_of_several_dead_owners_are_requeued() -> None:
         rig.clients.remove(client)
         rig.core.close_client(client.slot, rig.now_ns)
     rig.turn()
-    assert sorted(each.command for each in c.delivered) == [1, 2, 3, 5], "three k of four, in order, and l"
+    assert sorted(each.command for each in c.delivered) == [1, 2, 3, 5], (
+        "not three of the four operations on k, in order, and the one on l"
+    )
     assert rig.arena.count("requeued") == 4
     rig.check()
 
@@ -163,7 +165,7 @@ def test_a_requeue_waits_while_a_long_event_is_being_applied() -> None:
 
 
 def test_a_long_search_for_the_next_watcher_is_cut_into_turns() -> None:
-    """The event is delivered as any other, in turns. It passes over operations that it would only advance."""
+    """The event is delivered in turns, as any other. It passes over operations that it would not complete."""
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k"))
@@ -177,7 +179,7 @@ def test_a_long_search_for_the_next_watcher_is_cut_into_turns() -> None:
     rig.check()
 
 
-def test_a_value_that_its_first_receiver_had_no_room_for_is_flagged_as_dropped() -> None:
+def test_a_value_for_which_its_first_receiver_had_no_room_is_flagged_as_dropped() -> None:
     rig = Rig(quota_bytes=600)
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k", payload=b"p" * 500))
@@ -219,7 +221,7 @@ def test_a_grant_that_its_owner_requeues_completes_the_next_watcher() -> None:
     assert rig.arena.record(Region.CLIENTS, a.slot).bytes_held == 0
 
 
-def test_a_requeue_cancels_a_pending_operation_and_keeps_ungranted_and_acknowledged_ones() -> None:
+def test_a_requeue_cancels_a_pending_operation_and_keeps_ungranted_and_acknowledged_operations() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"pending"), watch(b"plain"), watch(b"taken"), fire(b"plain"), fire(b"taken", limit=1))
@@ -278,7 +280,7 @@ def test_a_start_renews_every_lease() -> None:
 
 
 def come_back(rig: Rig, client: Client, **more: object) -> None:
-    """The client shows its session again."""
+    """The dead client comes back with its session."""
     slot = rig.core.find_tombstone(client.session)
     assert slot == client.slot
     rig.core.resume_client(slot, now_ns=rig.now_ns, **more)
@@ -304,10 +306,12 @@ def test_a_session_that_returns_keeps_its_numbering_and_none_of_its_operations()
     assert rig.core.unknown_waits(a.slot, [1, 2, missed]) == [1, 2, missed]
     assert a.issued == missed + 1
     number = rig.do(a, watch(b"m"), fire(b"m"))
-    assert a.state(number) is Outcome.COMPLETED, "its next command is the next one"
+    assert a.state(number) is Outcome.COMPLETED, "the client's next command did not continue its numbering"
     delivered = a.outcome(number)
-    assert delivered is not None and delivered.number == 3, "numbers go on; those of what is gone are void"
-    assert a.received == 3, "and are covered by the first report"
+    assert delivered is not None and delivered.number == 3, (
+        "outcome numbers must go on; the numbers of lost outcomes are void"
+    )
+    assert a.received == 3, "the first report must cover the void numbers"
     rig.acknowledge()
     rig.check()
 
@@ -393,7 +397,7 @@ def test_a_new_client_replaces_the_oldest_tombstone() -> None:
     assert new.slot == old[1].slot
     assert rig.core.find_tombstone(old[1].session) == -1
     assert rig.core.find_tombstone(old[0].session) == old[0].slot
-    assert rig.core.topic(new.slot) != old[1].slot | 1 << 16, "another generation"
+    assert rig.core.topic(new.slot) != old[1].slot | 1 << 16, "the slot has the same generation"
     rig.client()
     with pytest.raises(ArenaFullError, match="3 of 3"):
         rig.client()
@@ -431,7 +435,7 @@ def test_a_returning_client_rejoins_a_group() -> None:
 
 
 def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
-    """100,000 operations of several owners and every policy; one dies while the sweep is half-way, one falls silent."""
+    """100,000 operations of owners with every policy. During the sweep an owner dies, and a member falls silent."""
     many, budget = 100_000, 8_192
     rig = Rig(
         capacity=131_072, nodes=262_144, quota_operations=131_072, quota_outcomes=131_072, clients=8, ring_events=1024
@@ -464,7 +468,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
             rig.core.silence(silent.slot, rig.now_ns)
             more = True
     assert max(touched) <= budget + 64, max(touched)
-    # Each operation is looked at twice at most, and settled or adopted together with its nodes.
+    # The sweep looks at each operation twice at most, and settles or adopts it together with its nodes.
     assert sum(touched) <= 5 * many, sum(touched)
     rig.turn()
     assert rig.arena.count("orphans_cancelled") == many // 4
@@ -477,7 +481,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
 
 
 def test_the_newest_death_is_swept_for_a_whole_round() -> None:
-    """A client dies while a sweep is under way. The sweep also finds what lies behind its position."""
+    """A client dies during a sweep. The sweep also finds the client's operations before its present position."""
     for cut in range(0, 60, 7):
         rig = Rig(capacity=64, quota_operations=64, clients=6)
         a, b, c = rig.client(), rig.client(Orphans.GROUP, group=b"g"), rig.client(group=b"g", listens=True)
@@ -507,7 +511,7 @@ def test_answers_of_dead_clients_are_freed() -> None:
 
 
 def test_a_new_client_with_a_known_session_hash_is_another_client(seed: int) -> None:
-    """A tombstone is found by its session alone; its slot's next user has another."""
+    """A tombstone is found by its session alone. The next client in its slot has another session."""
     rig = Rig(clients=1)
     a = rig.client()
     rig.close(a)

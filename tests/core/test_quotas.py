@@ -1,4 +1,4 @@
-"""Quotas of one client, group or process: watchers, keys and groups, so that others find some left."""
+"""Quotas of a client, group or process leave watch nodes, watermarks, ids, groups, slots and purgatories to others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_client_with_64_keys_an_operation_leaves_half_of_the_watchers_to_other
     for n in range(3):
         assert refusal(rig, other, watch(*names(KEYS_MAX * n, KEYS_MAX))) is None
     rig.do(greedy, cancel(1))
-    assert refusal(rig, greedy, watch(*names(0, KEYS_MAX))) is None, "what has settled is given back"
+    assert refusal(rig, greedy, watch(*names(0, KEYS_MAX))) is None, "a settled operation is still charged"
     rig.check()
     rig.restart()
     assert rig.arena.record(Region.CLIENTS, greedy.slot).nodes == 3 * (KEYS_MAX - 1)
@@ -54,7 +54,9 @@ def test_registrations_with_few_keys_meet_the_quota_of_watchers_as_well() -> Non
     rig = Rig(capacity=64, nodes=40, quota_operations=32, quota_nodes=20)
     client = rig.client()
     rig.do(client, *(watch(b"k", b"l") for _ in range(25)), *(watch(b"k") for _ in range(3)))
-    assert client.answers == [quota(number, Met.NODES, 20) for number in range(21, 26)], "a first key needs none"
+    assert client.answers == [quota(number, Met.NODES, 20) for number in range(21, 26)], (
+        "a first key was charged a watch node"
+    )
     rig.check()
 
 
@@ -63,9 +65,9 @@ def test_watermarks_of_one_client_leave_half_of_them_to_others() -> None:
     greedy, other = rig.client(), rig.client()
     rig.do(greedy, *(advance(name, 1) for name in names(0, 10)))
     assert refusal(rig, greedy, advance(b"new", 1)) == quota(11, Met.WATERMARKS, 10)
-    assert refusal(rig, greedy, advance(b"0", 2)) is None, "it is there"
+    assert refusal(rig, greedy, advance(b"0", 2)) is None, "a known watermark was charged again"
     rig.do(other, *(advance(name, 1) for name in names(100, 10)))
-    assert not other.answers, "the other half is another's"
+    assert not other.answers, "the other half is not left to another client"
     third = rig.client()
     assert refusal(rig, third, advance(b"new", 1)) == Answer(1, ErrorCode.ARENA_FULL, Met.WATERMARKS << MET_SHIFT | 20)
     assert refusal(rig, greedy, forget(b"0")) is None
@@ -82,12 +84,12 @@ def test_a_group_has_a_clients_quota_of_watchers_and_adoption_is_above_it() -> N
     rig.do(leaving, watch(b"a", b"b", b"c"))
     rig.do(staying, watch(b"d", b"e", for_group=True))
     assert refusal(rig, staying, watch(b"1", b"2", b"3", for_group=True)) == quota(2, Met.NODES, 2)
-    assert refusal(rig, staying, watch(b"1", b"2", b"3")) is None, "its own quota is another"
+    assert refusal(rig, staying, watch(b"1", b"2", b"3")) is None, "the client's own quota was charged"
     rig.close(leaving)
     group = rig.arena.record(Region.GROUPS, 0)
     assert (group.nodes, group.pending) == (3, 2)
     rig.do(staying, fire(b"a"), fire(b"d"))
-    assert rig.arena.record(Region.GROUPS, 0).nodes == 3, "the keys are kept for the next member"
+    assert rig.arena.record(Region.GROUPS, 0).nodes == 3, "the keys were not kept for the next member"
     rig.restart()
     assert rig.arena.record(Region.GROUPS, 0).nodes == 3
     listener = rig.client(group=WORKERS, listens=True)
@@ -98,7 +100,7 @@ def test_a_group_has_a_clients_quota_of_watchers_and_adoption_is_above_it() -> N
 
 
 def test_charges_return_to_zero_however_operations_settle(seed: int) -> None:
-    """The checker holds the charges against the records, also after a start; here they end at 0."""
+    """The checker compares the charges with the records, also after a start. At the end all charges must be 0."""
     rng = random.Random(seed)
     rig = Rig(capacity=64, nodes=256, clients=6)
     clients = [rig.client(rng.choice(list(Orphans)), group=WORKERS, listens=bool(n % 2)) for n in range(4)]
@@ -164,21 +166,25 @@ def test_a_client_with_ids_leaves_half_of_them_to_others() -> None:
     rig.do(greedy, *(named(n) for n in range(6)))
     assert greedy.answers == [quota(number, Met.IDS, 4) for number in (5, 6)]
     rig.do(greedy, named(0, if_exists="replace"), watch(b"k"))
-    assert len(greedy.answers) == 2, "it has that id already, and an operation without an id needs none"
+    assert len(greedy.answers) == 2, "an id that the client already has, or an operation without an id, was charged"
     assert refusal(rig, greedy, named(9)) == quota(9, Met.IDS, 4)
     rig.do(other, *(named(n) for n in range(10, 14)))
-    assert other.answers == [], "the other half is another's"
-    assert refusal(rig, other, named(0, if_exists="replace")) == quota(5, Met.IDS, 4), "it would be one more of its own"
+    assert other.answers == [], "the other half is not left to another client"
+    assert refusal(rig, other, named(0, if_exists="replace")) == quota(5, Met.IDS, 4), (
+        "the replaced id would be one more for this client"
+    )
     rig.check()
     rig.restart()
     assert [rig.arena.record(Region.CLIENTS, one.slot).ids for one in (greedy, other)] == [4, 4]
     rig.check()
     rig.do(greedy, cancel(2))
-    assert refusal(rig, greedy, named(20)) is None, "the id of what has settled gives way"
+    assert refusal(rig, greedy, named(20)) is None, "the id of a settled operation did not give way"
     assert rig.arena.record(Region.CLIENTS, greedy.slot).ids == 4
     rig.do(greedy, cancel(3))
     rig.do(other, cancel(1), named(3, if_exists="replace"))
-    assert [rig.arena.record(Region.CLIENTS, one.slot).ids for one in (greedy, other)] == [2, 4], "one changed hands"
+    assert [rig.arena.record(Region.CLIENTS, one.slot).ids for one in (greedy, other)] == [2, 4], (
+        "the replaced id is not charged to its new owner"
+    )
     rig.check()
 
 
@@ -212,7 +218,7 @@ def test_the_id_of_an_operation_that_runs_on_without_an_owner_is_charged_to_nobo
 
 
 def leave_behind(rig: Rig, group: bytes, process: tuple[int, int]) -> None:
-    """A client of that process comes, leaves its group something to do, and goes."""
+    """A client of this process joins a group, registers an operation for the group, and leaves."""
     client = rig.client(group=group, process=process)
     rig.do(client, watch(b"never", for_group=True))
     rig.close(client)
@@ -282,7 +288,7 @@ def test_tombstones_of_a_process_are_in_its_share_and_give_way_to_its_new_client
     for _ in range(5):
         rig.close(rig.client(process=MINE), goodbye=False)
     states = [ClientState(record.state) for record in rig.arena.all_records(Region.CLIENTS)]
-    assert states.count(ClientState.TOMBSTONE) == 3, "two of this process, and the other one's"
+    assert states.count(ClientState.TOMBSTONE) == 3, "not two of this process, and one of the other process"
     assert rig.core.find_tombstone(others.session) == others.slot
     rig.check()
 
@@ -321,7 +327,7 @@ def names_of(rig: Rig) -> set[bytes]:
 
 
 def scout(rig: Rig) -> Client:
-    """A client of another process that makes so many purgatories that a walk for those that hold nothing begins."""
+    """A client of another process. It makes purgatories until the core begins a walk that frees empty purgatories."""
     client = rig.client(process=(900, rig.opened))
     for number in range(6):
         rig.core.purgatory(b"scout-%d-%d" % (rig.opened, number), client.slot)
@@ -329,7 +335,7 @@ def scout(rig: Rig) -> Client:
 
 
 def look_for_room(rig: Rig) -> None:
-    """Let such a walk begin and end."""
+    """Let the walk that frees empty purgatories begin and end."""
     client = scout(rig)
     rig.turn()
     rig.close(client, goodbye=True)
@@ -342,7 +348,7 @@ def test_a_process_leaves_the_purgatories_beyond_its_share_to_others() -> None:
         rig.core.purgatory(b"mine-%d" % number, greedy.slot)
     with pytest.raises(QuotaExceededError, match="process 500 has made 8 of 32 purgatories"):
         rig.core.purgatory(b"more", greedy.slot)
-    assert rig.core.purgatory(b"mine-3", greedy.slot) == 4, "that is no new one"
+    assert rig.core.purgatory(b"mine-3", greedy.slot) == 4, "a purgatory that exists was counted as new"
     rig.restart()
     with pytest.raises(QuotaExceededError):
         rig.core.purgatory(b"more", greedy.slot)
@@ -369,7 +375,7 @@ def test_a_refusal_of_a_purgatory_says_who_has_made_most_and_what_frees_one() ->
     rig.check()
 
 
-def test_purgatories_that_hold_nothing_are_there_for_other_names_when_their_clients_have_ended() -> None:
+def test_empty_purgatories_are_free_for_other_names_when_their_clients_have_ended() -> None:
     rig = Rig(capacity=64, purgatories=32, clients=4)
     for life in range(20):
         client = rig.client(process=MINE)
@@ -404,17 +410,19 @@ def test_a_purgatory_is_kept_while_it_holds_something() -> None:
     rig.do(live, *(fire(b"other") for _ in range(20)))
     rig.acknowledge(live)
     look_for_room(rig)
-    # The events of the fire and of the watermark have left the ring, and the watermark itself is there.
+    # The events of the fire and of the advance have left the ring. The watermark itself still exists.
     assert names_of(rig) == kept - {b"event", b"outcome"}
     again = rig.core.purgatory(b"event", live.slot)
     refused = live.answer(rig.do(live, watch(b"k", purgatory=again, mark=mark, mark_by_sequence=True)))
-    assert refused is not None and refused.code == ErrorCode.MARK_TOO_OLD, "an event of its name was forgotten"
+    assert refused is not None and refused.code == ErrorCode.MARK_TOO_OLD, (
+        "a mark before a forgotten event of this name was accepted"
+    )
     rig.do(live, watch(b"k", purgatory=again, mark=live.mark()))
     rig.check()
 
 
 def test_a_command_that_is_applied_during_a_walk_keeps_its_purgatory() -> None:
-    """The walk has passed the purgatory's record, and the client is gone when the walk ends."""
+    """The walk has passed the purgatory's record before the command comes. At its end, the client has left."""
     rig = Rig(capacity=64, purgatories=32)
     client, other = rig.client(Orphans.KEEP, process=MINE), rig.client()
     purgatory = rig.core.purgatory(b"late", client.slot)
@@ -431,7 +439,7 @@ def test_a_command_that_is_applied_during_a_walk_keeps_its_purgatory() -> None:
 # what a turn counts -----------------------------------------------------------------------------------------------
 
 
-def test_a_registration_counts_its_keys_for_the_bound_of_the_turn_also_if_it_is_refused() -> None:
+def test_a_registration_counts_its_keys_for_the_bound_of_the_turn_even_if_it_is_refused() -> None:
     rig = Rig(capacity=64, nodes=256)
     client = rig.client()
     for command in (watch(*names(0, 64)), cancel(1), watch(*names(0, 63), b"0")):

@@ -1,4 +1,4 @@
-"""The timing wheel, through frames: late by less than a tick, never early, no tick for nothing (rules 3 and 11)."""
+"""The timing wheel, driven by frames: late by less than a tick, never early, no wake-up without need (rules 3, 11)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def expiry_tick(deadline_ns: int, tick_ns: int) -> int:
 
 
 def expire_at(rig: Rig, timeouts_ns: Sequence[int], steps: Sequence[int]) -> dict[int, int]:
-    """Register at rig.now_ns with these timeouts, take turns after these many ticks; timeout -> tick of its expiry."""
+    """Register these timeouts, and make turns after `steps` ticks. Returns timeout -> the tick of its expiry."""
     start_ns, tick_ns = rig.now_ns, rig.core.tick_ns
     client = rig.client()
     numbers = {client.issue(Register(KEY, timeout_ns=timeout)): timeout for timeout in timeouts_ns}
@@ -48,7 +48,7 @@ def expire_at(rig: Rig, timeouts_ns: Sequence[int], steps: Sequence[int]) -> dic
 
 @pytest.mark.parametrize("phase", range(0, 2 * SPAN + 3, 13))
 def test_every_deadline_of_three_spans_expires_in_its_tick_from_any_phase(phase: int) -> None:
-    """(now, deadline) exhaustively at level 0 and into level 1: registered at t, expired exactly at ceil(d / tick)."""
+    """All pairs (now, deadline) at level 0 and into level 1. A deadline d expires exactly at tick ceil(d / tick)."""
     rig = Rig(capacity=1024, now_ns=START_NS + phase * MS)
     timeouts = [ticks * MS for ticks in range(3 * SPAN)]
     found = expire_at(rig, timeouts, range(1, 3 * SPAN))
@@ -57,7 +57,7 @@ def test_every_deadline_of_three_spans_expires_in_its_tick_from_any_phase(phase:
 
 @pytest.mark.parametrize("level", range(1, LEVELS))
 def test_deadlines_around_the_edges_of_every_level_expire_in_their_tick(level: int) -> None:
-    """One tick before, on and after each edge of a bucket, of a span and of two spans; the clock stops at each."""
+    """Deadlines one tick before, on and after each edge of a bucket, a span and two spans. The clock stops at each."""
     width = SPAN**level  # of a bucket, in ticks
     ticks = sorted(
         {
@@ -129,7 +129,7 @@ def test_random_timeouts_cancels_and_reschedules_expire_in_their_tick(seed: int,
 
 
 def test_sweeps_leave_no_operation_behind_when_every_tick_is_visited() -> None:
-    """A turn a tick, through several buckets of level 1 and one of level 2, with new operations all the while."""
+    """A turn in each tick, through several buckets of level 1 and one of level 2, while new operations arrive."""
     choose = random.Random(8)
     rig = Rig(capacity=2048)
     client = rig.client()
@@ -161,7 +161,7 @@ def test_operations_of_one_bucket_expire_in_the_order_of_their_ticks() -> None:
 
 
 def test_a_wrong_hint_changes_nothing() -> None:
-    """A hint in a bucket, among outcomes or in a chain of free records only brings a record early: never believed."""
+    """A hint in a bucket, among outcomes or among free records only prefetches a record. The core never trusts it."""
     choose = random.Random(12)
     rig = Rig(capacity=512)
     client = rig.client()
@@ -266,8 +266,8 @@ def test_a_deadline_beyond_the_end_of_time_saturates() -> None:
     assert not [each for each in client.delivered if each.state is Outcome.EXPIRED]
 
 
-def test_a_call_that_came_while_the_turn_ran_has_its_whole_timeout() -> None:
-    """The turn's time is that of its beginning; commands that it reads may have been issued later."""
+def test_a_call_that_arrives_during_the_turn_has_its_whole_timeout() -> None:
+    """A turn's time is the time of its beginning. The commands that it reads may have been issued later."""
     rig = Rig()
     client = rig.client()
     called_ns = rig.now_ns + 3 * MS
@@ -282,8 +282,8 @@ def test_a_call_that_came_while_the_turn_ran_has_its_whole_timeout() -> None:
     rig.check()
 
 
-def test_a_registered_time_is_the_callers_and_a_wait_is_never_negative() -> None:
-    """Up to a second ahead of the turn; a call further ahead is not of this clock."""
+def test_the_caller_sets_the_registered_time_and_a_wait_is_never_negative() -> None:
+    """A registered time may be up to a second ahead of the turn. A time further ahead comes from another clock."""
     rig = Rig()
     client = rig.client()
     began_ns = rig.now_ns
@@ -343,7 +343,7 @@ def test_an_idle_wheel_causes_at_most_one_wake_up_in_ten_seconds() -> None:
     idle_costs_nothing(Rig(capacity=1024))
 
 
-def test_turns_at_the_wake_ups_alone_expire_everything_in_its_tick() -> None:
+def test_turns_only_at_wake_ups_expire_everything_in_its_tick() -> None:
     choose = random.Random(5)
     rig = Rig(capacity=512)
     client = rig.client()
@@ -358,7 +358,7 @@ def test_turns_at_the_wake_ups_alone_expire_everything_in_its_tick() -> None:
 
 
 def test_a_cancelled_operation_costs_no_wake_up() -> None:
-    """Kafka has an empty wake-up for a bucket whose tasks were all cancelled (T8); here there is none."""
+    """Kafka wakes up in vain for a bucket whose tasks were all cancelled (T8). timerd does not."""
     rig = Rig()
     client = rig.client()
     number = rig.do(client, Register(KEY, timeout_ns=50 * MS))

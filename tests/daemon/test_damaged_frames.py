@@ -24,7 +24,7 @@ THIRD = 1_000_000  # a connection for outcomes without a client
 SECRET_ID = b"nor knows it id!"
 SENDERS = ("itself", "nobody", "someone")  # whose session a damaged frame shows
 
-# Codes that never come from a daemon as the answer to a frame: the caller's own, a file's, a start's.
+# Codes with which a daemon never answers a frame: errors of the caller, of a file, or of a start.
 ELSEWHERE = {
     ErrorCode.NONE,
     ErrorCode.KEY_TOO_LONG,  # a key's length on the wire is a byte
@@ -36,11 +36,11 @@ ELSEWHERE = {
     ErrorCode.ARENA_NOT_READY,
     ErrorCode.ARENA_TRUNCATED,
     ErrorCode.ARENA_DAMAGED,
-    ErrorCode.SESSION_GONE,  # a frame of its own kind
+    ErrorCode.SESSION_GONE,  # a frame of another kind reports it
     ErrorCode.INSTANCE_RUNNING,
     ErrorCode.INVALID_CONFIG,
     ErrorCode.RESOURCE_LIMIT,
-    ErrorCode.KEY_FAILED,  # an outcome's
+    ErrorCode.KEY_FAILED,  # only an outcome has it
     ErrorCode.CHECK_INCOMPLETE,
 }
 

@@ -10,7 +10,7 @@ from support.rig.harness import BUDGET, MS, Client, Rig, S, advance, cancel_for_
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import Condition, Outcome
 
-LATE_MS = 10  # the wheel moves this late
+LATE_MS = 10  # how late the wheel moves
 RING_EVENTS = 16
 
 
@@ -36,13 +36,13 @@ def late_turn(rig: Rig, *frames: tuple[Client, Command], before_gap_ns: int | No
     [fire(b"k"), fire(b"k", limit=1), fire(b"k", wait=True, value=b"v"), fail(b"k", 7), cancel_for_key(b"k")],
     ids=["fire", "limited", "answered", "fail", "cancel for key"],
 )
-def test_an_event_up_to_whose_time_the_deadline_lies_does_not_count(event: Command, timeout_ms: int) -> None:
+def test_an_event_at_or_after_the_deadline_does_not_count(event: Command, timeout_ms: int) -> None:
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     rig.do(owner, watch(b"k", timeout_ns=timeout_ms * MS), watch(b"k", timeout_ns=(LATE_MS + 1) * MS))
     late_turn(rig, (firer, event))
     assert owner.state(1) is Outcome.EXPIRED
-    assert owner.state(2) not in (Outcome.EXPIRED, Outcome.NONE), "its deadline is a millisecond later"
+    assert owner.state(2) not in (Outcome.EXPIRED, Outcome.NONE), "the second deadline is a millisecond later"
     delivered = owner.outcome(1)
     assert delivered is not None and delivered.deadline_ns <= delivered.settled_ns == rig.now_ns
 
@@ -66,7 +66,7 @@ def test_a_batch_of_events_completes_what_is_not_overdue() -> None:
     rig.check()
 
 
-def test_a_watermark_reaches_the_targets_behind_an_overdue_one() -> None:
+def test_a_watermark_reaches_the_targets_behind_an_overdue_target() -> None:
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     rig.do(
@@ -102,7 +102,7 @@ def test_a_key_of_several_is_not_satisfied_after_the_deadline() -> None:
 
 
 def test_a_new_registration_since_the_outcomes_mark_counts_the_event_that_came_too_late() -> None:
-    """No wake-up is lost: a client that evaluates again after the expiry, and registers since that mark, gets it."""
+    """No wake-up is lost: a client that registers again from the outcome's mark on gets the event."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     rig.do(owner, watch(b"k", timeout_ns=5 * MS))
@@ -139,7 +139,7 @@ def test_a_deadline_before_the_gap_expires_although_the_wheel_had_not_come_to_it
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     number = rig.do(owner, watch(b"k", timeout_ns=5 * MS))
-    rig.core.begin_turn(rig.now_ns + 6 * MS)  # the bound of this turn came before the wheel
+    rig.core.begin_turn(rig.now_ns + 6 * MS)  # this turn met its bound before the wheel moved
     rig.core.end_turn(rig.now_ns + 6 * MS)
     late_turn(rig, (firer, fire(b"k")), before_gap_ns=rig.now_ns + 6 * MS)
     assert owner.state(number) is Outcome.EXPIRED
@@ -147,7 +147,7 @@ def test_a_deadline_before_the_gap_expires_although_the_wheel_had_not_come_to_it
 
 @pytest.mark.parametrize("fires", [False, True])
 def test_an_operation_registered_in_a_gap_waits_for_the_events_of_the_gap(fires: bool) -> None:
-    """Its deadline was slept through. An event that was fired in time stands behind it in the sockets."""
+    """The daemon slept through its deadline. An event that was fired in time is behind it in the sockets."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     rig.do(firer, fire(b"other"))
@@ -170,7 +170,7 @@ def test_after_a_restart_events_have_the_time_of_the_last_turn_of_the_daemon_bef
     assert owner.state(number) is Outcome.COMPLETED
 
 
-def test_effective_times_do_not_go_back_where_a_daemon_was_killed_in_a_turn() -> None:
+def test_effective_times_do_not_go_back_if_a_daemon_was_killed_in_a_turn() -> None:
     """The killed daemon has not noted the time of its last turn, but its events have that time."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()

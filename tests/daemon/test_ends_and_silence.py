@@ -1,4 +1,4 @@
-"""Ends, which are certain, and silence, which is counted: on a clock moved by hand and a network in memory."""
+"""Ends of clients are certain, silence is counted. On a clock moved by hand, and a network in memory."""
 
 from __future__ import annotations
 
@@ -87,15 +87,15 @@ def test_a_goodbye_together_with_the_end_of_file_is_a_goodbye(world: World) -> N
     assert world.counter("clients_died") == 0
 
 
-def test_the_end_of_a_client_that_has_said_that_it_leaves_is_a_goodbye(world: World) -> None:
+def test_the_end_of_a_client_that_has_announced_it_is_a_goodbye(world: World) -> None:
     alice, bob, carol = (world.client(name) for name in ("alice", "bob", "carol"))
     ends = [client.hold() for client in (alice, bob, carol)]
     waits(alice)
     alice.send(fire(b"last"), flags=FrameFlag.LEAVING)
     bob.say(UpKind.ACK, flags=FrameFlag.LEAVING)
     world.settle()
-    assert state_of(alice) is ClientState.LIVE, "it may go on"
-    bob.say(UpKind.ACK)  # it has changed its mind
+    assert state_of(alice) is ClientState.LIVE, "a client that announces its end may still go on"
+    bob.say(UpKind.ACK)  # bob goes on after all
     for end in ends:
         world.lifelines.cut(end)
     world.run(S)
@@ -116,7 +116,7 @@ def test_the_end_of_a_client_waits_for_its_commands_behind_a_long_event() -> Non
     world.lifelines.cut(connection)
     world.turn()
     world.turn(LAST_WORDS_NS)
-    assert world.rig.arena.header.unfinished == 1, "the event was to be longer than two turns"
+    assert world.rig.arena.header.unfinished == 1, "the event must take more than two turns, for this test"
     assert state_of(bob) is ClientState.LIVE
     world.run(S)
     assert world.rig.arena.count("events", 0) == 2
@@ -127,11 +127,11 @@ def test_an_end_noticed_after_a_gap_waits_until_the_sockets_are_dry(world: World
     alice, bob = world.client("alice"), world.client("bob")
     connection, command = alice.hold(), waits(bob)
     world.lifelines.cut(connection)
-    world.turn(60 * S)  # the daemon was stopped; both happened meanwhile
+    world.turn(60 * S)  # the daemon was stopped; meanwhile the connection ended
     assert world.conductor.in_gap
     for _ in range(5):
         world.turn(DRY_NS - MS)
-        bob.say(UpKind.ACK)  # so they are not dry
+        bob.say(UpKind.ACK)  # so the sockets are not dry
     alice.send(fire())
     world.run(S)
     bob.take_published()
@@ -150,7 +150,7 @@ def test_a_connection_that_shows_no_known_session_is_closed_and_counted(world: W
     assert state_of(alice) is ClientState.LIVE
 
 
-def test_the_newest_connection_counts_and_the_one_before_is_closed(world: World) -> None:
+def test_the_newest_connection_counts_and_the_earlier_connection_is_closed(world: World) -> None:
     alice = world.client("alice")
     first = alice.hold()
     second = alice.hold()
@@ -159,7 +159,7 @@ def test_the_newest_connection_counts_and_the_one_before_is_closed(world: World)
     world.run(S)
     assert state_of(alice) is ClientState.LIVE
     world.lifelines.cut(second)
-    third = alice.hold()  # both are seen in one turn: it has changed its connection
+    third = alice.hold()  # the daemon sees both in one turn: alice has changed her connection
     world.run(S)
     assert state_of(alice) is ClientState.LIVE
     world.lifelines.cut(third)
@@ -186,7 +186,7 @@ def test_without_a_connection_the_process_is_watched_and_not_polled(world: World
     world.run(30 * S)
     assert world.lifelines.looks == looks, "/proc was read although there are pidfds"
     del processes[100]  # ended
-    processes[200] = 99  # ended, and its pid is another's
+    processes[200] = 99  # ended, and another process has its pid
     world.run(LAST_WORDS_NS)
     assert [state_of(peer) for peer in peers[:2]] == [ClientState.TOMBSTONE] * 2
     assert world.counter("orphans_cancelled") == 1
@@ -236,7 +236,7 @@ def test_a_pid_without_meaning_to_the_daemon_never_ends_a_client(
 
 
 def test_a_client_that_never_shows_its_session_does_not_keep_its_slot(world: World) -> None:
-    """Its process cannot be seen, and may have ended between its hello and the daemon's answer."""
+    """The client's process cannot be seen, and may have ended between the hello and the daemon's answer."""
     ghost, quiet = Peer(world, "ghost"), world.client("quiet")
     for _ in range(2):
         ghost.say(UpKind.HELLO, ghost.hello())
@@ -250,7 +250,7 @@ def test_a_client_that_never_shows_its_session_does_not_keep_its_slot(world: Wor
 def test_a_client_that_ended_before_its_hello_was_read_does_not_keep_its_slot(
     world: World, processes: dict[int, int]
 ) -> None:
-    """The daemon was stopped meanwhile. A process that is only hidden from it goes on speaking."""
+    """The daemon was stopped when the client ended. A client whose process is only hidden goes on sending frames."""
     gone, hidden = Peer(world, "gone"), Peer(world, "hidden")
     gone.say(UpKind.HELLO, gone.hello(pid=400, start_ticks=1))
     hidden.connect(pid=500, start_ticks=2)
@@ -293,10 +293,10 @@ def test_a_process_that_is_hidden_from_the_next_daemon_is_not_taken_for_dead(
 # no file can be opened --------------------------------------------------------------------------------------------
 
 
-def test_a_hello_whose_sender_cannot_be_looked_up_is_refused_and_a_later_one_is_not(
+def test_a_hello_whose_sender_cannot_be_looked_up_is_refused_and_a_later_hello_is_not(
     world: World, processes: dict[int, int]
 ) -> None:
-    """A client that is charged to nobody would be a way around the share of a process."""
+    """If such a client were charged to nobody, it would evade the share of its process."""
     late = Peer(world, "late")
     world.network.pids[late.routing] = 100
     world.lifelines.full = True
@@ -318,7 +318,7 @@ def test_a_process_that_cannot_be_looked_up_for_a_while_has_not_ended(processes:
     alice = world.client("alice", pid=100, start_ticks=7)
     connection = alice.hold()
     world.lifelines.full = True
-    world.lifelines.cut(connection, Kind.BROKEN)  # so that its process is to be watched again
+    world.lifelines.cut(connection, Kind.BROKEN)  # now the daemon must watch the process again
     world.run(10 * BEAT_NS)
     assert state_of(alice) is ClientState.LIVE
     world.lifelines.full = False
@@ -332,7 +332,7 @@ def test_a_process_that_cannot_be_looked_up_for_a_while_has_not_ended(processes:
 def test_a_start_that_cannot_look_a_process_up_notices_its_end_later(
     world: World, processes: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last free descriptor became the pidfd. The daemon cannot check it: another process may have the pid now."""
+    """The pidfd took the last free descriptor. So the daemon cannot check whether another process has the pid now."""
     alice = world.client("alice", pid=100, start_ticks=7)
     watch = Lifelines.watch
 
@@ -434,7 +434,7 @@ def test_a_gap_does_not_end_silence(world: World) -> None:
 
 
 def test_no_client_is_silenced_before_the_sockets_are_read_dry() -> None:
-    world = World(RECORDS_PER_FRAME, lease_ns=LEASE)  # a frame a turn
+    world = World(RECORDS_PER_FRAME, lease_ns=LEASE)  # one frame in each turn
     world.until_quiet()
     alice, bob = world.client("alice"), world.client("bob")
     for _ in range(10):
@@ -443,7 +443,7 @@ def test_no_client_is_silenced_before_the_sockets_are_read_dry() -> None:
         bob.say(UpKind.ACK)
         world.turn(100 * MS)
     assert len(world.network.up) == 10
-    assert state_of(alice) is ClientState.LIVE, "its frame may be among those that wait"
+    assert state_of(alice) is ClientState.LIVE, "a frame of alice may be among the frames that wait"
     alice.say(UpKind.ACK)
     world.settle()
     world.run(S)
@@ -453,7 +453,7 @@ def test_no_client_is_silenced_before_the_sockets_are_read_dry() -> None:
 def test_an_hour_of_silence_is_death_and_not_the_end_of_the_numbering(world: World) -> None:
     alice = world.client("alice")
     waits(alice)
-    alice.hold()  # stopped, say: the connection stands
+    alice.hold()  # as of a stopped process: the connection stays
     world.run(DEAD_AFTER_NS - S)
     assert state_of(alice) is ClientState.SILENT
     assert world.counter("orphans_cancelled") == 0

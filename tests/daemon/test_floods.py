@@ -47,14 +47,14 @@ def test_a_client_is_served_although_others_have_many_frames_queued() -> None:
             flooder.send(*(fire(b"other") for _ in range(60)))
     for _ in range(18):
         world.turn()
-    assert world.rig.arena.header.unfinished == 1, "the event was to be longer"
+    assert world.rig.arena.header.unfinished == 1, "the event must take more turns, for this test"
     number = alice.send(fire(b"nobody's"))
     turns = 0
     while not (reports := alice.take_published()) or reports[-1].applied < number:
         world.turn(CONFIRM_NS)
         turns += not world.rig.arena.header.unfinished
         assert turns <= 4, "a frame of one command waits behind all that others have sent"
-    assert world.rig.arena.count("events", 0) < 1_000, "nothing else was waiting"
+    assert world.rig.arena.count("events", 0) < 1_000, "no frames of others were waiting, for this test"
     world.settle()
     assert world.rig.arena.count("events", 0) == 2 + 2 * 20 * 60
     assert violations(world.rig.memory) == []
@@ -72,7 +72,7 @@ def test_questions_for_many_outcomes_count_by_the_bytes_that_they_copy(world: Wo
     copied = sum(len(frame) for frame in world.network.answers[mallory.routing])
     assert 0 < copied <= 2 * RECORDS_PER_STEP * BYTES_PER_RECORD
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
-    assert world.network.up, "all were answered in one turn"
+    assert world.network.up, "all questions were answered in one turn"
 
 
 def test_a_frame_is_counted_by_its_bytes(world: World) -> None:
@@ -89,18 +89,18 @@ def test_hellos_with_many_pending_operations_are_read_one_by_one_with_pauses(wor
     for _ in range(3):
         mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
     world.turn(HELLO_REST_NS)
-    assert len(world.network.up) == 2, "several in a turn"
+    assert len(world.network.up) == 2, "several hellos were read in a turn"
     world.settle()
     assert [kind for kind, _ in mallory.take_answers()] == [DownKind.WELCOME]
     world.turn(HELLO_REST_NS)
     mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
     world.settle()
-    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.WELCOME], "later it is welcomed again"
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.WELCOME], "after the pause, no hello is welcomed"
 
 
 @pytest.mark.parametrize("quota", [16, 500], ids=["refused", "accepted"])
-def test_a_turn_takes_a_bounded_number_of_hellos_whatever_becomes_of_them(quota: int) -> None:
-    """They come from one process, which the kernel names and /proc knows, as on a machine."""
+def test_a_turn_takes_a_bounded_number_of_hellos_accepted_or_refused(quota: int) -> None:
+    """The hellos come from one process, which the kernel names and /proc knows, as on a real machine."""
     world, pid = World(clients=512, quota_clients=quota).until_quiet(), os.getpid()
     world.sessions._host = world.sessions._host._replace(start_ticks_of=process_start_ticks)
     alice, crowd = world.client("alice"), [Peer(world, "mallory") for _ in range(450)]
@@ -116,12 +116,12 @@ def test_a_turn_takes_a_bounded_number_of_hellos_whatever_becomes_of_them(quota:
         cpu_ns.append(time.thread_time_ns() - began_ns)
         assert 0 < left - len(world.network.up) <= RECORDS_PER_STEP // RECORDS_PER_HELLO + 1
     kinds = [mallory.take_answers()[0][0] for mallory in crowd]
-    assert kinds.count(DownKind.WELCOME) == min(quota, len(crowd)), "it was to be the other kind of hello"
+    assert kinds.count(DownKind.WELCOME) == min(quota, len(crowd)), "the wrong number of hellos was accepted"
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
     assert statistics.median(cpu_ns) < 4 * MS, f"turns took {[taken // 1_000 for taken in cpu_ns]} us of the processor"
 
 
-def test_a_turn_delivers_a_bounded_number_of_outcomes_to_a_client_and_another_one_is_served_beside_it(
+def test_a_turn_delivers_a_bounded_number_of_outcomes_to_a_client_and_serves_another_client_too(
     world: World,
 ) -> None:
     many = 5 * OUTCOMES_PER_REPORT
@@ -137,7 +137,7 @@ def test_a_turn_delivers_a_bounded_number_of_outcomes_to_a_client_and_another_on
         counts.append(sum(report.outcomes for report in mallory.take_published()))
         assert counts[-1] <= OUTCOMES_PER_REPORT
         alice.take_published()
-        assert len(counts) < 3 or alice.state(own) is Outcome.COMPLETED, "it waits for all that others get"
+        assert len(counts) < 3 or alice.state(own) is Outcome.COMPLETED, "alice waits for all outcomes of mallory"
     assert len(counts) < 3 * many // OUTCOMES_PER_REPORT, "turns deliver nothing"
     assert violations(world.rig.memory) == []
 
@@ -165,11 +165,11 @@ def test_a_client_with_too_many_answers_continues_once_it_has_acknowledged_them(
     mallory.send(ON_K)
     world.settle()
     applied = [body.applied for kind, body in mallory.take_answers() if kind is DownKind.EXPECTED]
-    assert applied == [ANSWERS_PER_CLIENT_MAX + 1], "one answer says where the daemon stands"
+    assert applied == [ANSWERS_PER_CLIENT_MAX + 1], "more than one answer says how far the daemon is"
     mallory.acknowledge()
     world.turn()
     again = [body.applied for kind, body in mallory.take_answers() if kind is DownKind.EXPECTED]
-    assert again == applied, "an answer lets it go on at once, not after a time"
+    assert again == applied, "without an answer, the client goes on only after a time"
     assert {answer.code for answer in mallory.answers} == {ErrorCode.OPERATION_EXISTS}
 
 
@@ -218,7 +218,7 @@ def test_a_full_arena_refuses_by_name_and_settles_pending_operations_on_time() -
     again = bob.send(Register((Key(b"one more"),), timeout_ns=MS))
     world.run(10 * MS)
     bob.take_published()
-    assert bob.state(again) is Outcome.EXPIRED, "there is room again"
+    assert bob.state(again) is Outcome.EXPIRED, "the freed room is not usable"
 
 
 def test_a_client_that_asks_again_and_again_is_answered_once_a_turn(world: World) -> None:

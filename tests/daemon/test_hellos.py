@@ -1,4 +1,4 @@
-"""Hello in each state of a client, and who is who: on a clock moved by hand and a network in memory."""
+"""Hellos in each state of a client, and proofs of identity. On a clock moved by hand, and a network in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state_of(world: World, peer: Peer) -> ClientState:
 
 
 def die(peer: Peer) -> None:
-    """The client ends without a goodbye, and the daemon has acted upon it."""
+    """Let the client end without a goodbye, and the daemon act on this end."""
     world = peer.world
     world.lifelines.cut(peer.hold())
     world.run(20 * MS)
@@ -73,7 +73,7 @@ def test_a_repeated_hello_with_its_session_changes_nothing(world: World) -> None
     assert peer.welcomes[-1]["applied"] == 1
 
 
-def test_a_hello_lists_its_pending_operations_and_the_welcome_lists_the_unknown_ones(world: World) -> None:
+def test_a_hello_lists_its_pending_operations_and_the_welcome_lists_the_unknown_operations(world: World) -> None:
     peer = world.client()
     peer.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
     world.settle()
@@ -84,7 +84,7 @@ def test_a_hello_lists_its_pending_operations_and_the_welcome_lists_the_unknown_
 def test_a_large_hello_without_a_known_session_is_not_parsed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, mallory = world.client("alice"), Peer(world, "mallory")
     waits = list(range(1 << 20, (1 << 20) + HELLO_FIRST_SIZE_MAX // 5))
-    monkeypatch.setattr("timerd.conductor.hello.read_hello", lambda frame: pytest.fail("it was parsed"))
+    monkeypatch.setattr("timerd.conductor.hello.read_hello", lambda frame: pytest.fail("the hello was parsed"))
     mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
     mallory.session = b"of long ago".ljust(16, b".")
     mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
@@ -96,7 +96,7 @@ def test_a_large_hello_without_a_known_session_is_not_parsed(world: World, monke
     alice.connect(waits=waits)
     assert alice.welcomes[-1]["unknown"] == waits
     die(alice)
-    alice.connect(waits=waits)  # its tombstone is known
+    alice.connect(waits=waits)  # the daemon knows the tombstone's session
     world.restart()
     alice.connect(waits=waits)
     assert len(world.sessions) == 1
@@ -106,7 +106,7 @@ def test_a_lost_welcome_is_sent_again_while_no_command_is_applied(world: World) 
     peer = Peer(world, "x")
     peer.say(UpKind.HELLO, peer.hello())
     world.settle()
-    peer.take_answers()  # lost
+    peer.take_answers()  # the first welcome is lost
     peer.connect()
     assert len(world.sessions) == 1
 
@@ -120,7 +120,7 @@ def test_nothing_that_the_arena_shows_acts_for_or_against_a_client(world: World)
 
 
 def test_a_hello_that_came_twice_gets_the_same_session(world: World) -> None:
-    """Its first WELCOME may be on its way, so the client may use that session already."""
+    """The first WELCOME may be on its way, so the client may already use its session."""
     peer = world.client("x")
     session, peer.session = peer.session, NOTHING
     peer.connect()
@@ -128,7 +128,7 @@ def test_a_hello_that_came_twice_gets_the_same_session(world: World) -> None:
 
 
 def test_a_hello_that_came_twice_gets_a_new_session_from_another_daemon(world: World) -> None:
-    """The arena has only the hash of the one that the first daemon made."""
+    """The next daemon knows only the hash of the first session, from the arena."""
     peer = world.client("x")
     session, peer.session = peer.session, NOTHING
     world.restart()
@@ -172,7 +172,7 @@ def test_a_hello_beyond_the_number_of_clients_is_refused_by_name(world: World) -
 
 
 def test_slots_are_charged_to_the_process_that_the_kernel_names(world: World) -> None:
-    """Mallory's hellos name other processes. Her share is used up all the same, and the others' shares are not."""
+    """Mallory's hellos name other processes. Still they use up her own share, and no share of others."""
     world = World(capacity=64, clients=8, quota_clients=2).until_quiet()
     PROCESSES.update({70: 1, 71: 1})
     for number in range(3):
@@ -216,7 +216,7 @@ def test_a_hello_with_more_new_purgatories_than_its_share_opens_no_client(world:
     assert "16 of 32 purgatories" in error["message"]
 
 
-def test_a_client_that_is_there_stays_if_its_hello_names_too_many_purgatories(world: World) -> None:
+def test_a_connected_client_stays_if_its_hello_names_too_many_purgatories(world: World) -> None:
     world = World(capacity=64, clients=4, purgatories=32).until_quiet()
     alice, bob = world.client("alice"), world.client("bob")
     bob.send(fire())
@@ -244,7 +244,7 @@ def test_after_a_restart_the_session_is_valid_and_the_command_numbers_continue(w
     world.restart()
     assert len(world.sessions) == 2
     alice.subscribe()
-    bob.send(fire())  # without a hello: the arena knows its session's hash
+    bob.send(fire())  # without a hello: the arena has the hash of bob's session
     world.until_quiet()
     assert alice.take_published()[0].outcome_newest in (0, 2)
     alice.say(UpKind.ASK)
@@ -303,7 +303,7 @@ def test_a_dead_client_that_returns_keeps_its_numbering_and_learns_its_lost_oper
 
 
 def test_a_client_that_dies_again_and_again_leaves_no_operation_behind(world: World) -> None:
-    """Its counts are the same each time: one pending operation, no outcome that it got."""
+    """The client's counts are the same at each death: one pending operation, and no outcome."""
     alice = world.client("alice")
     for death in range(1, 4):
         alice.send(Register(KEY, timeout_ns=3600 * S))
@@ -385,10 +385,10 @@ def test_a_hello_is_not_answered_before_the_sweep_of_its_client_has_ended(monkey
     assert state_of(world, alice) is ClientState.DEAD
     alice.say(UpKind.HELLO, alice.hello(waits=[1]))
     world.turn()
-    assert state_of(world, alice) is ClientState.DEAD, "that was to take many turns"
+    assert state_of(world, alice) is ClientState.DEAD, "the sweep must take many turns, for this test"
     alice.send(fire())
     world.turn()
-    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST], "the hello is said again later"
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST], "the client is not asked for a hello"
     world.settle()
     alice.issued -= 1
     alice.connect(waits=[1])

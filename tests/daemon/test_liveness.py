@@ -54,7 +54,7 @@ def watches(make_watches: MakeWatches) -> PolledWatches:
 
 @pytest.fixture
 def connect(runtime_dir: Path) -> Iterator[Callable[..., socket.socket]]:
-    """Makes connections that have sent something."""
+    """Makes connections that have sent the given bytes."""
     made: list[socket.socket] = []
 
     def make(said: bytes = b"") -> socket.socket:
@@ -143,7 +143,7 @@ def test_a_dropped_watch_is_closed_and_gives_no_sign(
 # connections that break the rules ---------------------------------------------------------------------------------
 
 
-def test_a_watch_that_is_dropped_after_it_was_noticed_leaves_no_sign_to_who_gets_its_descriptor(
+def test_a_watch_that_is_dropped_after_it_was_noticed_leaves_no_sign_to_the_next_descriptor(
     watches: PolledWatches, connect: Callable[..., socket.socket]
 ) -> None:
     connection = connect(SESSION)
@@ -227,7 +227,7 @@ def test_beyond_the_bound_connections_are_closed_and_counted(
     assert len(drain(watches)) == 3
     assert [is_closed(each) for each in crowd] == [False] * 3 + [True] * 2
     assert watches.take_refused() == 2
-    assert watches.watch(os.getpid()) == 0, "pidfds are under the same bound"
+    assert watches.watch(os.getpid()) == 0, "pidfds are not under the same bound"
 
 
 def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
@@ -272,9 +272,9 @@ def test_the_end_of_a_process_is_a_sign_and_a_stop_is_none(watches: PolledWatche
     assert not select.select([watches.selector], [], [], 0.05)[0]
     child.kill()
     assert select.select([watches.selector], [], [], PATIENCE_S)[0]
-    assert drain(watches) == [Sign(watch, Kind.ENDED)], "it is a zombie, and has ended all the same"
+    assert drain(watches) == [Sign(watch, Kind.ENDED)], "a zombie has not counted as ended"
     child.wait()
-    assert watches.watch(child.pid) == 0, "there is no such process"
+    assert watches.watch(child.pid) == 0, "a process that does not exist is watched"
     assert len(watches) == 0
 
 

@@ -1,4 +1,4 @@
-"""Refused commands whose answer nobody waits for: how their caller learns of the refusal, and how everybody else."""
+"""Refused commands without a waiting caller: the next flush raises the refusal, and the daemon's log counts it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_refusal_at_a_shell_is_no_success(make_daemon: MakeDaemon, run: Run) -
     assert (error["error"], error["count"]) == ("ARENA_FULL", 1)
 
 
-def test_the_log_counts_every_refusal_by_its_reason_except_those_by_an_id(make_daemon: MakeDaemon, run: Run) -> None:
+def test_the_log_counts_every_refusal_by_its_reason_except_refusals_by_an_id(make_daemon: MakeDaemon, run: Run) -> None:
     daemon = make_daemon("--quota-operations=2", "--quota-watermarks=1")
     with td.connect(name="greedy") as client:
         client.register("k", timeout=60, id="one")
@@ -147,7 +147,7 @@ def test_the_log_counts_every_refusal_by_its_reason_except_those_by_an_id(make_d
     assert [error["count"] for error in errors.values()] == [3, 1]
     assert (counters["rejected"], counters["refused_by_id"]) == (4, 2)
     assert all(error["first"] <= error["last"] for error in errors.values())
-    eventually(lambda: f"process {os.getpid()}) holds 2 operations" in daemon.log, "its log does not name the refusal")
+    eventually(lambda: f"process {os.getpid()}) holds 2 operations" in daemon.log, "the log does not name the refusal")
 
 
 def test_many_refusals_of_one_kind_raise_one_error() -> None:
@@ -176,7 +176,7 @@ class Linked(fakedaemon.World):
         assert link_state(self) is LinkState.LIVE
 
     def flushes(self) -> bool:
-        """Whether a flush that begins now has nothing to wait for; raises what it raises then."""
+        """Whether a flush that begins now ends at once. Raises the errors of this flush."""
         with self.link.lock:
             flush = self.link.flushes.begin()
             if not self.link.flushes.is_done(flush):
@@ -185,7 +185,7 @@ class Linked(fakedaemon.World):
         return True
 
     def restart(self) -> None:
-        """Another daemon on the same arena: it knows the client, and has no subscriber."""
+        """Start another daemon on the same arena. It knows the client, and has no subscriber."""
         self.daemon.session = bytes(byte ^ 0xFF for byte in self.daemon.session)
         self.daemon.subscribed = False
 
@@ -200,7 +200,7 @@ def has_answers(frame: bytes) -> bool:
 
 @pytest.mark.parametrize("arrives", [False, True])
 def test_flush_does_not_report_again_a_command_already_reported_as_unknown(arrives: bool) -> None:
-    """`arrives`: it was applied, and only the answer was lost."""
+    """`arrives`: the commands were applied, and only the answers were lost."""
     world = Linked()
     world.daemon.refuse = dict.fromkeys((1, 2, 4), ErrorCode.OPERATION_EXISTS)
     world.silence()
@@ -233,7 +233,7 @@ def test_a_flush_waits_for_refusals_whose_report_was_lost() -> None:
     world.fire()
     world.lose_down = has_answers
     world.exchange()
-    world.daemon.announce()  # two are applied, and there is an answer
+    world.daemon.announce()  # the report says: two commands are applied, and there is an answer
     world.exchange()
     assert world.protocol.ledger.applied == 2
     assert not world.flushes()
@@ -242,7 +242,7 @@ def test_a_flush_waits_for_refusals_whose_report_was_lost() -> None:
     with pytest.raises(td.QuotaExceededError):
         world.flushes()
     assert world.flushes()
-    world.pass_time(100)  # it is acknowledged: now the daemon knows of no answer
+    world.pass_time(100)  # the answer is acknowledged, so the daemon frees it
     assert not world.daemon.answers
     world.fire()
     world.exchange()
@@ -277,7 +277,7 @@ def test_a_flush_waits_for_refusals_from_before_a_restart_and_for_no_others(refu
     world.lose_down = is_report
     world.pass_time(400)
     assert (link_state(world), world.protocol.ledger.applied) == (LinkState.HELLO, 1)
-    assert not world.flushes()  # WELCOME says that it was applied, but not whether it was refused
+    assert not world.flushes()  # WELCOME says that the command was applied, but not whether it was refused
     world.speak()
     world.pass_time(1_500, 25)
     if refused:
@@ -297,7 +297,7 @@ def test_a_flush_waits_for_refusals_before_a_refused_frame() -> None:
     world.protocol.receive(error, world.now, published=False)
     assert world.protocol.ledger.applied == 1
     assert not world.flushes()
-    world.daemon.announce()  # its heartbeat
+    world.daemon.announce()  # the daemon's heartbeat
     world.pass_time(100)
     with pytest.raises(td.QuotaExceededError):
         world.flushes()
@@ -312,23 +312,23 @@ def test_commands_from_before_the_client_was_taken_for_dead_are_reported_as_unkn
     world.fire()
     world.exchange()
     world.restart()
-    world.daemon.gone = world.daemon.applied  # its answers were freed
+    world.daemon.gone = world.daemon.applied  # the client's answers were freed
     world.lose_down = is_report
-    world.pass_time(HEARTBEAT_NS // MS * 5)  # so that it says hello more than once
+    world.pass_time(HEARTBEAT_NS // MS * 5)  # so that the client says hello more than once
     assert len(world.daemon.hellos) > 2
     world.speak()
     world.pass_time(1_500, 25)
     with pytest.raises(td.SessionGoneError, match=r"instance .* lost sight of this client: 2\. "):
         world.flushes()
     assert world.flushes()
-    world.restart()  # it reports the same loss again, which raises nothing
+    world.restart()  # the next daemon reports the same loss again, which raises nothing
     world.fire()
     world.pass_time(1_500, 25)
     assert world.flushes()
 
 
-def test_one_process_that_has_ever_new_errors_hides_none_of_another(caplog: pytest.LogCaptureFixture) -> None:
-    """The messages quote the process: each of its hellos has another wrong name."""
+def test_a_process_with_ever_new_errors_hides_no_error_of_another_process(caplog: pytest.LogCaptureFixture) -> None:
+    """The messages quote what the process sends: each of its hellos has another wrong name."""
     world = World(capacity=64, clients=8, errors=64).until_quiet()
     mallory, alice = Peer(world, "mallory"), Peer(world, "alice")
     world.network.pids.update({mallory.routing: 70, alice.routing: 71})
@@ -366,7 +366,7 @@ def test_processes_that_come_and_go_hide_no_error_of_another(caplog: pytest.LogC
     world.network.pids[late.routing] = 5_000
     late.say(UpKind.HELLO, late.hello(group="Late!"))
     world.settle()
-    assert any("'Late!'" in message for message in errors_of(world)), "a minute later a new process has its own again"
+    assert any("'Late!'" in message for message in errors_of(world)), "the entries are not free again"
 
 
 def test_a_refusal_is_in_the_log_before_its_client_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Only a client gets its outcomes, and nobody can burden the daemon by subscriptions."""
+"""Outcomes go only to their client, and nobody can burden the daemon with subscriptions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE, connect_outlet
 KEY = (Key(b"k"),)
 MORE_BYTES = 32 << 20
 TURN_NS = 20_000_000
-FLOOD = 100_000  # subscriptions: in a trie that all shared they were 114 MB, and a turn of a second
+FLOOD = 100_000  # subscriptions. In a trie for all clients, they took 114 MB, and a turn of a second
 
 
 # real sockets -----------------------------------------------------------------------------------------------------
@@ -72,13 +72,15 @@ def test_subscriptions_of_a_stranger_are_not_read(daemon: Daemon, attacker: zmq.
         attacker.close(0)
 
 
-def test_subscriptions_of_a_member_close_its_outlet_and_hurt_nobody(daemon: Daemon, attacker: zmq.Socket[Any]) -> None:
+def test_subscriptions_of_a_member_close_its_outlet_and_harm_no_other_client(
+    daemon: Daemon, attacker: zmq.Socket[Any]
+) -> None:
     with unhurt(daemon), td.connect(timeout=PATIENCE_S) as member:
         connect_outlet(attacker, daemon.paths.outcomes_endpoint, member._link.protocol.session.secret)
         flood(attacker)
         eventually(lambda: daemon.stats()["counters"]["outlets_shut"] > 0, "the outlet was not closed")
         attacker.close(0)
-        # Its own outcomes are kept, and come when it has connected again.
+        # The member's own outcomes are kept, and arrive after it has connected again.
         assert member.register("k", timeout=0.1).result(PATIENCE_S).state is td.State.EXPIRED
 
 
@@ -99,7 +101,7 @@ def test_a_subscriber_gets_only_its_own_outcomes(world: World) -> None:
 
 
 def test_a_second_subscription_closes_the_outlet_and_nothing_is_lost(world: World) -> None:
-    """For no other client: the outcome is kept, and announced when the client is back."""
+    """Only this client's outlet is closed. Its outcome is kept, and announced when the client is back."""
     alice, bob = world.client("alice"), world.client("bob")
     for number, message in enumerate((SUBSCRIBE + b"x", b"", b"\x02", UNSUBSCRIBE + bytes(16)), 1):
         world.network.up_subscriptions.append((bob.slot, message))
@@ -117,7 +119,7 @@ def test_a_second_subscription_closes_the_outlet_and_nothing_is_lost(world: Worl
 
 def test_the_newest_connection_that_shows_a_session_has_its_outcomes(world: World) -> None:
     bob, thief = world.client("bob"), -1  # no other test's peer has this number
-    world.network.asking.append((thief, bob.session))  # bob himself: nobody else knows it
+    world.network.asking.append((thief, bob.session))  # only bob can do this: nobody else knows his session
     world.settle()
     bob.take_published()
     bob.send(Register(KEY, timeout_ns=S), fire())

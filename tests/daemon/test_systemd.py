@@ -1,4 +1,4 @@
-"""The units: what they promise, and that systemd finds them tight."""
+"""The systemd units keep their promises, and systemd rates them as secure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVICES = ("timerd.service", "timerd@.service")
 
 
 def section(name: str, of: str) -> dict[str, str]:
-    """A section of a unit; of a key that is given several times, the last value."""
+    """A section of a unit. If a key is given several times, its last value counts."""
     text = (UNITS / name).read_text()
     read = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",))
     read.optionxform = str  # type: ignore[assignment, method-assign]
@@ -42,7 +42,7 @@ def test_the_service_is_started_again_however_often_it_ends(name: str) -> None:
     """Except where a start cannot succeed: a wrong knob, a daemon that runs already, an arena of another layout."""
     assert service(name)["Restart"] == "always"
     assert section(name, "Unit")["StartLimitIntervalSec"] == "0"
-    assert service(name)["RestartSec"] == "200ms", "without a limit, it should not start again at once"
+    assert service(name)["RestartSec"] == "200ms", "without a limit, a service must not start again at once"
     assert service(name)["RestartPreventExitStatus"] == "2 3 5"
 
 

@@ -1,7 +1,7 @@
 """Each test of this folder that asks for `face` or `client` runs over both faces, unless it is marked `@THREADED`.
 
-Every test runs over both transports. Over packets `make test` runs those where the transport matters, of the threaded
-face alone; `make test-long` runs the others.
+Every test runs over both transports. Over packets, `make test` runs only the files in OVER_PACKETS, where the transport
+matters, and only with the threaded face. `make test-long` runs the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from support.real.faces import Face
 from support.real.patience import PATIENCE_S
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
-OVER_PACKETS = (  # in `make test`
+OVER_PACKETS = (  # the files that `make test` runs over packets
     "test_client_ends",
     "test_client_process",
     "test_client_unavailable",
@@ -38,7 +38,7 @@ def pytest_itemcollected(item: pytest.Function) -> None:
 
 @pytest.fixture(autouse=True, params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The transport of all clients of the test and of its children; `runtime_dir` has taken what was set before."""
+    """The transport of all clients of the test and of its children. `runtime_dir` has unset what the user had set."""
     name: str = request.param
     monkeypatch.setenv(TRANSPORT_VARIABLE, name)
     return name
@@ -46,6 +46,6 @@ def transport(request: pytest.FixtureRequest, runtime_dir: Path, monkeypatch: py
 
 @pytest.fixture
 def client(daemon: Daemon, face: Face) -> Iterator[Any]:
-    """A client of that face; its methods block."""
+    """A client of the test's face. Its methods block."""
     with face.connect(timeout=PATIENCE_S) as made:
         yield made

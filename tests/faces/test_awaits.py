@@ -17,7 +17,7 @@ Waiting = Callable[[Any, Any], Awaitable[Any]]
 WAYS: dict[str, Waiting] = {
     "await operation": lambda client, operation: awaited(operation),
     "operation.result()": lambda client, operation: operation.result(PATIENCE_S),
-    "a threaded client's": lambda client, operation: awaited(operation),
+    "a threaded client's": lambda client, operation: awaited(operation),  # await an operation of a threaded client
 }
 
 
@@ -26,7 +26,7 @@ async def awaited(operation: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_limited_event_that_has_come_in_the_moment_of_the_cancellation_goes_to_the_next(
+def test_a_limited_event_that_arrives_at_the_moment_of_a_cancellation_goes_to_the_next(
     daemon: Daemon, way: str
 ) -> None:
     async def main() -> None:
@@ -38,14 +38,14 @@ def test_a_limited_event_that_has_come_in_the_moment_of_the_cancellation_goes_to
             task = asyncio.ensure_future(WAYS[way](client, first))
             await asyncio.sleep(0)
             loop = asyncio.get_running_loop()
-            # Its coroutine is about to go on, and is cancelled before it does.
+            # The task that awaits `first` is about to go on, and is cancelled before it goes on.
             first.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel) if threaded else task.cancel())
             second = await client.register_wait("job", timeout=PATIENCE_S)
             client.fire("job", value=b"once", limit=1)
             if threaded:
                 await asyncio.wait([task])
                 if not task.cancelled():
-                    second.cancel()  # it went on before it was cancelled, so it has got the event
+                    second.cancel()  # the task went on before it was cancelled, so it has got the event
                     return
             else:
                 with pytest.raises(asyncio.CancelledError):
@@ -70,7 +70,7 @@ PATIENT: dict[str, Waiting] = {
 
 
 @pytest.mark.parametrize("way", PATIENT)
-def test_a_cancellation_in_the_moment_of_the_answer_is_not_swallowed(daemon: Daemon, way: str) -> None:
+def test_a_cancellation_at_the_moment_of_the_answer_is_not_swallowed(daemon: Daemon, way: str) -> None:
     async def main() -> None:
         async with aio.connect() as client:
             operation = client.register("k", timeout=PATIENCE_S)
@@ -104,7 +104,7 @@ def test_an_await_that_is_cancelled_withdraws_its_operation(daemon: Daemon) -> N
     asyncio.run(main())
 
 
-def test_immediate_verbs_of_another_thread_are_sent_at_once(daemon: Daemon) -> None:
+def test_commands_of_another_thread_are_sent_at_once(daemon: Daemon) -> None:
     async def main() -> None:
         async with aio.connect() as client:
             operations: list[Any] = []
@@ -113,7 +113,7 @@ def test_immediate_verbs_of_another_thread_are_sent_at_once(daemon: Daemon) -> N
                 began = asyncio.get_running_loop().time()
                 await asyncio.to_thread(client.fire, f"k/{number}", value=b"of a thread")
                 assert (await operation).value == b"of a thread"
-                assert asyncio.get_running_loop().time() - began < 0.9, "it waited for the next heartbeat"
+                assert asyncio.get_running_loop().time() - began < 0.9, "the command waited for the next heartbeat"
             await asyncio.to_thread(lambda: operations.append(client.register("mine", timeout=60)))
             client.fire("mine")
             assert await operations[0]

@@ -1,7 +1,7 @@
-"""The asyncio client against real daemons: features that it alone has, in the loop that it was made in.
+"""The asyncio client with real daemons: features that only this client has.
 
-Only in a loop is an operation awaited as it stands, and may an await be cancelled. Only there is a client one of a
-process and a loop, and may the loop be closed below it. A thread waits for room in the call; a loop awaits room().
+Only in a loop can operations be awaited, and awaits be cancelled. Only there does a client belong to a process and a
+loop, and can its loop be closed before the client. A thread waits for room in the call; a loop awaits room().
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_asyncio_has_a_client_for_each_process_and_loop(daemon: Daemon, caplog: 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     second = asyncio.run(use_again())
     eventually(lambda: daemon.stats()["counters"]["clients"] == 0)
-    assert not second.closed, "it goes on in another loop"
+    assert not second.closed, "the client cannot be used in another loop"
     assert not caplog.records
 
 

@@ -246,7 +246,7 @@ def met(what: int, limit: int) -> int:
         (ErrorCode.ARENA_FULL, met(Met.IDS, 64), "64 of 64 ids .* a larger --ids"),
         (ErrorCode.PAYLOAD_TOO_LARGE, met(Met.BLOCKS, 64), "more than the 7168 bytes that this arena has"),
         (ErrorCode.PAYLOAD_TOO_LARGE, 65_536, "65,536 bytes"),
-        (ErrorCode.ARENA_FULL, met(99, 64), "Every record of one kind is in use"),  # a newer daemon's
+        (ErrorCode.ARENA_FULL, met(99, 64), "Every record of one kind is in use"),  # as a newer daemon may send it
         (ErrorCode.QUOTA_EXCEEDED, met(Met.OPERATIONS, 64), "this client holds 64 operations.* --quota-operations"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.OUTCOMES, 64), "64 unacknowledged outcomes.* a larger --quota-outcomes"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.NODES, 64), "this client would hold more than 64 watch .* --quota-nodes"),
@@ -421,7 +421,7 @@ def test_events_that_are_fired_together_are_of_one_client(daemon: Daemon) -> Non
         with pytest.raises(InvalidValueError, match=r"events\[1\]: .*is another client's"):
             client.fire_together_wait([(client, "k", b"1"), (other.purgatory("jobs"), "k", b"2")])
         assert client.fire_together_wait([(client.purgatory("jobs"), "k", b"3"), (client, "k", b"4")]) == []
-        assert waits.result().value == b"4", "of a call that raises, nothing was sent"
+        assert waits.result().value == b"4", "the call that raised had sent something"
 
 
 @pytest.mark.parametrize("wait", [td.wait, lambda given: list(td.as_completed(given))])
@@ -512,12 +512,12 @@ def test_the_error_counts_commands_in_singular_and_plural() -> None:
 
 
 def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:
-    # gunicorn takes an OSError of a view for its own client's broken connection, and answers nothing.
+    # gunicorn takes an OSError of a view for the broken connection of its HTTP client, and sends no answer.
     assert not issubclass(TimerdUnavailableError, OSError)
 
 
 def knobs(call: Callable[..., Any]) -> list[tuple[str, object, Any]]:
-    """The parameters of a call, but for their types: a coroutine function may be taken where a function is."""
+    """The parameters of a call without their types, because only one face accepts coroutine functions."""
     return [(knob.name, knob.kind, knob.default) for knob in inspect.signature(call).parameters.values()]
 
 
@@ -532,8 +532,8 @@ def test_both_faces_have_the_same_calls_with_the_same_arguments() -> None:
         {name: getattr(face, name) for name in dir(face) if not name.startswith("_")}
         for face in (td.Client, aio.Client)
     )
-    assert set(threaded) - set(looped) == {"snapshot"}, "for timerctl"
-    assert set(looped) - set(threaded) == {"room"}, "a thread waits for room by itself"
+    assert set(threaded) - set(looped) == {"snapshot"}, "only the threaded client has snapshot(), for timerctl"
+    assert set(looped) - set(threaded) == {"room"}, "only the asyncio client has room()"
     calls = {name for name in threaded.keys() & looped if callable(threaded[name])}
     differing = {name for name in calls if knobs(threaded[name]) != knobs(looped[name])}
     assert not differing

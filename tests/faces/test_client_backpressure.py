@@ -1,8 +1,8 @@
 """A full window, a daemon that stands still, flush() and close(): how a client treats unacknowledged commands.
 
-In a full window a thread waits by itself for up to a second; a loop has `await client.room()` for that. So only the
-threaded client has a registration that waits in the window. And only a threaded client has a thread of its own, where
-a callback may run when close() is called.
+When the window is full, a thread's call waits for up to a second; in a loop, `await client.room()` does that. So only
+in the threaded client may a registration wait for the window. And only the threaded client has a thread of its own, in
+which a callback may run during close().
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are
     with td.connect() as other:
         client._protocol.ledger.window = 10
         with client._link.lock:
-            client._protocol.ledger.applied -= 10  # full, until it is put right
+            client._protocol.ledger.applied -= 10  # now the window is full
         started = time.monotonic_ns()
         registered: list[td.Operation] = []
         thread = threading.Thread(target=lambda: registered.append(client.register("k", timeout=PATIENCE_S)))

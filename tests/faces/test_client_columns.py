@@ -1,4 +1,4 @@
-"""register_many and fire_many: columns in, columns out, and nothing half done when one of their rows is wrong."""
+"""register_many and fire_many: columns in, columns out, and nothing is sent if one row is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of each call of a client, against a real daemon: the same for the threaded and the asyncio face."""
+"""The promises of each method of a client, with a real daemon. They are the same in both faces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest) -> str:
-    """An id, or a key, that no other test has: the tests share a daemon, which remembers ids and watermarks."""
+    """An id, or a key, that no other test uses: the tests share a daemon, which remembers ids and watermarks."""
     return str(request.node.name)
 
 
@@ -163,7 +163,7 @@ def test_wait_for_never_misses_an_event_between_check_and_registration(client: A
 
     def check() -> bool:
         if state["rows"] == 0:
-            state["rows"] = 1  # somebody else writes, and fires, after this check has seen nothing
+            state["rows"] = 1  # another client writes and fires, after this check has seen nothing
             other.fire("rows")
             other.flush()
             return False
@@ -218,7 +218,7 @@ def test_a_mark_travels_to_another_process(client: Any) -> None:
         assert other.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
 
 
-def test_if_another_client_has_the_id_it_may_keep_it(client: Any, fresh: str) -> None:
+def test_an_id_that_another_client_has_may_be_kept(client: Any, fresh: str) -> None:
     """The new operation settles as KEPT at once. The old one is unchanged, and its owner alone gets its outcome."""
     with td.connect() as other:
         theirs = other.register_wait("k", timeout=60, id=fresh, payload=b"theirs")
@@ -273,7 +273,7 @@ def test_a_refused_row_of_a_batch_does_not_hide_the_operation_that_keeps_the_id(
     assert client.register("k", timeout=1, id=fresh, if_exists="keep") is first
 
 
-def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: Any, fresh: str) -> None:
+def test_a_refused_registration_does_not_hide_the_operation_that_keeps_the_id(client: Any, fresh: str) -> None:
     first = client.register_wait("k", timeout=PATIENCE_S, id=fresh)
     assert isinstance(client.register("k", timeout=1, id=fresh).result(PATIENCE_S).error, td.OperationExistsError)
     assert client.register("k", timeout=1, id=fresh, if_exists="keep") is first
@@ -289,7 +289,7 @@ def test_commands_before_a_flush_are_applied(client: Any) -> None:
 
 
 def test_the_next_flush_raises_a_refusal(client: Any) -> None:
-    client._link.sender.issue(b"\x01" + client._cancel_id_command("never", 0)[1:])  # no command that a daemon can read
+    client._link.sender.issue(b"\x01" + client._cancel_id_command("never", 0)[1:])  # a daemon cannot read this command
     with pytest.raises(td.TimerdError, match="a command was refused"):
         client.flush(timeout=PATIENCE_S)
     client.flush(timeout=PATIENCE_S)
@@ -465,7 +465,7 @@ def test_a_watermark_is_asked_for_once_and_then_read(client: Any, fresh: str, mo
         other.flush()
         assert (client.watermark(keys[0]), len(asked)) == (39, 8)
         other.forget(keys[0])
-        other.advance(f"{fresh}/another", 7)  # it takes the record that is free
+        other.advance(f"{fresh}/another", 7)  # this watermark takes the free record
         other.flush()
     assert client.watermark(keys[0]) is None and len(asked) == 9
     assert client.watermark(f"{fresh}/another") == 7

@@ -1,4 +1,4 @@
-"""Pending operations of a client that ends: one word decides about all of them; and where its instance is."""
+"""set_orphans() decides about all pending operations of a client that ends. runtime_dir= names the only directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_pending_operations_are_kept_or_cancelled_by_the_last_policy_of_their_cl
         client.set_orphans("keep")
         client.register("later", timeout=60)
         client.purgatory("other").register("k", timeout=60)
-    assert batch.settled() == 1_001 - 1, "here they fail: the client is closed"
+    assert batch.settled() == 1_001 - 1, "a batch's operations fail in the client that is closed"
     eventually(lambda: daemon.stats()["counters"]["pending"] == 1_001)
     with td.connect() as other:
         assert (other.fire_wait("k999"), other.fire_wait("own"), other.fire_wait("later")) == (1, 1, 0)
@@ -53,7 +53,7 @@ def test_a_policy_is_checked_before_anything_is_sent(client: Any) -> None:
     client.set_orphans("keep")
 
 
-def test_a_runtime_directory_argument_is_the_only_one_searched(
+def test_only_the_directory_of_a_runtime_directory_argument_is_searched(
     daemon: Daemon, face: Face, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")

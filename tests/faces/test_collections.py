@@ -1,4 +1,4 @@
-"""A garbage collection ends an abandoned coroutine, wherever it happens: also in a thread that holds the client's lock.
+"""A garbage collection ends an abandoned coroutine, even if the collecting thread holds the client's lock.
 
 There is a test for each way to have such a coroutine: an operation of the threaded client that is awaited in a loop,
 and a wait of the asyncio client.
@@ -19,7 +19,7 @@ from timerd_client import aio
 
 
 def collect_under_the_lock(lock: threading.Lock, left: list[Any]) -> None:
-    """Let go of something that is part of a cycle, so that only a collection ends it: this one."""
+    """Put the only reference to an object into a cycle, and collect under the lock, so that this collection ends it."""
     cycle: list[Any] = [left.pop()]
     cycle.append(cycle)
     del cycle
@@ -28,7 +28,7 @@ def collect_under_the_lock(lock: threading.Lock, left: list[Any]) -> None:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run it in a thread, so that a deadlock is a failure."""
+    """Run `main` in a thread, so that a deadlock becomes a failure."""
     done: list[bool] = []
 
     def target() -> None:
@@ -38,7 +38,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     thread = threading.Thread(target=target, daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
-    assert done, "it waits for itself"
+    assert done, "the thread waits for itself"
 
 
 @THREADED

@@ -1,6 +1,6 @@
-"""Workers that time out, drop their operations, and end: no job is lost, and none is done twice.
+"""Workers time out, drop their operations, or end: no job is lost, and no job is done twice.
 
-A job is a limited event. `fire_wait` says that somebody has got it, so somebody has to see it.
+A job is a limited event. `fire_wait` reports that an operation has got the job, so a caller must see it.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ class Worker:
         print(word, file=self.process.stdin, flush=True)
 
     def has_received(self) -> bool:
-        """Whether all its operations have settled."""
+        """Whether all operations of the worker have settled."""
         self.say("count")
         return int(self.read()) >= JOBS
 
     def end(self, how: str) -> str:
-        """End it; its last line."""
+        """End the worker. Returns its last line."""
         if how == "SIGKILL":
             self.process.kill()
         else:
@@ -121,7 +121,7 @@ def working(face: str, *, keeps: bool = False) -> Iterator[Worker]:
 
 
 def give(client: td.Client) -> None:
-    """Fire all jobs. Somebody gets each."""
+    """Fire all jobs. An operation gets each job."""
     for number in range(JOBS):
         assert client.fire_wait("jobs", value=b"%d" % number, limit=1) == 1
 

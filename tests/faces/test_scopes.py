@@ -1,4 +1,4 @@
-"""A request ends while its view waits: each wait ends with RequestEnded, and its operations are withdrawn."""
+"""A request ends while its view waits: each wait raises RequestEnded, and the operations are withdrawn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def waits_of(client: td.Client) -> dict[str, Callable[[], Any]]:
 
 
 def awaits_of(client: aio.Client) -> dict[str, Callable[[], Any]]:
-    """The same in coroutines."""
+    """Each way to await an event of the key "k"."""
 
     async def awaited(operation: Any) -> Any:
         return await operation
@@ -116,27 +116,27 @@ def test_a_wait_that_begins_in_an_ended_request_ends_at_once(client: td.Client, 
     scope.end("disconnect")
     with scope.entered(), pytest.raises(td.RequestEnded) as raised:
         waits_of(client)[way]()
-    assert raised.value.reason == "drain", "it ends once"
+    assert raised.value.reason == "drain", "a request ends once, with its first reason"
     client.flush()
     assert pending(daemon) == 0
 
 
 @THREADED
 def test_questions_to_the_daemon_are_answered_in_an_ended_request(client: td.Client) -> None:
-    """Their commands were sent. A caller that tried again after an error would do them twice."""
+    """The commands of a question are sent at once. If it raised, a caller would try again, and do them twice."""
     scope = Scope()
     scope.end("drain")
     watch = client.register("k", timeout=PATIENCE_S)
     with scope.entered():
         assert client.fire_wait("k", value=b"once") == 1
         client.flush()
-        assert watch.result().value == b"once", "what has settled is no wait"
+        assert watch.result().value == b"once", "the result of a settled operation is no wait"
         assert client.register_wait("k", timeout=0)
         assert client.ping() > 0
 
 
 def test_a_limited_event_on_its_way_to_an_ended_request_goes_to_another(daemon: Daemon) -> None:
-    """The event and the end of the request race, again and again: the event is always somebody's, once."""
+    """The event and the end of the request race, again and again. Exactly one waiter gets the event each time."""
     with td.connect() as waiter, td.connect() as other:
         for round_ in range(200):
             scope, entered = Scope(), threading.Event()
@@ -210,9 +210,9 @@ def at_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
 def test_a_handler_of_a_signal_ends_the_wait_in_whose_thread_it_runs(
     daemon: Daemon, way: str, wakes: bool, at_signal: Callable[[Callable[[], object]], None]
 ) -> None:
-    """gunicorn's sync worker: the view waits in the thread in which the handler of SIGTERM runs.
+    """In gunicorn's sync worker, the view waits in the thread in which the handler of SIGTERM runs.
 
-    The system gives a signal to any thread. If that is another one, it wakes nobody who waits.
+    The system may deliver a signal to any thread. If it chooses another thread, the signal does not wake the view.
     """
     with td.connect() as client:
         scope = Scope()

@@ -1,6 +1,7 @@
-"""Threads are woken in time: timerd's own ask the system for a microsecond of slack, and the program's keep theirs.
+"""timerd's own threads are woken in time: their timer slack is a microsecond. Threads of the program keep their slack.
 
-The asyncio client has no thread of its own: its loop's is the program's.
+(Timer slack is the time by which the system may wake a thread too late.) The asyncio client has no thread of its own:
+its loop runs in a thread of the program.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ def test_the_threads_of_the_client_and_of_the_daemon_are_woken_in_time(daemon: D
         told.add_done_callback(lambda _: late.append(slack_ns(threading.get_native_id())))
         told.result(timeout=PATIENCE_S)
         until(lambda: late)
-        assert slack_ns(threading.get_native_id()) == before > 1_000, "the program's own thread has what it had"
-        with suppress(PermissionError):  # another process's slack needs CAP_SYS_NICE
+        assert slack_ns(threading.get_native_id()) == before > 1_000, "the slack of the program's thread has changed"
+        with suppress(PermissionError):  # reading the slack of another process needs CAP_SYS_NICE
             late.append(slack_ns(daemon.pid))
     assert set(late) == {1_000}
 
 
 def slack_ns(thread: int) -> int:
-    """How much later than asked the system may wake a thread."""
+    """The timer slack of a thread: the system may wake the thread later than asked by this time."""
     return int(Path(f"/proc/{thread}/timerslack_ns").read_text())

@@ -1,4 +1,4 @@
-"""The journal: a row for each settling, exactly one, over kills at any instruction; and what an audit makes of them."""
+"""The journal has exactly one row for each settling, even after kills at any instruction. An audit recomputes them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from timerd_shm.read.segment import JournalError
 
 HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): number for number in range(1, 100)}
 
-FLAGS_AT = size_of(CommandHeader) + 2  # of a command in a frame
+FLAGS_AT = size_of(CommandHeader) + 2  # where a frame has the flags of its first command
 
 
 def outcomes_in(directory: Path) -> list[tuple[object, ...]]:
-    """The OUTCOME rows, in texts instead of numbers. The owner is None where there is none."""
+    """The OUTCOME rows, with texts instead of numbers. The owner is None if the row has no owner."""
     found: list[tuple[object, ...]] = []
     with JournalReader(directory) as reader:
         for row in reader.rows():
@@ -121,7 +121,7 @@ def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp
 def test_crash_copies_have_the_journal_buffer_although_an_earlier_core_is_released_late(tmp_path: Path) -> None:
     before, rig = (JournaledRig(tmp_path / name, core=core_faults) for name in ("before", "now"))
     client = rig.client()
-    before.core.release()  # as the garbage collector does with what an earlier test has left
+    before.core.release()  # as the garbage collector does with a core of an earlier test
     core_faults.record(100)
     rig.do(client, fire(b"a"))
     copies = core_faults.snapshots()
@@ -134,7 +134,7 @@ def test_an_audit_of_a_new_program_each_run_finds_no_error(tmp_path: Path, seed:
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-@pytest.mark.parametrize("name", [name for name in SITUATIONS if "silent" not in name])  # a start takes it for live
+@pytest.mark.parametrize("name", [name for name in SITUATIONS if "silent" not in name])  # a start makes it live
 def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
     no_row_is_lost_or_written_twice(tmp_path, name)
 
@@ -200,7 +200,7 @@ def test_an_audit_uses_the_daemons_deadline_of_a_kept_operation_without_a_deadli
 
 @pytest.mark.parametrize("flags", [RegisterFlag.CALL, 1 << 15, RegisterFlag.CALL | 1 << 14])
 def test_flags_that_a_client_sets_without_effect_are_no_findings_of_an_audit(tmp_path: Path, flags: int) -> None:
-    # One client could make the audit of everybody's journal fail, though the daemon had changed nothing.
+    # Before, one client could make the audit fail for all, though the daemon had done nothing wrong.
     rig = JournaledRig(tmp_path)
     client = rig.client()
     for number, command, added in ((1, Register((Key(b"k"),)), flags), (2, cancel(1), CommandFlag.FREES_ID | 1 << 7)):
@@ -269,7 +269,7 @@ def test_a_journal_shows_that_a_silent_client_keeps_what_it_holds(tmp_path: Path
 def test_a_client_may_die_between_two_turns_of_one_event(
     tmp_path: Path, orphans: Orphans, event: KeyAct, budget: int
 ) -> None:
-    """The event reaches some operations after their owner's death. They were adopted or swept before: no grant."""
+    """The event reaches some operations after their owner's death. These were adopted or swept, and get no grant."""
     rig = JournaledRig(tmp_path)
     dying, other, firing = rig.client(orphans, group=b"g"), rig.client(group=b"g", listens=True), rig.client()
     for _ in range(8):
@@ -286,7 +286,7 @@ def test_a_client_may_die_between_two_turns_of_one_event(
 
     rig.budget, rig.cut = budget, die  # type: ignore[method-assign]
     rig.do(firing, event)
-    assert died or event.limit, "the event was delivered within one turn"
+    assert died or event.limit, "the event was delivered within one turn, so nobody died between two"
     rig.do(firing, fire(b"k", limit=2), fire(b"l"), fire(b"k"))
     rig.turn(rig.now_ns + 2 * S)
     rig.check()

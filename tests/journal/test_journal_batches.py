@@ -1,4 +1,4 @@
-"""The journal where many commands are one transaction: crashes within runs, and a buffer that is full in the middle."""
+"""The journal if many commands are one transaction: crashes within batches, and a buffer that fills in the middle."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ def watch(number: int) -> Register:
 
 
 def named(row: Row) -> tuple[object, ...]:
-    """The content of a row without its texts, whose numbers differ from journal to journal."""
+    """The content of a row without its texts, because the numbers of texts differ from journal to journal."""
     record = row.record
     names = ("operation", "sequence", "command", "ordinal", "outcome", "state", "settled_ns", "command_kind")
     return (record.kind, *(getattr(record, name, None) for name in names))
 
 
 def of_operations(rows: list[Row]) -> set[tuple[int, ...]]:
-    """The rows of operations, by index. The generation may be another after a crash, and a start writes rows of pending
-    operations again."""
+    """The rows of operations, by index. After a crash the generation may differ, and a start writes the rows of pending
+    operations again.
+    """
     return {
         (record.kind, record.operation & 0xFFFF_FFFF, getattr(record, "ordinal", 0))
         for record in (row.record for row in rows)
@@ -52,7 +53,7 @@ def of_operations(rows: list[Row]) -> set[tuple[int, ...]]:
 
 
 def missing(rows: list[Row], whole: list[Row]) -> int:
-    """How many of the whole journal's rows are missing. A GAP stands for each stretch of them, and has its length."""
+    """The number of missing rows of the journal `whole`. For each missing stretch, a GAP row has its length."""
     known = [named(row) for row in whole if row.record.kind not in FORM]
     at = gaps = 0
     for row in rows:
@@ -67,7 +68,7 @@ def missing(rows: list[Row], whole: list[Row]) -> int:
 
 
 def play(rig: JournaledRig, before: int, *, stopped: bool) -> None:
-    """Runs of registrations, events, cancels and expiries; the writer stands still in the middle, if `stopped`."""
+    """Batches of registrations, events, cancels and expiries. If `stopped`, the writer stands still in the middle."""
     client = rig.client()
     rig.do(client, *(watch(1_000 + number) for number in range(before)))
     if stopped:

@@ -1,6 +1,6 @@
-"""Each column of each kind of row, changed under a right checksum: the audit finds it, or it is declared why not.
+"""Each column of each kind of row is changed under a right checksum: the audit finds it, or is declared not to.
 
-The declaration of the rows (timerd_shm/declare/journal.py) says how each column is checked; this module holds it.
+The declaration of the rows (timerd_shm/declare/journal.py) says how each column is checked. These tests verify that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OF_REGISTRATIONS = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY)
 STEPS = 90
 ROWS_TRIED = 10
 SEED = 6
-UNUSED = (RowKind.CONTINUED, "length"), (RowKind.CONTINUED, "text_kind")  # of a CONTINUED row they are zero
+UNUSED = (RowKind.CONTINUED, "length"), (RowKind.CONTINUED, "text_kind")  # both are always zero in a CONTINUED row
 # How a column is checked (the first words of `checked`), and the share of its changes that may be missed.
 MISSED = {"computed": 0.0, "nearly computed": 0.5, "bounded": 1.0, "by effect": 1.0, "free": 1.0}
 
@@ -49,7 +49,7 @@ class Made(NamedTuple):
 
 
 def made(directory: Path) -> Made:
-    """A sound journal, with the places of its rows; of registrations, those whose operation has settled."""
+    """A sound journal, with the places of its rows. Rows of registrations count only if the operation has settled."""
     found = Made(directory, {}, {})
     pending: dict[int, list[tuple[RowKind, Offset]]] = {}
     with JournalReader(directory) as reader:
@@ -71,7 +71,7 @@ def made(directory: Path) -> Made:
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A program with owners that die, groups, ids, grants, restarts, and every kind of row but GAP and WATERMARK."""
+    """A program with dying owners, groups, ids, grants and restarts. It has every kind of row but GAP and WATERMARK."""
     directory = tmp_path_factory.mktemp("journal")
     play = JournaledPlay(SEED, directory)
     for step in range(STEPS):
@@ -88,7 +88,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def late(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A journal that began when a key had a watermark."""
+    """A journal that began when a key already had a watermark."""
     before = Rig()
     before.do(before.client(), advance(b"k", 7))
     rig = object.__new__(JournaledRig)
@@ -180,8 +180,8 @@ def test_a_limited_event_of_another_kind_ends_no_audit(journal: Made, tmp_path: 
     assert limited
 
 
-def test_a_client_that_begins_in_the_slot_of_another_one_is_found(journal: Made, tmp_path: Path) -> None:
-    """In each row of a client, also in one behind which neither of the two does anything."""
+def test_a_changed_generation_in_any_row_of_a_client_is_found(journal: Made, tmp_path: Path) -> None:
+    """With another generation, another client has begun in the slot. It is found though neither client goes on."""
     copy = journal._replace(directory=Path(shutil.copytree(journal.directory, tmp_path / "copy")))
     (generation,) = (field for field in fields(ROWS[RowKind.CLIENT]) if field.name == "client_generation")
     places = journal.places[RowKind.CLIENT]

@@ -1,4 +1,4 @@
-"""timerctl journal on files that no daemon writes any more: what tail, export and audit print, and what they refuse."""
+"""timerctl journal on the files of an ended daemon: the output of tail, export and audit, and what they refuse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timerd_shm.read.segment import segments_of
 
 
 def restart(rig: JournaledRig) -> None:
-    """End in order, and start on the same arena."""
+    """End the daemon in order, and start it on the same arena."""
     rig.end()
     rig.core.release()
     rig.core = rig.module.Core(rig.memory, rig.now_ns, SEED)
@@ -27,7 +27,7 @@ def restart(rig: JournaledRig) -> None:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """800 outcomes over several full segments, then five starts that leave a few rows in a segment of their own."""
+    """800 outcomes in several full segments, then five starts. Each start leaves a few rows in a segment of its own."""
     directory = tmp_path / "journal"
     rig = JournaledRig(directory, level=JournalLevel.OUTCOMES, capacity=512, quota_operations=512)
     client = rig.client()
@@ -45,7 +45,7 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("rows", [1, 3, 12, 50, 700, 100_000])
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_tail_gives_as_many_rows_as_are_asked_for_from_whatever_segments(
+def test_tail_gives_the_requested_number_of_rows_from_any_segments(
     run: Run, journal: Path, rows: int, form: tuple[str, ...]
 ) -> None:
     status, everything, _ = run("journal", "tail", "--directory", str(journal), "--from", "1:0", *form)
@@ -70,7 +70,7 @@ def test_a_position_behind_the_end_is_refused(run: Run, journal: Path, command: 
     assert f"--from {behind} is behind the journal's end, which is {end}" in err
 
 
-def test_the_position_that_an_export_ends_with_is_taken_again(run: Run, journal: Path) -> None:
+def test_an_export_may_begin_at_the_position_at_which_another_ended(run: Run, journal: Path) -> None:
     *_, err = run("journal", "export", "--directory", str(journal))
     for place in (err.split()[-1], f"{segments_of(journal)[-1] + 1}:0"):
         assert run("journal", "export", "--directory", str(journal), "--from", place)[:2] == (0, "")
@@ -88,7 +88,7 @@ def test_an_export_of_files_is_refused_as_wrong_usage(run: Run, journal: Path, m
 
 
 @pytest.mark.parametrize("action", ["tail", "export", "audit"])
-def test_a_journal_whose_directory_was_removed_is_said_to_be_so(
+def test_the_error_for_a_journal_whose_directory_was_removed_says_where_it_was(
     run: Run, dead: Rig, runtime_dir: Path, tmp_path: Path, action: str
 ) -> None:
     (runtime_dir / "default.journal").symlink_to(tmp_path / "gone")

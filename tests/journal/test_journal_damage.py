@@ -1,4 +1,4 @@
-"""The journal's files, damaged, cut, doubled or not a journal at all: what a reader gives, and what it says."""
+"""The journal's files, damaged, cut, doubled or foreign: a reader returns the sound rows, and reports the damage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
 
 
 def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], segment: int) -> list[Row | Damage]:
-    """The results of reading a copy with one harmed segment: only rows, damage, or JournalError."""
+    """The rows and damage that a reader finds in a copy with one harmed segment. May raise JournalError."""
     copy = directory.parent / f"{directory.name}-copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(directory, copy)
@@ -58,7 +58,7 @@ def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], seg
     return read_journal(copy)
 
 
-def test_full_blocks_are_those_that_are_full_by_themselves(sound: tuple[Path, Rows], rng: random.Random) -> None:
+def test_full_blocks_counts_the_blocks_that_are_full_one_by_one(sound: tuple[Path, Rows], rng: random.Random) -> None:
     directory, _ = sound
     for segment in segments_of(directory):
         content = segment_path(directory, segment).read_bytes()
@@ -116,8 +116,8 @@ def test_a_damaged_segment_is_skipped_and_no_row_of_a_bad_block_is_returned(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_block_is_found_wherever_it_stands(sound: tuple[Path, Rows], data: st.DataObject) -> None:
-    """Blocks that were cut out, moved or doubled: each that is in the file is read once, in order."""
+def test_a_block_is_found_at_any_place(sound: tuple[Path, Rows], data: st.DataObject) -> None:
+    """Blocks were cut out, moved or doubled. Each block that is still in the file is read once, in order."""
     directory, rows = sound
     segment = data.draw(st.sampled_from(segments_of(directory)))
     there = -(-len([None for offset, _ in rows.values() if offset.segment == segment]) // BLOCK_ROWS)
@@ -184,7 +184,7 @@ def test_a_missing_segment_shows_in_the_row_numbers(sound: tuple[Path, Rows]) ->
 
 
 def test_a_segment_that_is_there_twice_is_read_once(sound: tuple[Path, Rows]) -> None:
-    """As after a backup was put back: other files, the same row numbers."""
+    """As after a restored backup: another file with the same row numbers."""
     directory, rows = sound
     copy = directory.parent / "twice"
     shutil.rmtree(copy, ignore_errors=True)

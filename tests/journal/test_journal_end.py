@@ -1,4 +1,4 @@
-"""The journal's end: an END row at each orderly end, and what the arena and the next start say where it is missing."""
+"""The journal's end: an END row at each orderly end. Without it, the arena and the next start show what is missing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_orderly_end_is_the_last_row_and_a_start_goes_on_behind_it(tmp_path: 
 
 
 @pytest.mark.parametrize("level", [JournalLevel.OUTCOMES, JournalLevel.EVENTS])
-def test_an_end_row_stands_in_a_journal_of_each_level(tmp_path: Path, level: JournalLevel) -> None:
+def test_a_journal_of_each_level_has_an_end_row(tmp_path: Path, level: JournalLevel) -> None:
     rig = JournaledRig(tmp_path, level=level)
     rig.do(rig.client(), Register((Key(b"k"),), timeout_ns=S), fire(b"k"))
     rig.end()
@@ -66,12 +66,12 @@ def test_the_next_start_knows_the_rows_of_a_killed_daemon(tmp_path: Path) -> Non
     rig = played(tmp_path)
     rows, last = rig.core.journal_rows, segments_of(tmp_path)[-1]
     path = segment_path(tmp_path, last)
-    rig.restart()  # killed
+    rig.restart()  # as after a kill
     rig.turn(rig.now_ns + MS)
     rig.end()
     assert not audit_journal(tmp_path).wrong
     content = path.read_bytes()
-    path.write_bytes(content[: 2 * BLOCK_SIZE])  # without the tail of what the killed daemon had written
+    path.write_bytes(content[: 2 * BLOCK_SIZE])  # without the last rows that the killed daemon had written
     found = audit_journal(tmp_path)
     first, end = parse_header(content, last).first_row + BLOCK_ROWS, -(-rows // BLOCK_ROWS) * BLOCK_ROWS
     assert any(f"rows {first} to {end - 1} are in no segment" in each.what for each in found.wrong)
@@ -79,7 +79,7 @@ def test_the_next_start_knows_the_rows_of_a_killed_daemon(tmp_path: Path) -> Non
 
 
 def test_a_damaged_block_is_a_finding(tmp_path: Path) -> None:
-    """It was an AttributeError where the block holds the first row of a registration."""
+    """Before, the audit raised AttributeError if the block held the first row of a registration."""
     rig = played(tmp_path)
     rig.end()
     path = segment_path(tmp_path, 1)
@@ -115,7 +115,7 @@ def test_the_arena_shows_that_all_segments_are_missing(tmp_path: Path, ended: bo
     assert found.outcomes == 0
 
 
-def test_the_rows_of_an_arena_are_missing_beside_those_of_the_one_before(tmp_path: Path) -> None:
+def test_an_audit_with_the_arena_finds_that_all_its_rows_are_missing(tmp_path: Path) -> None:
     played(tmp_path, 7).end()
     there = segments_of(tmp_path)
     rig = played(tmp_path, 8)
@@ -130,7 +130,7 @@ def test_a_journal_that_has_just_begun_is_audited_although_no_file_is_there_yet(
     rig = JournaledRig(tmp_path)
     rig.core.tend_journal(0, 0)
     assert not segments_of(tmp_path) and rig.core.journal_rows > 0
-    found = audit_journal(tmp_path, arena=rig.arena.header._replace(pid=1))  # it runs
+    found = audit_journal(tmp_path, arena=rig.arena.header._replace(pid=1))  # a pid: the daemon runs
     assert not found.wrong
     assert str(found) == "no row is in a file; 1 row waits in the daemon's buffer"
 
@@ -153,5 +153,5 @@ def test_a_broken_header_of_the_only_or_the_last_segment_is_named(tmp_path: Path
         with pytest.raises(JournalError, match=said):
             audit_journal(tmp_path)
     assert any(said in finding.what for finding in rig.audit().wrong)
-    path.write_bytes(bytes(len(content)))  # as its daemon leaves it when it is killed while it makes the file
+    path.write_bytes(bytes(len(content)))  # as a daemon leaves it that is killed while it makes the file
     assert not any("segment" in finding.what for finding in rig.audit().wrong)

@@ -1,4 +1,4 @@
-"""The journal's files: tailed while they are written, taken up by a start, removed, on a full disk, held, locked."""
+"""The journal's files: tailed while they are written, continued by a start, removed, on a full disk, held, locked."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_reader_follows_new_rows_across_segments(rig: JournaledRig) -> None:
     for turn in range(150):
         settle(rig, client, *numbered(turn * 20, turn % 20))
         found += outcomes_in(reader)
-        assert len(found) == sum(each % 20 for each in range(turn + 1)), "rows of a turn can be read after it"
+        assert len(found) == sum(each % 20 for each in range(turn + 1)), "rows of a turn cannot be read after the turn"
     assert found == [key for turn in range(150) for key in numbered(turn * 20, turn % 20)]
     assert len(segments_of(rig.plan.directory)) > 2
     assert not reader.damage
@@ -125,7 +125,7 @@ def test_chunks_are_whole_blocks_and_hold_every_row_once(rig: JournaledRig) -> N
     assert numbers == list(range(rig.core.journal_rows))
 
 
-def test_long_keys_span_rows_and_known_ones_are_written_once(rig: JournaledRig) -> None:
+def test_long_keys_span_rows_and_known_keys_are_written_once(rig: JournaledRig) -> None:
     client, long = rig.client(), b"x" * 255
     settle(rig, client, long, b"y" * 60, b"y" * 61, long, long)
     rows = rig.rows()
@@ -189,7 +189,7 @@ def test_a_start_continues_where_the_killed_daemon_ended(rig: JournaledRig) -> N
 
 def test_the_next_daemon_writes_the_rows_that_a_killed_daemon_left_in_the_buffer(rig: JournaledRig) -> None:
     client = rig.client()
-    rig.journal.tend = lambda now_ns: False  # type: ignore[method-assign]  # its thread never comes to it
+    rig.journal.tend = lambda now_ns: False  # type: ignore[method-assign]  # the journal's thread writes nothing
     settle(rig, client, *numbered(0, 60))
     settle(rig, client, *numbered(60, 60))
     assert not outcomes(rig.rows())
@@ -209,7 +209,7 @@ def test_a_torn_open_block_is_written_again(rig: JournaledRig, cut: int) -> None
         file.write(b"torn" if cut < BLOCK_SIZE - 4 else b"t")
     with JournalReader(rig.plan.directory) as reader:
         before = outcomes_in(reader)
-        assert not reader.damage, "the last block of the newest segment may be being written"
+        assert not reader.damage, "the last block of the newest segment was taken for damaged; it may be being written"
         rig.restart()
         assert before + outcomes_in(reader) == numbered(0, 100)
 
@@ -232,7 +232,9 @@ def test_another_arena_begins_another_segment(tmp_path: Path, rig: JournaledRig)
     other = JournaledRig(tmp_path / "journal", level=JournalLevel.OUTCOMES, incarnation=77)
     settle(other, other.client(), *numbered(10, 10))
     assert segments_of(tmp_path / "journal") == [1, 2]
-    assert segment_path(tmp_path / "journal", 1).stat().st_size < SEGMENT_SIZE, "the old one is cut to what it holds"
+    assert segment_path(tmp_path / "journal", 1).stat().st_size < SEGMENT_SIZE, (
+        "the old segment was not cut to its content"
+    )
     with JournalReader(tmp_path / "journal") as reader:
         assert outcomes_in(reader) == numbered(0, 20)
         assert not reader.damage
@@ -292,7 +294,7 @@ def test_the_next_start_writes_the_segments_without_a_file(tmp_path: Path) -> No
 
 
 class Disk:
-    """Calls that a full disk would refuse."""
+    """The system calls that a full disk refuses. A test sets `full`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
@@ -329,7 +331,7 @@ def test_a_full_disk_stops_no_operation_is_reported_and_the_journal_resumes(
     lost = len(keys) - len(found)
     assert lost == rig.core.journal_dropped
     first = next(at for at, key in enumerate(keys) if key != found[at])
-    assert found == keys[:first] + keys[first + lost :], "one stretch is missing, and nothing else"
+    assert found == keys[:first] + keys[first + lost :], "more is missing than one stretch"
     assert any("is not written: No space left on device" in error for error in errors(rig))
     assert any("lacks rows" in error and "--journal-buffer" in error for error in errors(rig))
     assert rig.arena.count("journal_failures") == disk.refused
@@ -373,9 +375,11 @@ def test_two_daemons_cannot_write_one_journal(rig: JournaledRig) -> None:
         JournalFiles(rig.plan, rig.files._clock, b"b" * 16)
 
 
-@pytest.mark.parametrize("said", ["instance test, pid 4194305\n", ""])  # a pid above all that Linux gives
-def test_a_lock_whose_daemon_has_ended_is_not_said_to_be_of_a_daemon_that_writes(rig: JournaledRig, said: str) -> None:
-    """A child of the daemon may hold it, or `flock DIR/lock`."""
+@pytest.mark.parametrize("said", ["instance test, pid 4194305\n", ""])  # a pid above the highest of Linux
+def test_the_error_for_a_lock_whose_daemon_has_ended_does_not_name_a_writing_daemon(
+    rig: JournaledRig, said: str
+) -> None:
+    """A child of the daemon may hold the lock, or `flock DIR/lock`."""
     path = rig.plan.directory / "lock"
     path.write_text(said)
     with pytest.raises(InstanceRunningError) as refused:
@@ -385,7 +389,7 @@ def test_a_lock_whose_daemon_has_ended_is_not_said_to_be_of_a_daemon_that_writes
     assert "written by another daemon" not in str(refused.value)
 
 
-def test_old_segments_are_removed_and_held_ones_stay_up_to_a_limit(tmp_path: Path) -> None:
+def test_old_segments_are_removed_and_held_segments_stay_up_to_a_limit(tmp_path: Path) -> None:
     rig = JournaledRig(
         tmp_path,
         level=JournalLevel.OUTCOMES,
@@ -468,7 +472,7 @@ def test_removed_files_are_written_again_as_far_as_the_buffer_reaches(tmp_path: 
     rig.restart()
     settle(rig, client, *numbered(1600, 40))
     with JournalReader(rig.plan.directory) as reader:
-        assert outcomes_in(reader) == numbered(0, 1640), "four segments' rows are still in the buffer"
+        assert outcomes_in(reader) == numbered(0, 1640), "rows that were still in the buffer were not written again"
         assert not reader.damage
     for sequence in segments_of(rig.plan.directory):
         segment_path(rig.plan.directory, sequence).unlink()

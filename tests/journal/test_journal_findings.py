@@ -1,4 +1,4 @@
-"""Findings of the audit in a journal that is not whole: names for numbers and bytes, and causes before effects."""
+"""Findings of the audit in an incomplete journal: names instead of numbers and bytes, and causes before effects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from timerd_shm.read.segment import JournalError, headers_of, segment_path, segm
 
 
 def played(directory: Path, incarnation: int = INCARNATION) -> None:
-    """Operations that settle some turns after they were registered, over three segments of a daemon that has ended."""
+    """Three segments of an ended daemon. Operations settle some turns after their registration."""
     rig = JournaledRig(directory, capacity=512, quota_operations=512, incarnation=incarnation)
     client = rig.client()
     for turn in range(15):
@@ -143,7 +143,7 @@ def test_a_defect_before_the_cause_does_not_follow_from_it(tmp_path: Path) -> No
     assert not found.arenas[0].follows(alone.wrong[0])
 
 
-def test_a_row_is_named_with_its_arena_where_there_are_two(tmp_path: Path) -> None:
+def test_a_row_is_named_with_its_arena_if_the_journal_has_two(tmp_path: Path) -> None:
     for incarnation in (7, 8):
         played(tmp_path, incarnation=incarnation)
     assert not audit_journal(tmp_path).wrong
@@ -215,8 +215,10 @@ def test_arenas_that_write_by_turns_into_one_directory_are_audited_each_by_itsel
     found = audit_journal(tmp_path, arena=first.arena.header)
     assert found.wrong == []
     assert [(arena.incarnation, arena.outcomes) for arena in found.arenas] == [(7, turns * 20 + 5), (8, 5)]
-    assert not errors(first) and not errors(second), "one instance, one level: as after `timerctl destroy`"
-    if turns == 40:  # what is missing before the other arena's rows is found behind them
+    assert not errors(first) and not errors(second), (
+        "one instance and one level, as after `timerctl destroy`, are no error"
+    )
+    if turns == 40:  # missing rows before the other arena's rows are found behind them
         lost = next(each for each in headers_of(tmp_path) if each.incarnation == 8).sequence - 1
         segment_path(tmp_path, lost).unlink()
         assert "are in no segment" in audit_journal(tmp_path).lines()[0]
@@ -237,7 +239,7 @@ def test_a_directory_with_rows_of_another_instance_or_level_is_an_error_of_the_d
     assert f"{first} is of instance 'test'{remedy}" in errors(rig)
 
 
-def test_an_audit_that_another_instance_or_level_prevents_names_file_instance_and_remedy(tmp_path: Path) -> None:
+def test_the_error_of_an_audit_that_another_instance_prevents_names_file_instance_and_remedy(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
     settle(rig, rig.client(), *numbered(0, 5))
     rig.end()
@@ -251,10 +253,10 @@ def test_an_audit_that_another_instance_or_level_prevents_names_file_instance_an
     mixed = "instance 'other' with level outcomes, instance 'test' with level events: give each a --journal directory"
     assert mixed in said
     segment_path(tmp_path, 2).unlink()
-    assert not audit_journal(tmp_path, open_end=True).wrong, "the remedy that it names"
+    assert not audit_journal(tmp_path, open_end=True).wrong, "the remedy that the error names does not help"
     late = JournaledRig(tmp_path / "elsewhere", capacity=512, quota_operations=512, incarnation=8)
     client = late.client()
-    for turn in range(40):  # more rows than its buffer holds
+    for turn in range(40):  # more rows than the buffer holds
         settle(late, client, *numbered(turn * 20, 20))
     late.end()
     late.plan = late.plan._replace(directory=tmp_path)
@@ -273,6 +275,6 @@ def test_a_segment_under_another_number_is_said_to_be_renamed(tmp_path: Path) ->
     assert any(said in each.what for each in audit_journal(tmp_path).wrong)
 
 
-def test_one_of_a_thing_is_said_as_one() -> None:
+def test_the_singular_is_used_for_one_thing() -> None:
     assert [counted(number, "segment") for number in (0, 1, 2_000)] == ["0 segments", "1 segment", "2,000 segments"]
     assert [rows_are(5, last) for last in (5, 9)] == ["row 5 is", "rows 5 to 9 are"]

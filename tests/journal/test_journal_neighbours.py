@@ -1,4 +1,4 @@
-"""The journal beside members that plant files: its thread goes on with any file in holds/, and its end is reported."""
+"""Neighbours plant files in holds/: the journal's thread goes on with any of them. The thread's end is reported."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_a_file_that_vanishes_while_it_is_read_hides_no_other(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("names", ["{}", ".{}"])
-def test_of_100_000_files_a_bounded_number_is_looked_at_and_everything_counts_as_held(
+def test_a_bounded_number_of_100_000_files_is_looked_at_and_everything_counts_as_held(
     tmp_path: Path, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / HOLDS).mkdir()
-    for number in range(ENTRIES_MAX + 100):  # more would be the same, and take the test's time
+    for number in range(ENTRIES_MAX + 100):  # more files would test the same, and take longer
         (tmp_path / HOLDS / names.format(number)).write_text("5\n")
     opens = 0
     opened = os.open
@@ -75,13 +75,13 @@ def test_of_100_000_files_a_bounded_number_is_looked_at_and_everything_counts_as
 
     monkeypatch.setattr(os, "open", counted)
     found = holds_of(tmp_path)
-    assert found[TOO_MANY] == 0, "a hold that was not looked at may be of any segment"
+    assert found[TOO_MANY] == 0, "a hold that was not looked at may be for any segment"
     assert opens <= HOLDS_MAX and len(found) <= HOLDS_MAX + 1
 
 
 @pytest.mark.parametrize("free", [0, 1], ids=["the directory", "a file"])
 def test_holds_that_cannot_be_opened_for_want_of_descriptors_hold_all(tmp_path: Path, free: int) -> None:
-    """To take them for none would remove what a consumer needs."""
+    """If they counted as no holds, segments that a consumer needs would be removed."""
     (tmp_path / HOLDS).mkdir()
     hold(tmp_path, "spark", 17)
     with free_files(free):
@@ -103,7 +103,7 @@ def test_a_hold_is_written_through_no_link_that_another_member_has_laid(
     assert holds_of(tmp_path) == {"spark": 17}
 
 
-def test_the_thread_writes_and_removes_segments_whatever_lies_in_holds(tmp_path: Path) -> None:
+def test_the_thread_writes_and_removes_segments_with_any_file_in_holds(tmp_path: Path) -> None:
     rig = JournaledRig(
         tmp_path, level=JournalLevel.OUTCOMES, keep=SEGMENT_SIZE, hold_limit=0, capacity=512, quota_operations=512
     )
@@ -127,7 +127,7 @@ def errors(rig: JournaledRig) -> list[str]:
     return [record.message.rstrip(b"\0").decode() for record in records if record.count]
 
 
-def test_an_error_that_nobody_thought_of_is_reported_and_the_thread_tries_again(
+def test_an_unexpected_error_is_reported_and_the_thread_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timerd.journal.writer, "RETRY_FIRST_S", 0.001)
@@ -145,7 +145,7 @@ def test_an_error_that_nobody_thought_of_is_reported_and_the_thread_tries_again(
     monkeypatch.setattr(timerd.journal.files, "write_blocks", failing)
     rig.journal.start()
     settle(rig, client, *numbered(0, 20))
-    eventually(lambda: left < 0, "it did not try again")
+    eventually(lambda: left < 0, "the thread did not try again")
     rig.journal.close()
     rig.tend()
     assert any("is not written: ValueError: a line of a mistake" in error for error in errors(rig))
@@ -163,8 +163,10 @@ def test_a_thread_that_has_ended_is_an_error_that_stats_prometheus_and_the_log_s
     daemon = make_daemon(*flags, patch=patch)
     with td.connect(timeout=PATIENCE_S) as client:
         assert client.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
-        eventually(lambda: daemon.stats()["counters"]["journal_thread_dead"] == 1, "no counter shows it")
-        assert client.fire_wait("k") == 0, "the daemon goes on"
+        eventually(
+            lambda: daemon.stats()["counters"]["journal_thread_dead"] == 1, "no counter shows the end of the thread"
+        )
+        assert client.fire_wait("k") == 0, "the daemon does not go on"
     said = "the thread that writes the journal has ended (SystemExit"
     assert said in daemon.log and "start the daemon again" in daemon.log
     assert "The journal is not written any more: its thread has ended" in run("stats")[1]
@@ -174,4 +176,4 @@ def test_a_thread_that_has_ended_is_an_error_that_stats_prometheus_and_the_log_s
     daemon.patch = ""
     daemon.start()
     assert daemon.stats()["counters"]["journal_thread_dead"] == 0
-    assert daemon.stats()["counters"]["journal_rows_dropped"] == 0, "the rows waited in the buffer"
+    assert daemon.stats()["counters"]["journal_rows_dropped"] == 0, "rows were dropped that could wait in the buffer"

@@ -1,4 +1,4 @@
-"""Planted files, which a neighbour has made among a journal's segments: no reader hangs, and a start goes on."""
+"""A neighbour plants files among a journal's segments: no reader hangs, and a start goes on behind them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
 
-TIME_S = 20  # far more than any reader takes
-# Files of zeros, or without content: as a file that its daemon has just begun. Root can read every file.
+TIME_S = 20  # far more than any reader needs
+# Files of zeros, or empty: they look like a file that a daemon has just begun. (Root can read every file.)
 SILENT = ("a gigabyte", *(["a file without a number, unreadable"] if os.geteuid() == 0 else []))
 
 
@@ -99,7 +99,7 @@ def test_a_planted_file_that_is_alone_is_no_journal(tmp_path: Path, run: Run) ->
     assert (status, out) == (1, "") and "is no plain file" in err
 
 
-def test_a_segment_larger_than_any_is_read_to_the_size_of_one_and_named(rig: JournaledRig) -> None:
+def test_a_segment_beyond_the_maximum_size_is_read_to_this_size_and_reported(rig: JournaledRig) -> None:
     directory = rig.plan.directory
     rig.end()
     wanted = audited(directory).outcomes
@@ -173,7 +173,7 @@ def test_a_start_writes_nothing_through_a_link_that_leads_to_its_own_segment(rig
 
 
 def test_a_start_refuses_a_segment_with_the_last_number(rig: JournaledRig) -> None:
-    """No number is left for the next segment, and readers would not see its file."""
+    """No number is left for the next segment: readers would not see a file with a longer number."""
     path = segment_path(rig.plan.directory, 999_999_999_999)
     path.touch()
     path.write_text("no segment")
@@ -253,12 +253,12 @@ def test_a_forged_header_ends_no_reader_and_no_start_and_makes_no_file_large(
     for command in (("tail",), ("tail", "--json", "-n", "100000"), ("export",), ("audit",)):
         status, out, err = run("journal", *command, "--directory", str(directory))
         assert status == (0 if command != ("audit",) else status) and status <= 1
-        assert command == ("audit",) or "10019" in out, "the newest row"
+        assert command == ("audit",) or "10019" in out, "the newest row is missing"
         assert "Traceback" not in err
 
 
 def test_rows_behind_a_header_with_a_forged_number_are_read(rig: JournaledRig) -> None:
-    """No row of such a segment is good. So the first row that its header states was never read."""
+    """No row of such a segment is good. So the reader must not count from the row number in its header."""
     directory = rig.plan.directory
     rig.end()
     with JournalReader(directory) as reader:

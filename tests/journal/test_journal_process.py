@@ -1,4 +1,4 @@
-"""The journal of a real daemon: killed again and again, at its file limit, refused, and looked at with timerctl."""
+"""The journal of a real daemon: killed again and again, at its file limit, refused; and timerctl's commands on it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
 ) -> None:
     daemon = make_daemon(*flags(directory, "--journal-level=events"))
     wanted: Counter[tuple[bytes, Outcome]] = Counter()
-    unknown: set[bytes] = set()  # given up beside a daemon that took seconds to start: a row of any outcome, or none
+    unknown: set[bytes] = set()  # given up during a slow start: they may have a row of any outcome, or none
     with connect(timeout=PATIENCE_S) as client:
         for storm in range(kills):
             waiting = []
@@ -84,7 +84,7 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
                     unknown.add(key.encode())
                 else:
                     wanted[key.encode(), Outcome[state]] += 1
-    assert len(unknown) <= 30 * kills, "more than those that may come due meanwhile"
+    assert len(unknown) <= 30 * kills, "more operations were given up than can fall due during the starts"
     eventually(lambda: len(told(directory)) >= 150 * kills - len(unknown))
     daemon.stop()
     rows = [(key or b"", outcome) for key, outcome in told(directory)]
@@ -163,7 +163,7 @@ def test_a_daemon_without_a_journal_leaves_no_link_to_one(make_daemon: MakeDaemo
 
 
 def test_the_log_says_from_which_row_on_a_start_writes(make_daemon: MakeDaemon, directory: Path) -> None:
-    """Before, the log named the row behind the first: an audit needs row 0, and the first start logged row 1."""
+    """Before, the log of the first start named row 1 and not row 0, which an audit needs."""
     daemon = make_daemon(*flags(directory))
     daemon.stop()
     assert f"in {directory}, from row 0\n" in daemon.log
@@ -249,7 +249,7 @@ def test_an_audit_of_a_journal_without_files_fails_unless_it_has_just_begun(
     make_daemon: MakeDaemon, directory: Path, tmp_path: Path
 ) -> None:
     daemon = make_daemon(*flags(directory, "--journal-level=events"))
-    assert timerctl("journal", "audit").returncode == 0, "it has just begun"
+    assert timerctl("journal", "audit").returncode == 0, "a journal that has just begun fails"
     with connect() as client:
         for number in range(300):
             client.register(f"k{number}", timeout=60)
@@ -257,7 +257,7 @@ def test_an_audit_of_a_journal_without_files_fails_unless_it_has_just_begun(
         client.flush()
         eventually(lambda: len(told(directory)) == 300)
     elsewhere = timerctl("journal", "audit", "--directory", str(tmp_path))
-    assert (elsewhere.returncode, elsewhere.stdout) == (1, ""), "a typo does not pass"
+    assert (elsewhere.returncode, elsewhere.stdout) == (1, ""), "the audit of a wrong directory passes"
     assert f"there is no journal in {tmp_path}: it holds no *.segment" in elsewhere.stderr
     daemon.kill()
     for path in directory.glob("*.segment"):

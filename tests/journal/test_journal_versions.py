@@ -1,4 +1,4 @@
-"""Segments that an older version has written: they are read, and nothing is written behind their rows."""
+"""Segments of an older version are read, and no row is appended to them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def rig(tmp_path: Path) -> JournaledRig:
     return rig
 
 
-def test_the_versions_that_are_read_are_those_before_this_one() -> None:
+def test_the_older_versions_that_are_read_end_with_the_version_before_this_one() -> None:
     assert [version for version, _ in VERSIONS] == list(range(JOURNAL_VERSION - len(OLDER), JOURNAL_VERSION))
     assert (JOURNAL_VERSION, journal_fingerprint()) not in OLDER
 
 
 @pytest.mark.parametrize("layout", VERSIONS)
-def test_segments_of_an_older_version_are_read_without_what_they_lack(
+def test_segments_of_an_older_version_are_read_without_the_fields_that_they_lack(
     rig: JournaledRig, layout: tuple[int, int]
 ) -> None:
     whole = list(rig.rows())

@@ -1,4 +1,4 @@
-"""Handlers that keep their calls, and workers with such handlers: the common parts of tests of named calls."""
+"""Handlers that note their calls, and workers with such handlers: the common parts of tests of named calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PERIOD_NS = 10 * S
 
 
 class Job:
-    """A handler that keeps its calls; `during` runs inside of it."""
+    """A handler that notes its calls; `during` runs inside of it."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -33,7 +33,7 @@ class Job:
         self.during(call)
 
     def due(self) -> list[int]:
-        """The occurrences that it was called for, counted in periods from the first one."""
+        """The points for which the handler was called, counted in periods from the first point."""
         points = [round(call.due.timestamp() * 1e9) // PERIOD_NS for call in self.calls if call.due is not None]
         return [point - points[0] for point in points]
 
@@ -48,14 +48,14 @@ def worker_of(
 
 
 def pending(world: World) -> int:
-    """Operations that have not settled yet."""
+    """The number of pending operations."""
     return sum(record.state == OpState.PENDING for record in world.rig.arena.records(Region.OPS))
 
 
 def later(
     worker: Worker, name: str = "job", delay: float = 1.0, payload: bytes = b"", if_exists: CallExists = "error"
 ) -> bool:
-    """Make a call whose id is its name; False if that is taken."""
+    """Make a call whose id is its name. Returns False if the id is taken."""
     return made(worker, worker.calls.commands.later(name, delay, payload, name, if_exists))
 
 
@@ -73,7 +73,7 @@ def cancel(worker: Worker, id: str = "job") -> bool:
 
 
 def run(world: World, workers: list[Worker], for_ns: int) -> None:
-    """Let time pass, in which workers carry out their calls."""
+    """Let time pass. Each second, the workers carry out their calls."""
     for _ in range(for_ns // S):
         world.run(S)
         for worker in workers:
@@ -81,20 +81,20 @@ def run(world: World, workers: list[Worker], for_ns: int) -> None:
 
 
 def due_call(world: World, job: Job, *, periodic: bool = True) -> tuple[Worker, DeliveredOutcome]:
-    """A worker that has begun its schedule, or made a call, and the call that was just delivered to it."""
+    """A worker, and a call that was just delivered to it: a call of its schedule, or one that it has made."""
     worker = worker_of(world, job, periodic=periodic)
     return worker, delivered(world, worker, [worker], periodic=periodic)[1]
 
 
 def due_call_of_two(world: World, job: Job, *, periodic: bool = True) -> tuple[Worker, Worker, DeliveredOutcome]:
-    """Of two workers: the one to which a call was just delivered, the other one, and that call."""
+    """Two workers and a call: the worker to which the call was just delivered, the other worker, the call."""
     both = [worker_of(world, job, periodic=periodic) for _ in range(2)]
     holder, call = delivered(world, both[0], both, periodic=periodic)
     return holder, both[1] if holder is both[0] else both[0], call
 
 
 def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: bool) -> tuple[Worker, DeliveredOutcome]:
-    """`maker` begins its schedule, or makes a call; the worker that has it when it is due, and the call."""
+    """`maker` begins its schedule, or makes a call. Returns the worker that gets the due call, and the call."""
     maker.begin() if periodic else later(maker, delay=0)
     world.run(PERIOD_NS if periodic else S)
     for worker in workers:
@@ -104,7 +104,7 @@ def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: b
 
 
 def begun(worker: Worker, delivered: DeliveredOutcome) -> tuple[Steps, Run]:
-    """Carry a call out to its handler: the daemon knows that it is about to run. The steps, and the handler's run."""
+    """Carry a call out until just before its handler, which is announced. Returns the steps, and the handler's run."""
     steps = worker.calls.carry_out(delivered)
     step = next(steps)
     assert isinstance(step, Ask)
@@ -114,14 +114,14 @@ def begun(worker: Worker, delivered: DeliveredOutcome) -> tuple[Steps, Run]:
 
 
 def through_handler(worker: Worker, delivered: DeliveredOutcome) -> Steps:
-    """Carry a call out to the end of its handler; the remaining steps."""
+    """Carry a call out to the end of its handler. Returns the remaining steps."""
     steps, run = begun(worker, delivered)
     assert worker.error_of(run) is None
     return steps
 
 
 def falls_silent(world: World, worker: Worker) -> None:
-    """No frame of the worker reaches the daemon for a lease. Then its frames arrive again."""
+    """The daemon takes the worker for silent, and then gets frames from it again."""
     session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None
     world.core.silence(session.slot, worker.now_ns)
@@ -131,7 +131,7 @@ def falls_silent(world: World, worker: Worker) -> None:
 
 
 def session_gone(worker: Worker) -> bytes:
-    """Close the client's session in the daemon; the frame that reports it to the client."""
+    """Close the client's session in the daemon. Returns the frame that reports this to the client."""
     world = worker.world
     session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None

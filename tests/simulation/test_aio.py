@@ -13,7 +13,7 @@ from support.real.tiers import in_tiers
 from timerd_client.aio.waiters import LoopWaiters
 from timerd_client.protocol.incoming import Incoming
 
-SEEDS = (305, 318, 326, 300, 302, 310, 301, 304, 306, 307, 308, 309)  # those first that find the defects below
+SEEDS = (305, 318, 326, 300, 302, 310, 301, 304, 306, 307, 308, 309)  # the first seeds find the defects below
 SHORT = 4
 
 
@@ -64,7 +64,7 @@ def test_a_seed_takes_the_same_steps_each_time() -> None:
 
 
 def found() -> str:
-    """The first failure of the fixed seeds, where every client is an asyncio one."""
+    """The first failure of the fixed seeds if all clients are asyncio clients; "" if all seeds hold."""
     for seed in SEEDS[:SHORT]:
         try:
             simulate(seed, share=1.0)

@@ -1,4 +1,4 @@
-"""Named calls: the client's steps against the real conductor, on a manual clock, cut at every point."""
+"""Named calls: the client's steps with the real conductor, on a manual clock. Workers die between any two steps."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_a_call_without_a_handler_is_kept_for_a_later_handler(world: World) -> N
     old = worker_of(world, other, "other", periodic=False)
     assert later(old, payload=b"early")
     run(world, [old], 10 * S)
-    assert not later(old), "it is kept"
+    assert not later(old), "the early call is kept, with its id"
     new = worker_of(world, job, periodic=False)
     run(world, [old, new], 2 * S)
     assert [(call.payload, call.deliveries) for call in job.calls] == [(b"early", 1)]
-    assert later(old), "the name is free"
+    assert later(old), "the id is not free"
 
 
 def test_a_long_handler_delays_no_call_that_another_worker_can_run(world: World) -> None:
@@ -118,32 +118,32 @@ def test_handled_names_are_known_again_after_a_restart_and_in_another_arena(worl
     assert job.due() == [0, 1, 2, 3]
 
 
-# what is done is done -------------------------------------------------------------------------------------------------
+# a done call stays done -----------------------------------------------------------------------------------------------
 
 
 def redelivered_to_the_same(world: World, worker: Worker) -> None:
-    """The worker is taken for silent, and comes back. There is no other worker."""
+    """The daemon takes the only worker for silent, and then gets frames from it again."""
     falls_silent(world, worker)
     worker.receive()
 
 
 @pytest.mark.parametrize("periodic", [True, False])
-def test_a_call_redelivered_while_its_done_is_on_its_way_does_not_run_again(world: World, periodic: bool) -> None:
+def test_a_call_redelivered_while_its_acknowledgement_travels_does_not_run_again(world: World, periodic: bool) -> None:
     job = Job()
     worker, delivered = due_call(world, job, periodic=periodic)
     steps = through_handler(worker, delivered)
     step = next(steps)
     assert isinstance(step, Ask | Acknowledge)
-    issue(worker.link, step.command, step.done)  # and it is not sent yet
+    issue(worker.link, step.command, step.done)  # the acknowledgement is not sent yet
     redelivered_to_the_same(world, worker)
-    assert not worker.inbox.calls, "it is done"
+    assert not worker.inbox.calls, "the done call was taken in again"
     run(world, [worker], S)
     assert len(job.calls) == 1
     assert world.rig.arena.in_use()["OPS"] == periodic
 
 
-def test_a_done_is_not_sent_to_another_arena(world: World) -> None:
-    """Op ids of two arenas are the same numbers: a call of another arena would be lost."""
+def test_an_acknowledgement_is_not_sent_to_another_arena(world: World) -> None:
+    """Two arenas use the same op ids. In another arena the acknowledgement would end another call, which is lost."""
     job = Job()
     worker, delivered = due_call(world, job, periodic=False)
     steps = through_handler(worker, delivered)
@@ -152,14 +152,14 @@ def test_a_done_is_not_sent_to_another_arena(world: World) -> None:
     worker.do(steps)
     assert len(job.calls) == 1
     delivered.client = worker.protocol.session.incarnation
-    assert worker.holds(delivered), "this one is another"
+    assert worker.holds(delivered), "the acknowledgement was sent to another arena"
 
 
 @pytest.mark.parametrize("began", [False, True])
-def test_a_call_that_outlived_its_arena_neither_begins_in_the_next_nor_schedules_one_there(
+def test_a_call_that_outlived_its_arena_neither_begins_nor_schedules_another_in_the_next(
     world: World, began: bool
 ) -> None:
-    """The call has begun anew in the other worker, which may be running it."""
+    """In the next arena, another worker may have begun the schedule anew, and may run this call."""
     job = Job()
     worker, delivered = due_call(world, job)
     steps = through_handler(worker, delivered) if began else worker.calls.carry_out(delivered)
@@ -171,7 +171,7 @@ def test_a_call_that_outlived_its_arena_neither_begins_in_the_next_nor_schedules
 
 
 def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(world: World) -> None:
-    """The daemon is lost when the answer is due: the command may have been applied."""
+    """The daemon is lost before it answers: it may have applied the command."""
     job = Job()
     worker, delivered = due_call(world, job)
     steps, _ = begun(worker, delivered)
@@ -179,23 +179,23 @@ def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(w
     assert isinstance(step, Ask)
     worker.issue(step.command, step.done)
     before = registrations(world)
-    world.run(PERIOD_NS)  # and the next one is delivered by now
+    world.run(PERIOD_NS)  # the next call is delivered in this time
     step = steps.send((None, TimerdUnavailableError("lost")))
     assert isinstance(step, Ask)
     answer = worker.issue(step.command, step.done)
     with pytest.raises(StopIteration):
         steps.send((answer.value, answer.error))
-    assert registrations(world) == before, "what it follows is over"
+    assert registrations(world) == before, "a call that follows a done call was registered"
 
 
-def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world: World) -> None:
-    """Else its worker would hold it for ever, and get no other call."""
+def test_a_call_is_done_even_if_the_next_call_is_due_when_it_is_registered(world: World) -> None:
+    """Otherwise its worker would hold the call for ever, and get no other call."""
     job = Job()
     worker, delivered = due_call(world, job)
     steps, _ = begun(worker, delivered)
     step = next(steps)
     assert isinstance(step, Ask)
-    world.run(2 * PERIOD_NS)  # the command is on its way for that long
+    world.run(2 * PERIOD_NS)  # the command is on its way for two periods
     worker.issue(step.command, step.done)
     assert not worker.holds(delivered)
     run(world, [worker], 3 * PERIOD_NS)
@@ -216,7 +216,7 @@ def test_a_worker_taken_for_silent_in_a_handler_does_not_free_a_name_used_again(
     assert isinstance(step, Acknowledge)
     issue(slow.link, step.command, step.done)
     slow.pump()
-    assert not later(heir), "the name is taken"
+    assert not later(heir), "the id was freed while a new call has it"
     run(world, [heir], 6 * S)
     assert [call.payload for call in job.calls] == [b"", b"new"]
 
@@ -231,7 +231,7 @@ def test_a_call_is_registered_once_however_many_workers_ask_for_it(world: World)
     run(world, workers, 3 * S)
     assert [(call.name, call.payload, call.due, call.deliveries) for call in job.calls] == [("job", b"do", None, 1)]
     assert pending(world) == 0
-    assert later(workers[1]), "the name is free again"
+    assert later(workers[1]), "the name is not free again"
     run(world, workers, 3 * S)
     assert len(job.calls) == 2
     assert not [complaint for worker in workers for complaint in worker.complaints]
@@ -280,15 +280,15 @@ def test_a_call_that_was_replaced_while_it_ran_goes_on_under_an_id_of_its_own(wo
     later(worker, payload=b"first")
     run(world, [worker], 3 * S)
     assert [(call.payload, call.attempt) for call in job.calls] == [(b"first", 1), (b"first", 2)]
-    assert job.calls[1].id != "job", "that is the id of the other call"
+    assert job.calls[1].id != "job", "two calls have one id"
     assert pending(world) == 1 and not later(other)
     run(world, [worker], 5 * S)
     assert job.calls[-1].payload == b"instead" and job.calls[-1].id == "job"
-    assert later(other), "the id is free"
+    assert later(other), "the id is not free"
 
 
-def test_a_redelivered_call_runs_although_another_one_has_its_id(world: World) -> None:
-    """The end of the one must not end the other."""
+def test_a_redelivered_call_runs_although_another_call_has_its_id(world: World) -> None:
+    """The end of the old call must not end the new call of the same id."""
     job = Job()
     maker, victim = Worker(world), worker_of(world, job, periodic=False)
     assert later(victim, delay=0, payload=b"old")
@@ -296,7 +296,7 @@ def test_a_redelivered_call_runs_although_another_one_has_its_id(world: World) -
     delivered = victim.take(victim.inbox.calls)
     assert delivered is not None
     through_handler(victim, delivered)
-    assert later(maker, delay=60, payload=b"new", if_exists="replace"), "while the other one runs"
+    assert later(maker, delay=60, payload=b"new", if_exists="replace"), "the old call runs"
     victim.die()
     heir = worker_of(world, job, periodic=False)
     run(world, [heir], 3 * S)
@@ -309,7 +309,7 @@ def test_a_call_that_does_not_run_now_is_replaced_although_it_has_run_in_a_proce
     maker, victim = Worker(world), worker_of(world, job, periodic=False)
     assert later(victim, delay=0, payload=b"old")
     world.run(S)
-    assert not victim.do_all(2), "it dies after its handler"
+    assert not victim.do_all(2), "the victim dies after its handler"
     world.run(S)
     assert later(maker, delay=1, payload=b"new", if_exists="replace")
     heir = worker_of(world, job, periodic=False)
@@ -319,7 +319,7 @@ def test_a_call_that_does_not_run_now_is_replaced_although_it_has_run_in_a_proce
 
 
 def test_without_an_id_each_call_is_its_own(world: World) -> None:
-    """A second call of a name was dropped, with its payload."""
+    """Before, a second call of a name was dropped, with its payload."""
     job = Job()
     worker = worker_of(world, job, periodic=False)
     calls = [worker.calls.commands.later("job", 1, b"user %d" % number) for number in (7, 8)]
@@ -342,7 +342,7 @@ def test_a_second_call_of_an_id_is_refused_dropped_or_replaces(
     assert [call.payload for call in job.calls] == [ran]
 
 
-def test_a_call_may_be_rescheduled_by_its_id_also_one_of_a_moment(world: World) -> None:
+def test_a_call_may_be_rescheduled_by_its_id_even_if_it_is_for_a_moment(world: World) -> None:
     job = Job()
     worker = worker_of(world, job, periodic=False)
     when = datetime_of(world.wall_ns()) + timedelta(hours=1)
@@ -386,7 +386,7 @@ def test_a_failed_call_is_retried_with_a_longer_pause_each_time_and_then_reporte
     assert [(call.attempt, str(error)) for call, error in failed] == [(4, "no connection")]
     assert (worker.inbox.calls_failed, worker.inbox.calls_retried, worker.inbox.calls_done) == (4, 3, 1)
     assert "attempt 4: the call is over" in worker.complaints[-1]
-    assert pending(world) == 0 and later(worker), "the id is free"
+    assert pending(world) == 0 and later(worker), "the id is not free"
 
 
 def test_without_retries_a_failed_call_is_over(world: World) -> None:
@@ -412,7 +412,7 @@ def test_a_worker_that_dies_around_a_retry_neither_loses_nor_doubles_it(world: W
     assert not victim.do_all(cut)
     heir.handle()
     run(world, [heir], 5 * S)
-    # Dead before the retry was registered: the first attempt runs again, and does not fail this time.
+    # If the worker died before the retry was registered, the first attempt runs again, and does not fail this time.
     assert [(call.attempt, call.deliveries) for call in job.calls] == {2: [(1, 1), (1, 2)], 3: [(1, 1), (2, 1)]}[cut]
     assert pending(world) == 0
 
@@ -429,7 +429,7 @@ def test_a_handler_may_have_its_call_come_again(world: World) -> None:
     later(worker, payload=b"p", delay=0)
     run(world, [worker], 4 * S)
     assert [call.attempt for call in job.calls] == [1, 2]
-    assert not later(worker), "it is pending"
+    assert not later(worker), "the retry is pending"
     run(world, [worker], 10 * S)
     assert [call.attempt for call in job.calls] == [1, 2, 3, 4]
     assert worker.inbox.calls_failed == 0 and not worker.complaints
@@ -490,7 +490,7 @@ def test_two_groups_may_use_the_same_name(world: World) -> None:
 
 
 def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World) -> None:
-    """The worker notices the clock. The daemon does not, so the call is due for it."""
+    """The worker notices that the clock was set. The daemon does not, so it takes the call for due."""
     world.conductor._wall.was_set = lambda: False  # type: ignore[method-assign]
     job, ran_ns = Job(), list[int]()
     job.during = lambda call: ran_ns.append(world.wall_ns())
@@ -504,7 +504,7 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
 
 
 def test_a_call_whose_worker_has_died_runs_at_once_though_the_clock_was_set_back(world: World) -> None:
-    """The call was in time. If it were registered again, it would come as if no worker had run it."""
+    """The call was in time. If it were registered again, its next run would not count as another delivery."""
     job = Job()
     victim, heir = (worker_of(world, job, periodic=False) for _ in range(2))
     when = datetime_of(world.wall_ns()) + timedelta(seconds=10)

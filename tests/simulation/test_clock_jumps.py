@@ -1,4 +1,4 @@
-"""The wall clock jumps: a period goes on, and a cron schedule runs no point twice, and all missed points as one call.
+"""The wall clock jumps. A period goes on. A cron schedule runs no point twice, and all missed points as one call.
 
 The client's steps against the real conductor, on a manual clock.
 """
@@ -33,7 +33,7 @@ def member(world: World, job: Job, schedule: Schedule) -> Worker:
 
 
 def run(world: World, workers: list[Worker], for_ns: int) -> None:
-    """Let time pass; every second all workers do what they have to do."""
+    """Let time pass. Every second all workers do what is due."""
     for _ in range(for_ns // S):
         world.run(S)
         for worker in workers:
@@ -52,7 +52,7 @@ def deadline(world: World) -> int:
 
 
 def seconds(job: Job) -> list[int]:
-    """The points that it was called for, in seconds since the epoch."""
+    """The points for which the handler was called, in seconds since the epoch."""
     return [round(call.due.timestamp()) for call in job.calls if call.due is not None]
 
 
@@ -106,7 +106,7 @@ def test_a_period_keeps_its_phase_over_restarts_of_workers_and_daemon(world: Wor
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_after_a_jump_forward_one_call_is_for_all_that_was_missed(world: World, workers: int) -> None:
+def test_after_a_jump_forward_one_call_is_for_all_missed_points(world: World, workers: int) -> None:
     job = Job()
     members = [member(world, job, EACH_MINUTE) for _ in range(workers)]
     run(world, members, 2 * MINUTE)
@@ -127,7 +127,7 @@ def test_after_a_jump_back_no_point_runs_twice(world: World, workers: int, back_
     members = [member(world, job, EACH_MINUTE) for _ in range(workers)]
     run(world, members, 2 * HOUR)
     last = seconds(job)[-1]
-    assert last == now_s(world), "the clock goes back from just behind a point"
+    assert last == now_s(world), "the clock must go back just after a point"
     jump(world, -back_ns)
     run(world, members, back_ns + 5 * MINUTE)
     assert once_each(job)
@@ -136,7 +136,7 @@ def test_after_a_jump_back_no_point_runs_twice(world: World, workers: int, back_
 
 
 def test_a_clock_that_is_wrong_for_two_seconds_does_not_silence_a_cron_schedule(world: World) -> None:
-    """The points of the wrong time have run: they do not run again when they come."""
+    """Points that ran while the clock was wrong do not run again when their time comes."""
     job = Job()
     members = [member(world, job, EACH_SECOND) for _ in range(2)]
     run(world, members, 5 * S)
@@ -206,11 +206,11 @@ def test_a_jump_while_a_handler_runs_is_found_when_it_returns(world: World) -> N
     job.during = lambda call: jump(world, -10 * MINUTE) if len(job.calls) == 12 else None
     run(world, [worker], 25 * MINUTE)
     assert once_each(job)
-    assert len(job.calls) == 15, "12, the clock goes back in the last one's handler, and ten minutes later 3 more"
+    assert len(job.calls) == 15, "12 calls until the jump back, and 3 after it, were expected"
 
 
 def test_no_point_runs_twice_and_none_is_kept_back_however_the_clock_jumps(rng: random.Random) -> None:
-    """Workers come, go and stand still; daemons restart. At the end the next point that has not run is the next."""
+    """Workers come, go and stand still; daemons restart. At the end, the schedule runs all points that have not run."""
     world = World(clients=64)
     world.until_quiet()
     job = Job()
@@ -230,7 +230,7 @@ def test_no_point_runs_twice_and_none_is_kept_back_however_the_clock_jumps(rng: 
         run(world, serving, rng.randrange(1, 8) * S)
     world.run(S)
     members.append(member(world, job, EACH_SECOND))
-    run(world, members, 90 * S)  # also the pause of a schedule that found its call running
+    run(world, members, 90 * S)  # this covers the pause of a worker that began the schedule while its call ran
     first = [call for call in job.calls if call.deliveries == 1]
     assert max(Counter(call.due for call in first).values()) == 1
     done = {*seconds(job)}

@@ -1,9 +1,9 @@
-"""The tests can fail: for each ground rule a defect is seeded, and the test that holds the rule must turn red.
+"""The tests can fail: for each ground rule a defect is seeded, and the test of the rule must fail.
 
-Those of the core are compiled into `timerd.core_faults` alone (timerd_shm.generate.DEFECTS) and chosen at run time.
-Each body below is one that the suite runs against the core as it is; here it runs twice on the build for tests: without
-the defect it must pass, with it it must fail. Those of the daemon put another function in the place of one of its own,
-and so do those of the client, which tests/simulation/test_simulation.py has.
+The core's defects are compiled into `timerd.core_faults` alone (timerd_shm.generate.DEFECTS) and chosen at run time.
+Most bodies below are also run by other tests, on the core as it is. Here each body runs twice on the build for tests:
+it must pass without the defect, and fail with the defect. A defect of the daemon replaces one of the daemon's
+functions. The client's defects are in tests/simulation/test_simulation.py.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def rows_are_true_with_what_they_tell(rig: Rig) -> None:
 
 
 def a_copy_shows_one_turn(rig: Rig) -> None:
-    """A copy that reads nothing before the arena has changed: all that it shows of the changed lines, it has logged."""
+    """The copy begins to read after the arena has changed. So it takes all changed lines from the core's log."""
     client = rig.client()
     rig.do(client, Register((Key(b"k"), Key(b"l")), timeout_ns=S))
     copy = SteppedCopy(rig.core, rig.memory)
@@ -183,7 +183,7 @@ def test_a_test_fails_with_its_seeded_defect(defect: str) -> None:
     body(Rig(core=core_faults, capacity=capacity))
     rig = Rig(core=core_faults, capacity=capacity)
     core_faults.set_defect(DEFECTS.index(defect) + 1)
-    with pytest.raises((AssertionError, TimerdError)):  # a start that refuses the arena is red as well
+    with pytest.raises((AssertionError, TimerdError)):  # a start that refuses the arena is a failure as well
         body(rig)
 
 
@@ -191,12 +191,12 @@ def test_a_test_fails_with_its_seeded_defect(defect: str) -> None:
 
 
 def incarnation_is_its_own_proof(patch: pytest.MonkeyPatch) -> None:
-    """A frame that states an incarnation is taken for its client's."""
+    """The daemon accepts a client's incarnation as the proof of this incarnation."""
     patch.setattr(messages, "incarnation_of", lambda proof: proof)
 
 
 def session_is_what_the_arena_tells(patch: pytest.MonkeyPatch) -> None:
-    """Frames are taken for those of the client whose session hashes to what they show, or that has that incarnation."""
+    """The daemon accepts in place of a session the hash of the session, or the client's incarnation."""
     find = Sessions.find
 
     def forgeable(self: Sessions, secret: bytes) -> Session | None:
@@ -207,7 +207,7 @@ def session_is_what_the_arena_tells(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_over_a_stop(patch: pytest.MonkeyPatch) -> None:
-    """Time counts as silence whether the daemon was reading or not."""
+    """Time counts as silence even if the daemon was not reading."""
     patch.setattr(Sessions, "make_leases_whole", lambda self, now_ns: None)
     patch.setattr(silence, "HEARTBEAT_NS", DEAD_AFTER_NS)  # the most that is counted from one beat to the next
 
@@ -259,7 +259,7 @@ def cannot_be_written(reader: ArenaReader, memory: memoryview) -> None:
         reader.words[0] = 0
 
 
-def test_rule_1_its_test_fails_with_a_writable_mapping(tmp_path: Path) -> None:
+def test_the_test_of_rule_1_fails_with_a_writable_mapping(tmp_path: Path) -> None:
     path = tmp_path / "arena"
     path.write_bytes(small().memory)
     with ArenaReader.from_path(path) as reader:

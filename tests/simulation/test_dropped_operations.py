@@ -1,8 +1,8 @@
-"""The simulation with callers that give up: each limited event that completes an operation is seen, or goes to another.
+"""The simulation with callers that give up: the grant of a limited event is seen by its caller, or is requeued.
 
-A caller waits for a job, a limited event. It waits for too short a time, and drops the operation, now, later or never.
-The journal names every operation that a job has completed, and each of these whose grant was requeued. The others were
-seen by their caller.
+A job is a limited event. A caller waits for a job, but too short a time, and drops the operation at once, later or
+never. The journal names every operation that a job has completed, and every operation whose grant was requeued. The
+callers must have seen all others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECOND = 1_000_000_000
 
 
 class Impatient(Simulation):
-    """Each process has callers that wait for jobs, and one that hands out jobs."""
+    """Each process has callers that wait for jobs, and one caller that hands out jobs."""
 
     def __init__(self, seed: int, steps: int) -> None:
         super().__init__(seed, steps)
@@ -71,7 +71,7 @@ class Impatient(Simulation):
                 if rng.random() < 0.3 and operation is not None:
                     kept.append(operation)
                 if rng.random() < 0.3:
-                    self.schedule.sleep(rng.randrange(SECOND))  # the traceback keeps it meanwhile
+                    self.schedule.sleep(rng.randrange(SECOND))  # meanwhile the traceback keeps the operation
             except TimerdError:
                 self.schedule.sleep(SECOND)
             operation = None
@@ -96,7 +96,7 @@ class Impatient(Simulation):
         assert not lost, f"{len(lost)} of {len(granted)} grants were neither seen nor requeued"
 
     def _in_journal(self) -> tuple[set[int], set[int]]:
-        """Operations of the last arena that a job has completed, and those of them whose job was requeued."""
+        """Operations of the last arena that a job has completed, and operations whose job was requeued."""
         granted, requeued = set[int](), set[int]()
         for directory in self.daemon.directories:
             if not directory.exists() or not segments_of(directory):

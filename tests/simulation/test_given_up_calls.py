@@ -32,11 +32,11 @@ from timerd_client.protocol.state import LinkState
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
 
-AFTER_HANDLER = 2  # steps: the report that the handler begins, and the handler
+AFTER_HANDLER = 2  # the number of steps: the report that the handler begins, and the handler
 
 
 class Failures:
-    """An on_failure that keeps what it is given."""
+    """An on_failure that notes the errors that it gets."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
@@ -52,7 +52,7 @@ def worker_with(world: World, job: Job, failures: Failures | None = None, **more
 
 
 def dies_in_it(world: World, worker: Worker) -> int:
-    """Let the worker die as soon as something has run; when that was, by the clock."""
+    """Let the worker die as soon as a handler has run. Returns the time of its death."""
     for _ in range(100):
         if not worker.do_all(AFTER_HANDLER):
             return world.clock.now_ns()
@@ -92,7 +92,7 @@ def test_a_call_that_ends_its_processes_rests_longer_each_time_and_is_given_up(w
     assert (heir.inbox.calls_failed, heir.inbox.calls_done) == (1, 1)
     assert "given up" in heir.complaints[-1]
     assert world.counter("calls_ended_process") == 5
-    assert pending(world) == 0 and later(heir), "the id is free"
+    assert pending(world) == 0 and later(heir), "the id is not free"
 
 
 def test_the_pause_doubles_up_to_a_minute() -> None:
@@ -120,25 +120,25 @@ def test_after_the_first_end_a_call_runs_again_at_once_and_after_the_second_alon
     beside = third.take(third.inbox.calls)
     assert beside is not None and beside.name == "other"
     world.run(5 * S)
-    assert third.take(third.inbox.calls) is None, "the call that is to run alone waits"
+    assert third.take(third.inbox.calls) is None, "the call that must run alone did not wait"
     made(third, third.calls.commands.later("other", 0, b""))
     world.run(S)
     after = third.take(third.inbox.calls)
-    assert after is not None and after.name == "other", "and others do not wait for it"
+    assert after is not None and after.name == "other", "other calls waited for the call that must run alone"
     for delivered in (beside, after):
         third.do(third.calls.carry_out(delivered))
     alone = third.take(third.inbox.calls)
     assert alone is not None and alone.name == "job"
     made(third, third.calls.commands.later("other", 0, b""))
     world.run(S)
-    assert third.take(third.inbox.calls) is None, "nothing runs beside it"
+    assert third.take(third.inbox.calls) is None, "a call runs beside the one that must run alone"
     third.do(third.calls.carry_out(alone))
     world.run(S)
     assert third.do_all() and len(job.calls) == len(other.calls) == 3
 
 
 def test_innocents_beside_a_killer_are_never_given_up(world: World) -> None:
-    """Some of the innocents run in the process each time when the killer ends it."""
+    """Each time when the killer ends its process, some of the innocents run in this process."""
     killer, innocent, failures = Job(), Job(), Failures()
 
     def worker() -> Worker:
@@ -161,7 +161,7 @@ def test_innocents_beside_a_killer_are_never_given_up(world: World) -> None:
             assert isinstance(step, Ask)
             try:
                 step = steps.send(now.ask(step))
-            except StopIteration:  # it rests
+            except StopIteration:  # the call rests
                 continue
             ends = ends or (delivered.name == "killer" and isinstance(step, Run) and not failures.errors)
             running.append((delivered, steps, step))
@@ -190,13 +190,13 @@ def test_an_on_failure_that_ends_its_processes_is_given_up_as_well(world: World,
     worker = worker_with(world, job, failures, deliveries=deliveries)
     later(worker, delay=0)
     world.run(S)
-    assert not worker.do_all(4), "it dies after its on_failure"
+    assert not worker.do_all(4), "the worker did not end after its on_failure"
     for number in range(1, deliveries):
         assert len(failures.errors) == number
         dies_in_it(world, worker_with(world, job, failures, deliveries=deliveries))
     heir = worker_with(world, job, failures, deliveries=deliveries)
     run(world, [heir], 3 * S)
-    assert len(job.calls) == 1, "the handler has failed, and does not run again"
+    assert len(job.calls) == 1, "a handler that has failed ran again"
     assert len(failures.errors) == deliveries
     assert str(failures.errors[0]) == "no connection"
     assert all(isinstance(error, CallGivenUpError) for error in failures.errors[1:])
@@ -218,7 +218,7 @@ def test_a_failed_call_is_a_dead_letter_with_its_error(world: World) -> None:
     run(world, [worker], 5 * S)
     assert len(job.calls) == 2
     assert reasons(world) == ["Failed: no connection"]
-    assert later(worker), "a dead letter holds no id"
+    assert later(worker), "a dead letter holds its id"
 
 
 def test_a_failing_schedule_leaves_dead_letters_and_goes_on(world: World) -> None:
@@ -270,7 +270,7 @@ def test_a_call_that_runs_is_not_cancelled(world: World) -> None:
     assert len(job.calls) == 1
 
 
-def test_calls_of_an_id_that_were_made_again_while_it_ran_are_one_more(world: World) -> None:
+def test_calls_that_are_made_again_while_one_runs_become_one_further_call(world: World) -> None:
     job = Job()
     worker, other = worker_of(world, job, periodic=False), Worker(world)
 
@@ -282,13 +282,13 @@ def test_calls_of_an_id_that_were_made_again_while_it_ran_are_one_more(world: Wo
 
     job.during = again
     assert later(worker, delay=1, payload=b"1", if_exists="again")
-    assert not later(worker, delay=0, payload=b"0", if_exists="again"), "one is pending"
+    assert not later(worker, delay=0, payload=b"0", if_exists="again"), "the pending call of the id was not found"
     run(world, [worker], 4 * S)
     assert [(call.payload, call.id) for call in job.calls] == [(b"1", "job"), (b"2", "job")]
-    assert later(other), "the id is free"
+    assert later(other), "the id is not free"
 
 
-def test_a_call_of_an_id_does_not_begin_while_another_one_runs(world: World) -> None:
+def test_a_call_of_an_id_does_not_begin_while_another_call_of_it_runs(world: World) -> None:
     job = Job()
     holder, idle, delivered = due_call_of_two(world, job, periodic=False)
     steps = through_handler(holder, delivered)
@@ -301,7 +301,7 @@ def test_a_call_of_an_id_does_not_begin_while_another_one_runs(world: World) -> 
 
 
 def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
-    """Its error makes the call larger than the room that it frees. Before, each worker waited with a call, for ever."""
+    """With its error, the call is larger than the room that it frees. Before, each worker kept its call for ever."""
     world = World(quota_bytes=2_000)
     world.until_quiet()
     job = Job()
@@ -320,8 +320,8 @@ def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
     assert [call.attempt for call in job.calls] == [1, 2]
 
 
-def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_one(world: World) -> None:
-    """The next holder would have kept it for ever."""
+def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_holder(world: World) -> None:
+    """Before, the next holder kept the call for ever."""
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job, periodic=False)
 
@@ -332,11 +332,11 @@ def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_
     steps, step = begun(slow, delivered)
     falls_silent(world, slow)
     next_step = steps.send(slow.error_of(step))
-    assert isinstance(next_step, Ask), "it gives the call up"
+    assert isinstance(next_step, Ask), "the former holder did not give the call up"
     slow.ask(next_step)
     slow.die()
     run(world, [heir], S)
-    assert len(job.calls) == 1, "it is over"
+    assert len(job.calls) == 1, "a call that was given up ran again"
     assert reasons(world) == ["Failed: too late"]
     assert heir.protocol.state is LinkState.LIVE and later(heir, delay=0)
     job.during = lambda call: None
@@ -354,7 +354,7 @@ def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_th
     assert again is not None
     others, run = begun(heir, again)
     next_step = steps.send(Failed("too late"))
-    assert isinstance(next_step, Ask), "it gives the call up"
+    assert isinstance(next_step, Ask), "the former holder did not give the call up"
     with pytest.raises(StopIteration):
         steps.send(slow.ask(next_step))
     assert heir.holds(again)
@@ -364,8 +364,8 @@ def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_th
     assert reasons(world) == []
 
 
-def test_deliveries_count_those_before_a_pause_too(world: World) -> None:
-    """One worker fell silent in the handler, and two processes ended in it. Before, the pause forgot the first one."""
+def test_deliveries_before_a_pause_are_counted_too(world: World) -> None:
+    """One worker fell silent in the handler, then two processes ended in it. Before, the pause lost the first count."""
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job, periodic=False)
     begun(slow, delivered)
@@ -378,8 +378,8 @@ def test_deliveries_count_those_before_a_pause_too(world: World) -> None:
     assert [call.deliveries for call in job.calls] == [2, 3, 4]
 
 
-def test_a_call_of_which_only_the_on_failure_is_left_keeps_no_other_call_of_its_id_away(world: World) -> None:
-    """Before, a call that was asked for "again" was taken for the pending one, whose handler never ran again."""
+def test_a_call_with_only_its_on_failure_left_does_not_keep_other_calls_of_its_id_away(world: World) -> None:
+    """Before, a call with if_exists="again" was taken for the resting call, whose handler never ran again."""
     job, failures = Job(), Failures()
     failing: list[Call] = []
 
@@ -391,14 +391,14 @@ def test_a_call_of_which_only_the_on_failure_is_left_keeps_no_other_call_of_its_
     first = worker_with(world, job, failures)
     assert later(first, delay=0, payload=b"first")  # of id "job"
     world.run(S)
-    first.do_all(4)  # its process ends in the on_failure
+    first.do_all(4)  # the process ends in the on_failure
     dies_in_it(world, worker_with(world, job, failures))
     heir = worker_with(world, job, failures)
     world.run(S // 10)
     resting = heir.take(heir.inbox.calls)
     assert resting is not None
     heir.do(heir.calls.carry_out(resting))
-    assert pending(world) == 1, "it rests"
+    assert pending(world) == 1, "the call does not rest"
     assert later(heir, delay=0, payload=b"second", if_exists="again")
     job.during = lambda call: None
     run(world, [heir], 3 * S)

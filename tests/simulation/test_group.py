@@ -61,14 +61,14 @@ def test_an_outcome_is_delivered_to_one_listening_member_with_all_its_fields(wor
     assert (outcome.payload, outcome.deliveries, outcome.redelivered) == (b"what to do", 1, False)
     assert 0 <= outcome.lateness_ns < 20 * MS
     assert worker.ack(given) == 1
-    assert worker.ack(given) == 0, "it was done before"
+    assert worker.ack(given) == 0, "the outcome was done twice"
     worker.die()
     world.run(S)
     assert [taken(each) for each in (first, second) if each is not worker] == [None]
 
 
 def test_overlapping_reports_deliver_no_outcome_twice(world: World) -> None:
-    """A report that is asked for again may be on its way already, with its successors."""
+    """When a client asks for a report again, the report and later ones may be on their way already."""
     worker = Worker(world).listen()
     register(worker, payload=b"first")
     register(worker, payload=b"second", timeout_ns=30 * MS)
@@ -84,7 +84,7 @@ def test_overlapping_reports_deliver_no_outcome_twice(world: World) -> None:
     assert [worker.ack(one) for one in given] == [1, 1]
 
 
-def test_a_done_outcome_is_not_redelivered_while_its_done_is_on_its_way(world: World) -> None:
+def test_a_done_outcome_is_not_redelivered_while_its_acknowledgement_travels(world: World) -> None:
     """A member that stops listening and begins again may get the same outcome again; the caller acts once."""
     worker = Worker(world).listen()
     register(worker)
@@ -130,14 +130,14 @@ def test_an_outcome_that_is_not_done_when_its_member_stops_listening_is_redelive
     first.pump()
     again = taken(second)
     assert again is not None and again.record.deliveries == 2
-    assert first.ack(given) == 0, "it is another's"
+    assert first.ack(given) == 0, "another member holds the outcome"
     assert second.ack(again) == 1
 
 
 def test_a_member_that_leaves_and_listens_again_at_once_listens(world: World) -> None:
     worker = Worker(world).listen()
     worker.inbox.leave()
-    worker.protocol.tick(worker.now_ns)  # "listen" off is on its way, unanswered
+    worker.protocol.tick(worker.now_ns)  # the message that it stops listening is on its way, unanswered
     worker.listen()
     register(worker)
     world.run(20 * MS)
@@ -158,7 +158,7 @@ def test_an_outcome_that_is_not_done_is_redelivered_to_a_member_that_listens_aga
 
 
 def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world: World) -> None:
-    """The member has left, and the daemon has not confirmed it. Another member may hold the outcome by then."""
+    """The member has left, and the daemon has not confirmed that. Another member may hold the outcome by then."""
     worker = Worker(world).listen()
     register(worker, payload=b"first")
     register(worker, payload=b"second")
@@ -166,7 +166,7 @@ def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world
     given = taken(worker)
     assert given is not None and worker.inbox.may_have(worker.inbox.outcomes)
     worker.inbox.leave()
-    worker.protocol.tick(worker.now_ns)  # "listen" off is on its way
+    worker.protocol.tick(worker.now_ns)  # the message that it stops listening is on its way
     worker.inbox.listen(worker.now_ns)
     assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None
     assert not worker.inbox.may_have(worker.inbox.outcomes)
@@ -197,13 +197,13 @@ def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_t
 
 
 def test_a_member_that_left_while_the_daemon_was_lost_and_serves_calls_gets_no_outcome(world: World) -> None:
-    """For the daemon it still listens. Outcomes that were delivered to it would reach nobody while it lives."""
+    """The daemon believes that the member listens. Outcomes that it gets would reach no caller while it lives."""
     worker = Worker(world).listen()
     worker.inbox.handle(["job"], 1, worker.now_ns)
     worker.pump()
     worker.inbox.leave()
     lose_daemon(worker)
-    world.network.up.clear()  # the daemon goes on, and has no message of this
+    world.network.up.clear()  # the daemon goes on, and never gets the message that the member left
     while worker.protocol.lost:
         world.clock.move(S)
         worker.protocol.tick(worker.now_ns)
@@ -257,7 +257,7 @@ def test_an_outcome_in_two_reports_is_delivered_once(world: World) -> None:
 
 
 def lose_daemon(worker: Worker) -> None:
-    """The daemon is stopped until it is lost; frames that are sent to it meanwhile wait in its socket."""
+    """The daemon is stopped until the client takes it for lost. Frames to it meanwhile wait in its socket."""
     world, protocol = worker.world, worker.protocol
     while not protocol.lost:
         world.clock.move(S // 2)
@@ -268,7 +268,7 @@ def lose_daemon(worker: Worker) -> None:
 
 
 def go_on_without_hello(worker: Worker) -> None:
-    """The daemon goes on. It gets all that was sent but the hello, so its report makes the client live again."""
+    """The daemon goes on, and gets all frames but the hello. So its report makes the client live again."""
     world = worker.world
     for _ in range(len(world.network.up)):
         sent = world.network.up.popleft()
@@ -314,7 +314,7 @@ def test_a_member_whose_leaving_was_not_answered_in_time_asks_before_it_goes_on(
     payloads = {one.payload for one in (taken(other), taken(other)) if one is not None}
     assert payloads == {b"first", b"second"}
     worker.inbox.listen(worker.now_ns)
-    assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None, "another member has it"
+    assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None, "another member holds the outcome"
     assert taken(worker) is None
 
 
@@ -339,7 +339,7 @@ def test_a_stopped_member_dispatches_no_outcome_that_was_requeued_meanwhile(worl
     register(stopped)
     world.run(20 * MS)
     stopped.pump()
-    assert len(stopped.inbox.outcomes) == 1, "it is delivered, and the caller has not got it yet"
+    assert len(stopped.inbox.outcomes) == 1, "the outcome is delivered to the client, and not yet given to the caller"
     other = Worker(world).listen()
     for _ in range(20):
         world.run(S)
@@ -347,19 +347,19 @@ def test_a_stopped_member_dispatches_no_outcome_that_was_requeued_meanwhile(worl
     again = taken(other)
     assert again is not None and again.record.deliveries == 2
 
-    assert stopped.inbox.next(stopped.inbox.outcomes, stopped.now_ns) is None, "before it has asked"
+    assert stopped.inbox.next(stopped.inbox.outcomes, stopped.now_ns) is None, "the member must ask the daemon first"
     assert taken(stopped) is None
     assert stopped.inbox.requeued == 1
     assert other.ack(again) == 1
     register(other)
     world.run(20 * MS)
-    assert (taken(stopped) is None) != (taken(other) is None), "it takes part again"
+    assert (taken(stopped) is None) != (taken(other) is None), "the stopped member takes part again"
 
 
 def test_an_outcome_read_late_is_checked_with_the_daemon_even_with_a_renewed_lease(world: World) -> None:
     stopped = Worker(world).listen()
     register(stopped)
-    world.run(20 * MS)  # the report of it lies unread in its socket
+    world.run(20 * MS)  # the report lies unread in the stopped member's socket
     other = Worker(world).listen()
     for _ in range(20):
         world.run(S)
@@ -367,7 +367,7 @@ def test_an_outcome_read_late_is_checked_with_the_daemon_even_with_a_renewed_lea
     assert taken(other) is not None
 
     late = world.network.published.pop(stopped.routing)
-    stopped.pump()  # it pings, and is answered, before it reads
+    stopped.pump()  # the member pings, and gets the answer, before it reads the late report
     for frame in late:
         stopped.protocol.receive(frame, stopped.now_ns, published=True)
     assert len(stopped.inbox.outcomes) == 1
@@ -391,7 +391,7 @@ def test_without_a_daemon_no_outcome_is_dispatched_after_the_lease(world: World)
     register(worker)
     world.run(20 * MS)
     worker.pump()
-    world.clock.move(LEASE_NS)  # the daemon is not there: no turn
+    world.clock.move(LEASE_NS)  # the daemon makes no turn
     assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None
     assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None
 
@@ -401,7 +401,7 @@ def test_without_a_daemon_no_outcome_is_dispatched_after_the_lease(world: World)
         worker.pump()
         world.run(S)
     given = taken(worker)
-    assert given is not None and given.record.deliveries == 1, "it was this one's all the time"
+    assert given is not None and given.record.deliveries == 1, "the outcome was this member's all the time"
     assert worker.ack(given) == 1
 
 

@@ -37,7 +37,7 @@ def world() -> World:
 
 
 def holder(world: World, **said: object) -> Peer:
-    """A member that holds the one outcome of its group; of the process PID, unless `said` names another."""
+    """A member that holds the only outcome of its group. It runs in the process PID, unless `said` names another."""
     said = {"pid": PID, "start_ticks": TICKS} | said
     alice = world.client("alice", group="workers", listens=True, **said)
     alice.send(work(b"k"), fire())
@@ -49,12 +49,12 @@ def holder(world: World, **said: object) -> Peer:
 
 
 def heir(world: World) -> Peer:
-    """Another member, which would get it. It is kept alive by the tests."""
+    """Another member, which would get the outcome. The tests keep this member alive."""
     return world.client("bob", group="workers", listens=True)
 
 
 def got(peer: Peer) -> list[int]:
-    """The delivery counts of the group's outcomes that it got."""
+    """The delivery counts of the group's outcomes that the peer got."""
     peer.take_published()
     return [delivered.deliveries for delivered in peer.delivered_for_group]
 
@@ -83,7 +83,7 @@ def test_a_client_whose_frames_come_again_before_its_takeover_has_lost_nothing(w
     assert answer["held"] == [operation]
     assert (state_of(alice), flags_of(alice), got(bob)) == (ClientState.LIVE, ClientFlag.LISTENS, [])
     keep_alive(bob, LEASE + S)
-    assert flags_of(alice) == ClientFlag.LISTENS | ClientFlag.KEEPS, "and again"
+    assert flags_of(alice) == ClientFlag.LISTENS | ClientFlag.KEEPS, "a client that falls silent again keeps nothing"
     assert got(bob) == []
 
 
@@ -177,7 +177,7 @@ def test_a_process_that_cannot_be_looked_up_for_a_while_keeps_what_its_client_ho
     assert got(bob) == [2]
 
 
-def test_the_end_of_a_process_whose_client_keeps_something_is_noticed_as_ever(world: World) -> None:
+def test_the_end_of_a_process_whose_client_keeps_something_is_still_noticed(world: World) -> None:
     alice, bob = holder(world), heir(world)
     keep_alive(bob, LEASE + 5 * S)
     del PROCESSES[PID]
@@ -214,8 +214,8 @@ def test_processes_are_looked_up_for_what_their_clients_hold_a_bounded_number_on
         bob.say(UpKind.ACK)
         world.run(BEAT_NS)
         looks.append(world.lifelines.looks - before)
-    assert max(looks) <= LOOKED_UP_MAX, "on one beat"
-    assert sum(looks) == count, "each once: those that have lost all, and those that hold nothing, are not looked up"
+    assert max(looks) <= LOOKED_UP_MAX, "more processes were looked up on one beat"
+    assert sum(looks) == count, "a process is looked up once, and only if its client holds something"
     assert not any(world.core.holds(member.slot) for member in members)
 
 

@@ -1,4 +1,4 @@
-"""Points of a schedule that were missed, whatever was in the way: one call at once, within the schedule's grace.
+"""Points of a schedule that were missed for any reason become one call at once, within the schedule's grace.
 
 The client's steps against the real conductor, on a manual clock.
 """
@@ -37,7 +37,7 @@ def member(world: World, job: Job, schedule: Schedule, **more: Any) -> Worker:
 
 
 def run(world: World, workers: list[Worker], for_ns: int, step_ns: int = S) -> None:
-    """Let time pass; at each step all workers do what they have to do."""
+    """Let time pass. After each step all workers do what is due."""
     end_ns = world.clock.now_ns() + for_ns
     while world.clock.now_ns() < end_ns:
         world.run(step_ns)
@@ -57,16 +57,16 @@ def takes(world: World, for_ns: int, starts: list[int], calls: int) -> Callable[
 
 
 def found(job: Job, since_s: int = 0) -> list[tuple[int, int]]:
-    """Of each call: its first point in seconds after that, and how many more it is for."""
+    """For each call: its first point, in seconds after `since_s`, and how many more points it is for."""
     return [(round(call.due.timestamp()) - since_s, call.missed) for call in job.calls if call.due is not None]
 
 
 def until(world: World, second: int, of: int) -> None:
-    """Let time pass until the wall clock shows that second of a minute, an hour or a day (`of` seconds)."""
+    """Let time pass until the wall clock shows this second of a minute, an hour or a day (`of` seconds)."""
     world.run((second * S - world.wall_ns()) % (of * S))
 
 
-# whatever was in the way ----------------------------------------------------------------------------------------------
+# reasons for a missed point-------------------------------------------------------------------------------------------
 
 
 def test_a_handler_that_is_slower_than_its_period_runs_back_to_back(world: World) -> None:
@@ -102,7 +102,7 @@ def test_points_that_pass_while_a_handler_runs_are_one_call_at_once(world: World
     job.during = during
     run(world, [worker], 61 * S)
     first = found(job)[0][0]
-    assert found(job, first)[:2] == [(0, 0), (60, 4)], "it is for the five minutes that have passed"
+    assert found(job, first)[:2] == [(0, 0), (60, 4)], "one call is for the five minutes that have passed"
     run(world, [worker], 2 * MINUTE)
     assert found(job, first)[2][0] == 360 and pending(world) == 1
 
@@ -124,7 +124,7 @@ def test_hours_over_which_the_clock_is_set_in_a_handler_are_one_call(world: Worl
 
 
 def test_nights_without_a_worker_are_one_call_when_one_is_back(world: World) -> None:
-    """The schedule's id is forgotten by then, so the worker that is back begins the schedule, too."""
+    """The daemon has forgotten the schedule's id by then. So the next worker also begins the schedule."""
     job = Job()
     first = member(world, job, NIGHTLY)
     until(world, 86_000, 86_400)
@@ -288,7 +288,7 @@ def test_a_grace_is_seconds_or_a_timedelta_and_belongs_to_schedules() -> None:
 def test_points_are_counted_as_if_one_by_one(schedule: Schedule, rng: random.Random) -> None:
     span = 500 if isinstance(schedule, Every) else 3 * DAY
     for _ in range(50):
-        # Around the night in which clocks go back, and the one in which they go forward.
+        # Around the night in which clocks go back, and the night in which they go forward.
         start = rng.choice((1_793_000_000, 1_774_700_000)) * S + rng.randrange(-span, span)
         end = start + rng.randrange(-span // 10, span)
         most = rng.choice((3, 1_000))
@@ -302,7 +302,7 @@ def test_points_are_counted_as_if_one_by_one(schedule: Schedule, rng: random.Ran
         assert most == 3 or count(runs, schedule, start, end) == len(left)
 
 
-def test_the_first_point_in_time_is_that_of_a_walk(rng: random.Random) -> None:
+def test_the_first_point_in_time_is_the_point_that_a_walk_finds(rng: random.Random) -> None:
     schedule = Every(10 * S)
     for _ in range(200):
         point = schedule.after(rng.randrange(HOUR))

@@ -1,4 +1,4 @@
-"""Schedules: the client's steps against the real conductor, on a manual clock, cut at every point."""
+"""Schedules: the client's steps with the real conductor, on a manual clock. Workers die between any two steps."""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ def test_a_call_runs_again_on_another_worker_if_its_worker_dies_in_the_handler(w
 
 
 def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> None:
-    """A worker is taken for silent in its handler. The call still ends, and the daemon answers 0 to the next holder."""
+    """A worker is taken for silent in its handler. It still ends the call. The next holder learns that it is over."""
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job)
     steps = through_handler(slow, delivered)
     for _ in range(20):
         world.run(S)
         heir.pump()
-    assert len(heir.inbox.calls) == 1, "it was requeued"
+    assert len(heir.inbox.calls) == 1, "the call was requeued"
     step = next(steps)
     assert isinstance(step, Ask)
     assert slow.issue(step.command, step.done).error is None
     heir.do_all()
     slow.do_all()
-    assert job.due() == [0, 1], "what was missed meanwhile is a call of its own"
+    assert job.due() == [0, 1], "the points that were missed meanwhile are one call"
     assert [call.deliveries for call in job.calls] == [1, 1]
     assert pending(world) == 1
 
@@ -106,7 +106,7 @@ def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(w
         heir.pump()
     heir.do_all()
     again = steps.send(answer)
-    assert isinstance(again, Ask), "it asks again, and does not run the handler"
+    assert isinstance(again, Ask), "the slow worker ran the handler without asking again"
     answer = slow.ask(again)
     with pytest.raises(StopIteration):
         steps.send(answer)
@@ -144,9 +144,9 @@ def test_a_worker_that_starts_while_the_handler_runs_makes_no_second_schedule(wo
 
     job.during = long
     run(world, [busy], PERIOD_NS + S)
-    assert (job.due(), job.calls[-1].missed) == ([0, 1], 2), "what was missed is one"
+    assert (job.due(), job.calls[-1].missed) == ([0, 1], 2), "all missed points are one call"
     run(world, [busy], 2 * PERIOD_NS)
-    assert job.due()[:3] == [0, 1, 4], "then the grid"
+    assert job.due()[:3] == [0, 1, 4], "then the schedule's points in time"
     assert pending(world) == 1
 
 
@@ -161,7 +161,7 @@ def test_a_schedule_continues_with_its_next_occurrence_after_all_workers_had_end
     heir = worker_of(world, job)
     heir.begin()
     run(world, [heir], PERIOD_NS)
-    assert len(job.calls) in (done + 1, done + 2), "the overdue one at once, then the grid"
+    assert len(job.calls) in (done + 1, done + 2), "the overdue call at once, then the schedule's points in time"
     assert len(set(job.due())) == len(job.calls)
     assert pending(world) == 1
 
@@ -201,7 +201,7 @@ def test_a_call_that_was_cut_runs_again_after_hours_and_its_schedule_does_not_be
 
 
 def test_a_schedule_begins_again_in_another_arena() -> None:
-    """The steps end when the daemon knows nothing any more; the face starts them again (test_members)."""
+    """The steps end when the daemon has another arena. The client starts them again (test_members)."""
     world = World()
     world.until_quiet()
     job = Job()
@@ -246,10 +246,10 @@ def test_a_schedule_outlives_random_deaths_stops_and_restarts(rng: random.Random
     workers.append(worker_of(world, job))
     workers[-1].begin()
     run(world, workers, 10 * PERIOD_NS)
-    assert len(job.calls) >= calls + 8, "it goes on"
+    assert len(job.calls) >= calls + 8, "the schedule does not go on"
     assert pending(world) == 1
     first = list(dict.fromkeys(call.due for call in job.calls))
-    assert first == sorted(first, key=str), "in order"
+    assert first == sorted(first, key=str), "points ran out of order"
     again = [call for number, call in enumerate(job.calls) if call.due in {each.due for each in job.calls[:number]}]
     assert all(call.deliveries > 1 for call in again)
     assert len(again) <= disturbed
@@ -269,7 +269,7 @@ def test_a_changed_schedule_takes_effect_when_the_first_worker_with_it_starts(
     new = worker_of(world, job, period_ns=periods[1] * S)
     new.begin()
     new.do_all()
-    assert not job.calls, "the old one is cancelled, not run"
+    assert not job.calls, "the call of the old schedule is cancelled, not run"
     assert pending(world) == 1
     run(world, [new], 2 * periods[1] * S + S)
     points = [call.due.timestamp() - world.wall_ahead_ns // S for call in job.calls if call.due is not None]
@@ -279,7 +279,7 @@ def test_a_changed_schedule_takes_effect_when_the_first_worker_with_it_starts(
 
 
 def test_a_worker_with_the_same_schedule_keeps_the_pending_call_even_if_it_is_overdue(world: World) -> None:
-    """Points that were missed while nobody was there are one call, not none: the next worker must not replace it."""
+    """Points that were missed while no worker lived are one call, which the next worker must not replace."""
     job = Job()
     first = worker_of(world, job)
     first.begin()

@@ -25,7 +25,7 @@ from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import segments_of
 
 FEW = (12, 15, 30, 45, 48, 72)  # seeds with few events
-SEEDS = [seed for seed in range(3, 30 * JOURNALED, JOURNALED) if seed not in FEW]  # those that write a journal
+SEEDS = [seed for seed in range(3, 30 * JOURNALED, JOURNALED) if seed not in FEW]  # seeds that write a journal
 SHORT = 3
 SECOND = 1_000_000_000
 KINDS = {EventKind.FIRE: "fire", EventKind.ADVANCE: "advance", EventKind.FAIL: "fail"}
@@ -42,14 +42,14 @@ class Logged(NamedTuple):
 
 @dataclass(eq=False)
 class Follower:
-    """A subscription, and what it has been given."""
+    """A subscription, and the items that its caller got."""
 
     process: Process
     keys: list[str]
     since: td.Mark
     items: list[Any] = field(default_factory=list)
     goes_on: bool = True
-    calm: tuple[td.Mark, int] | None = None  # where it was when all was calm, and the newest event then
+    calm: tuple[td.Mark, int] | None = None  # its mark when all became calm, and the newest event then
 
     @property
     def mark(self) -> td.Mark:
@@ -105,7 +105,7 @@ class Followed(Simulation):
             process.client.fire(key, amount=rng.randint(1, 9), limit=1 if kind < 0.4 else None)
 
     def _follow(self, process: Process, rng: Random) -> None:
-        """Subscribe and take for a while, from now on, or from where another subscription is."""
+        """Subscribe and take items for a while, from now on, or from the mark of another subscription."""
         mark = td.Mark.parse(str(process.client.mark()))
         if not mark.incarnation:
             self.schedule.sleep(SECOND // 10)
@@ -185,7 +185,7 @@ class Followed(Simulation):
 
 
 def between(log: dict[int, list[Logged]], follower: Follower, mark: td.Mark) -> list[Logged]:
-    """The events on its keys after a mark."""
+    """The events on the follower's keys after a mark."""
     events = log.get(mark.incarnation, [])
     return [event for event in events if event.sequence > mark.sequence and event.key in follower.keys]
 
@@ -204,7 +204,7 @@ def test_each_event_is_seen_once_in_order_or_is_in_a_gap(seed: int) -> None:
 
 
 def test_a_watch_that_begins_behind_the_newest_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that registers from now, and not from where it was, misses what came in between."""
+    """A client that registers from now, and not from its mark, misses the events in between."""
     register = Watch._register
 
     def from_now(self: Watch) -> Any:

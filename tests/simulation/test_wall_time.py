@@ -1,4 +1,4 @@
-"""Calls that are due by the wall clock: the daemon plans them anew when the clock was set, and no worker need live."""
+"""Calls that are due by the wall clock. The daemon plans them anew when the clock is set, even if no worker lives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import CommandKind
 
 HOUR, DAY = 3_600 * S, 86_400 * S
-AHEAD_NS = 1_800_000_000 * S  # the wall clock is ahead by this
+AHEAD_NS = 1_800_000_000 * S  # how far the wall clock is ahead of the monotonic clock
 
 
 def set_clock(rig: Rig, ahead_ns: int) -> None:
@@ -31,7 +31,7 @@ def at(rig: Rig, after_ns: int, ahead_ns: int = AHEAD_NS, **more: Any) -> Regist
 
 
 def deadlines(rig: Rig) -> list[int]:
-    """Of the pending operations, from now."""
+    """The deadlines of the pending operations, from now."""
     pending = [op for op in rig.arena.records(Region.OPS) if op.state == OpState.PENDING]
     return sorted(op.deadline_ns - rig.now_ns for op in pending)
 
@@ -55,7 +55,7 @@ def test_a_call_of_the_wall_clock_moves_with_it_and_others_do_not(by_ns: int) ->
     rig.check()
 
 
-def test_a_call_whose_time_is_past_then_comes_at_once_and_no_worker_need_live() -> None:
+def test_a_call_whose_time_has_passed_after_a_jump_comes_at_once_without_a_worker() -> None:
     rig, worker = worker_at()
     rig.do(worker, at(rig, 5 * HOUR))
     rig.close(worker)
@@ -100,7 +100,7 @@ def test_a_long_walk_is_cut_into_turns_and_a_second_jump_begins_it_anew() -> Non
     assert 0 < moved < 200
     rig.core.set_wall_clock(AHEAD_NS)
     assert all(touched <= 60 for touched in rig.resume_in_turns(50))
-    assert deadlines(rig) == [(number + 1) * HOUR for number in range(200)], "those that had moved, too"
+    assert deadlines(rig) == [(number + 1) * HOUR for number in range(200)], "some calls did not move again"
     rig.check()
 
 
@@ -143,7 +143,7 @@ def test_a_start_plans_anew_if_the_clock_was_set_while_no_daemon_ran_or_its_walk
     rig.check()
 
 
-def test_a_call_that_was_on_its_way_when_the_clock_was_set_is_planned_by_the_clock_of_now() -> None:
+def test_a_call_that_was_on_its_way_when_the_clock_was_set_is_planned_by_the_new_clock() -> None:
     """The call's caller has read the wall clock before it was set."""
     rig, worker = worker_at()
     worker.issue(at(rig, 5 * HOUR))
@@ -154,7 +154,7 @@ def test_a_call_that_was_on_its_way_when_the_clock_was_set_is_planned_by_the_clo
     assert len(worker.delivered_for_group) == 1
     worker.issue(at(rig, HOUR, AHEAD_NS + 2 * HOUR + 100 * MS))
     rig.turn()
-    assert deadlines(rig) == [HOUR, 3 * HOUR], "a clock that differs by little is the same"
+    assert deadlines(rig) == [HOUR, 3 * HOUR], "a difference of 100 ms between the clocks counts"
     rig.check()
 
 

@@ -1,4 +1,4 @@
-"""Clients' own protocols on the simulated network of networks.py: the real one against the real conductor.
+"""The real protocol of the client with the real conductor, on the simulated network of networks.py.
 
 worker = Worker(World()).listen()
 delivered = worker.take(worker.inbox.outcomes)        # what the caller of `outcomes()` would get
@@ -56,7 +56,7 @@ class Answer:
 
 
 class Worker:
-    """The real client's protocol on the network, with its inbox and its named calls; the face is the test."""
+    """The client's real protocol on the network, with its inbox and its named calls. The test plays the caller."""
 
     made = 0
 
@@ -113,14 +113,14 @@ class Worker:
             self.world.settle()
             if not self.receive() and not frames:
                 if protocol.state is LinkState.LIVE and self._lifelines is not self.world.lifelines:
-                    self._lifelines = self.world.lifelines  # another daemon's, after a restart
+                    self._lifelines = self.world.lifelines  # after a restart: those of another daemon
                     self.lifeline = self._lifelines.connect(protocol.session.secret)
                     self.world.settle()
                 return
-        raise AssertionError("the two never stop talking")
+        raise AssertionError("the daemon and the client never stop sending")
 
     def receive(self, *, published: bool = True) -> bool:
-        """Take in the frames that have come; with `published` = False, leave those of the subscription."""
+        """Take in the frames that have come. With `published` = False, leave the published frames."""
         network = self.world.network
         received = [(frame, True) for frame in (network.published.pop(self.routing, []) if published else [])]
         received += [(frame, False) for frame in network.answers.pop(self.routing, [])]
@@ -139,13 +139,13 @@ class Worker:
         self.calls.jobs[name] = Job(handler, schedule, **more)
 
     def handle(self, at_once: int = 1) -> Worker:
-        """Take the calls that it has handlers for."""
+        """Begin to take the calls for which this worker has handlers."""
         self.inbox.handle(list(self.calls.jobs), at_once, self.now_ns)
         self.pump()
         return self
 
     def take(self, queue: deque[DeliveredOutcome]) -> DeliveredOutcome | None:
-        """The outcome that the caller gets, after as many queries as it takes."""
+        """The outcome that a caller would get, after the queries that this needs."""
         self.pump()
         for _ in range(3):
             delivered = self.inbox.next(queue, self.now_ns)
@@ -177,10 +177,10 @@ class Worker:
                 return
             self.world.run(50_000_000)
             self.pump()
-        raise AssertionError(f"it never holds; {self.protocol.status(self.now_ns)}")
+        raise AssertionError(f"the condition never holds; {self.protocol.status(self.now_ns)}")
 
     def ack(self, delivered: DeliveredOutcome) -> int:
-        """Acknowledge an outcome; 1 if this member still held it."""
+        """Acknowledge an outcome. Returns 1 if this member still held the outcome, else 0."""
         answer = Answer()
         acknowledge(self.link, delivered, cast(Reply, answer))
         self.wait(lambda: answer.come)
@@ -202,7 +202,7 @@ class Worker:
             assert isinstance(steps.send(self.ask(step)), Pause)
 
     def do(self, steps: Steps, cut: int | None = None) -> bool:
-        """Do the steps; with `cut`, only `cut` of them, and then die. Returns whether the worker lives."""
+        """Do the steps. With `cut`, do only `cut` of them, and then die. Returns whether the worker lives."""
         value: Any = None
         for number in count():
             if number == cut:
@@ -227,7 +227,7 @@ class Worker:
         return False
 
     def do_all(self, cut: int | None = None) -> bool:
-        """Carry out the calls that were delivered; whether the worker lives."""
+        """Carry out the calls that were delivered. Returns whether the worker lives."""
         while (delivered := self.take(self.inbox.calls)) is not None:
             if not self.do(self.calls.carry_out(delivered), cut):
                 return False
@@ -266,10 +266,10 @@ class Worker:
 
     @staticmethod
     def error_of(step: Run) -> Exception | None:
-        """Run a handler; its error."""
+        """Run a handler. Returns its error, or None."""
         try:
             step.function(*step.arguments)
-        except Failed as error:  # any other one is the test's
+        except Failed as error:  # other errors fail the test
             return error
         return None
 

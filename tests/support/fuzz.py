@@ -5,10 +5,10 @@
     python tests/support/run.py support.fuzz arena                damaged arenas: a start, a reader, the checker
     python tests/support/run.py support.fuzz journal              damaged segments: a journal's reader, and a start
 
-An input of the first two is a list of frames, each behind its length (2 bytes). The seeds of these two are the frames
-of corpus.py. An input of the others is a list of changes: where (4 bytes, as a share of what is in use), how many
-bytes wide (1 byte), and these bytes. An input that fails is written to crash-*; the same command with that file
-repeats it.
+An input for the daemon or the client is a list of frames, each preceded by its length (2 bytes). The seeds are frames
+of every kind. An input for an arena or a journal is a list of changes. A change has a position (4 bytes, as a share of
+the bytes in use), a width (1 byte), and the new bytes. An input that fails is written to crash-*; the same command with
+that file repeats the failure.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def frames_of(data: bytes) -> Iterator[bytes]:
 
 
 def attack_daemon(data: bytes) -> None:
-    """Send each frame as a client that is welcome. At the end, check() must find nothing."""
+    """Send each frame as a client with a session. At the end, check() must find nothing."""
     world: World = small_world()
     victim, mallory = world.client("victim"), world.client("mallory")
     for frame in frames_of(data):
@@ -97,7 +97,7 @@ def changes_of(data: bytes) -> Iterator[Change]:
 
 
 def attack_arena(data: bytes) -> None:
-    """Read a damaged arena, and let a daemon live on it. Either may refuse it with one of REFUSALS."""
+    """Read a damaged arena, and run a daemon on it. Reader and daemon may refuse the arena with one of REFUSALS."""
     memory = bytes(changed(MEMORY, changes_of(data)))
     read_arena(memory)
     with contextlib.suppress(*REFUSALS):
@@ -118,7 +118,7 @@ def sound_journal() -> tuple[JournaledRig, bytes]:
 
 
 def attack_journal(data: bytes) -> None:
-    """Read a damaged journal, and let a start go on behind it. The first byte says whether the CRCs are right."""
+    """Read a damaged journal, and let a start continue it. The first byte of the input chooses right or wrong CRCs."""
     rig, segment = sound_journal()
     copy = changed(segment, changes_of(data[1:]))
     if data[:1] > b"\x3f":
@@ -165,7 +165,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[ModuleType, ...]]] = {
 
 
 def main() -> None:
-    """Fuzz one target until something is found, or as long as libFuzzer's options say."""
+    """Fuzz one target until something is found, or until a limit among libFuzzer's options is reached."""
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
         sys.exit(__doc__)
     target = sys.argv.pop(1)

@@ -16,7 +16,7 @@ MIDDLE_OF_F_STRING = getattr(tokenize, "FSTRING_MIDDLE", -1)  # Python 3.12 and 
 
 
 class Passage(NamedTuple):
-    """Text that is read in one go. Code in backticks is a single letter."""
+    """A text that is read as a whole. Code in backticks is replaced by one letter."""
 
     line: int
     text: str

@@ -1,4 +1,4 @@
-"""Runs a program of the tests, by the name of its module, with their helpers on its path.
+"""Runs a program of the tests, by the name of its module, with the tests' helpers on its path.
 
 python tests/support/run.py simulation.engine --seed 7 --trace      the whole system simulated
 python tests/support/run.py support.fuzz daemon                     coverage-guided fuzzing
@@ -13,7 +13,7 @@ import runpy
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: it has a `kafka` of its own
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder, which has another module `kafka`
 
 import support.real.interpreted  # noqa: E402, F401 - before anything of timerd is imported
 from support.real.trees import python_path  # noqa: E402

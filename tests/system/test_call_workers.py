@@ -1,4 +1,4 @@
-"""Named calls in many processes: forked workers, gunicorn's workers that are recycled, gevent's."""
+"""Named calls in many processes: forked workers, and recycled workers of gunicorn."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_registry_of_a_module_is_served_by_each_forked_worker(client: td.Clien
                 workers.add(parent.stdout.readline().split()[1])  # type: ignore[union-attr]
                 return len(workers) == 2
 
-            eventually(both_have_answered)  # one may have answered many calls before the other one has begun
+            eventually(both_have_answered)  # one worker may have answered many calls before the other has begun
             assert first[1] not in workers
         finally:
             os.killpg(parent.pid, signal.SIGKILL)
@@ -110,7 +110,7 @@ def notes_in(path: Path) -> list[Note]:
 
 
 def visit(port: int) -> None:
-    """A request; a worker that is just ending may refuse it."""
+    """Send a request. A worker that is just ending may refuse it."""
     with suppress(OSError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
 
@@ -145,16 +145,17 @@ def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(
         server.terminate()
         server.wait(30)
     notes = notes_in(path)
-    assert [note.word for note in notes] == ["begin", "end"] * (len(notes) // 2), "no two at once"
+    assert [note.word for note in notes] == ["begin", "end"] * (len(notes) // 2), "two calls ran at once"
     begun, ended = notes[::2], notes[1::2]
     assert [note.due for note in begun] == [note.due for note in ended]
     due = [float(note.due) for note in begun]
-    # A call that is done while no daemon runs is done again if its worker ends before one runs: one call at most.
+    # If a call ends while no daemon runs, and its worker ends before a daemon starts, the call runs again. This happens
+    # to one call at most.
     again = [number for number in range(1, len(due)) if due[number] == due[number - 1]]
-    assert due == sorted(due), "in order"
-    assert len(again) <= 1, f"each point once: {due}"
+    assert due == sorted(due), "points ran out of order"
+    assert len(again) <= 1, f"several points ran again: {due}"
     for number in again:
-        assert float(ended[number - 1].at) > restarted_at - 1, "again only because of the restart"
+        assert float(ended[number - 1].at) > restarted_at - 1, "a point ran again without a restart"
         assert int(begun[number].deliveries) > int(begun[number - 1].deliveries)
     after = [following - float(note.at) for note, following in zip(ended, due[1:], strict=False)]
-    assert max(after) < 0.2 + 5.0, "the next one is the first point after the last was done, on a busy machine too"
+    assert max(after) < 0.2 + 5.0, "the next call did not come soon after the last call's end"

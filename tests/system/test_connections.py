@@ -1,4 +1,4 @@
-"""Connections of real attackers: too many, and frames that end a process with libzmq 4.3.5. Nobody is hurt."""
+"""Attackers open too many connections, or send frames that would end a process with libzmq 4.3.5. Nobody is hurt."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from timerd.conductor.transport import CONNECTIONS_BESIDE
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 
 ATTACKERS = 3
-KEPT = 4_000  # connections of each
-LIMIT = 400  # of open files
+KEPT = 4_000  # connections of each attacker
+LIMIT = 400  # the daemon's limit of open files
 CLIENTS = 64
 MORE_BYTES = 64 << 20
 
@@ -43,7 +43,8 @@ print("done", flush=True)
 sys.stdin.read()
 """
 
-# A greeting as libzmq's, and after it: messages, a PING and the end; parts without a last one; large frames that hang.
+# A greeting as libzmq sends it, and then: messages, a PING and the end; or parts without a last part; or incomplete
+# large frames.
 RUDE = """
 import socket, sys, time
 path, what = sys.argv[1], sys.argv[3]
@@ -114,8 +115,8 @@ def limited(make_daemon: Callable[..., Daemon]) -> Daemon:
 
 
 @pytest.mark.files(KEPT + BESIDE)
-def test_connections_beyond_the_limit_do_not_end_the_daemon_and_hurt_nobody(limited: Daemon) -> None:
-    """12,000 of them, by three processes, where 400 files may be open. Clients that were there, and new ones, go on."""
+def test_connections_beyond_the_limit_do_not_end_the_daemon_and_harm_no_client(limited: Daemon) -> None:
+    """Three processes open 12,000 connections, where 400 files may be open. Old and new clients are served."""
     pid = limited.pid
     with (
         td.connect(timeout=PATIENCE_S) as bystander,
@@ -126,12 +127,12 @@ def test_connections_beyond_the_limit_do_not_end_the_daemon_and_hurt_nobody(limi
             assert late.fire_wait("k") == 0
         assert limited.pid == pid and psutil.Process(pid).num_fds() <= LIMIT
         eventually(lambda: "a connection was closed" in limited.log)
-    assert limited.stop() == 0, "and it ends in order"
+    assert limited.stop() == 0, "the daemon did not end in order"
 
 
 @pytest.mark.files(KEPT + BESIDE)
 def test_many_clients_of_one_process_are_left_alone(limited: Daemon) -> None:
-    """Each has its connections, also while others have as many as they may."""
+    """Each client keeps its connections, while the attackers have as many as the daemon allows."""
     clients = [td.connect(timeout=PATIENCE_S, name=f"c{number}") for number in range(CLIENTS // 2)]
     try:
         with attackers(limited, CROWD, str(KEPT), count=ATTACKERS):

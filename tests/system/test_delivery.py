@@ -37,7 +37,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def make_courier(client: td.Client) -> Iterator[MakeCourier]:
-    """Makes couriers of that client, with short times."""
+    """Makes couriers of the fixture's client, with short timeouts."""
     made: list[Courier] = []
 
     def make(send: Callable[[Sequence[Any]], object], **given: Any) -> Courier:
@@ -52,7 +52,7 @@ def make_courier(client: td.Client) -> Iterator[MakeCourier]:
 
 
 def ends(courier: Courier, count: int) -> dict[Any, Delivery]:
-    """The next `count` that end, by record."""
+    """The next `count` deliveries that end, by record."""
     found: dict[Any, Delivery] = {}
     end = time.monotonic() + PATIENCE_S
     while len(found) < count:
@@ -62,7 +62,7 @@ def ends(courier: Courier, count: int) -> dict[Any, Delivery]:
 
 
 def counters(daemon: Daemon) -> dict[str, int]:
-    """Of operations, which here are batches."""
+    """The daemon's counters of operations. Here, each operation is a batch."""
     found: dict[str, int] = daemon.stats()["purgatories"]["default"]["counters"]
     return found
 
@@ -80,23 +80,23 @@ def test_an_endpoint_that_fails_stalls_and_recovers_gets_every_record(
     time.sleep(0.05)
     endpoint.mode("stall")
     courier.offer(range(150, 200))
-    time.sleep(0.35)  # more than a request of its takes
+    time.sleep(0.35)  # longer than the timeout of its request
     endpoint.mode("ok")
     rest = ends(courier, 100)
     assert {delivery.outcome for delivery in (*first.values(), *rest.values())} == {DELIVERED}
-    assert min(delivery.attempts for delivery in first.values()) == 1  # a busy machine may need another for some
+    assert min(delivery.attempts for delivery in first.values()) == 1  # a busy machine may need two for some
     assert max(delivery.attempts for delivery in rest.values()) > 1
     assert set(endpoint.taken()) == set(range(200))
     assert counters(daemon)["completed"] == 20 and counters(daemon)["expired"] == 0
 
 
-def test_a_refused_record_fails_at_once_and_a_stalled_one_expires(
+def test_a_refused_record_fails_at_once_and_a_stalled_record_expires(
     make_courier: MakeCourier, endpoint: Endpoint
 ) -> None:
     def send(ids: Sequence[Any]) -> None:
         post(endpoint.url, list(ids))
 
-    courier = make_courier(send)  # it has the time that a slow machine takes for an answer
+    courier = make_courier(send)  # its timeouts leave a slow machine the time for an answer
     endpoint.mode("refuse")
     courier.offer(["refused"])
     (refused,) = ends(courier, 1).values()
@@ -112,7 +112,7 @@ def test_a_refused_record_fails_at_once_and_a_stalled_one_expires(
 
 
 def test_the_daemons_expiry_is_the_outcome_while_the_process_is_stuck(daemon: Daemon) -> None:
-    # PyDLL keeps the GIL: no thread of that process runs until a byte comes; then the send returns as if all were well.
+    # PyDLL keeps the GIL: no thread of the process runs until a byte comes. Then the send returns, as if all were well.
     script = """
         import ctypes
         import sys
@@ -250,12 +250,12 @@ def test_an_error_with_an_undecodable_name_fails_its_records(make_courier: MakeC
     assert (delivery.outcome, delivery.error) == (FAILED, "ValueError: in \\udcff.csv")
 
 
-def test_no_record_of_a_call_with_one_too_large_is_accepted(make_courier: MakeCourier) -> None:
+def test_a_call_with_a_record_that_is_too_large_adds_no_record(make_courier: MakeCourier) -> None:
     courier = make_courier(lambda records: None, buffer_bytes=10)
     with pytest.raises(td.PayloadTooLargeError, match="11 bytes; buffer_bytes=10"):
         courier.offer(["small", "large"], sizes=[1, 11])
     assert courier.pending == 0
-    with pytest.raises(TypeError):  # a lane that is none: those before it are sent without delay
+    with pytest.raises(TypeError):  # the second lane is invalid; the record before it is sent without delay
         courier.offer(["first", "second"], lanes=["a", []])  # type: ignore[list-item]
     assert courier.pending == 1
     assert ends(courier, 1)["first"].outcome is DELIVERED

@@ -1,4 +1,4 @@
-"""The demo, in its quick form: it agrees with itself, and leaves nothing behind, even on Ctrl-C."""
+"""The demo, in its quick form: both sides count the same, and nothing is left behind, even on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    """The demo, started where its user may not look, as by `su` in a directory of root's.
+    """The demo, started in a directory that its user may not read, as by `su` in a directory of root.
 
-    It makes its directory in the test's own.
+    The demo makes its own directory in the test's directory.
     """
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     there = runtime_dir / "there"
@@ -45,7 +45,7 @@ def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subproc
 
 
 def left_by_demo(out: str) -> list[str]:
-    """Its directory, shared memory and processes, as far as they are left."""
+    """The rest of the demo's directory, shared memory and processes."""
     found = re.search(r"ready in (\S+)", out)
     assert found is not None, out
     directory = Path(found[1])
@@ -53,7 +53,7 @@ def left_by_demo(out: str) -> list[str]:
     return [str(each) for part in parts for each in part]
 
 
-@pytest.mark.long  # its short form is the one that is interrupted
+@pytest.mark.long  # the short form of this test is the one with Ctrl-C below
 def test_the_demo_counts_the_same_on_both_sides(demo: subprocess.Popen[str]) -> None:
     out, _ = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, out
@@ -67,7 +67,7 @@ def test_ctrl_c_ends_the_demo_and_leaves_no_files(demo: subprocess.Popen[str]) -
     out = ""
     while "polls wait" not in out:
         line = demo.stdout.readline()
-        assert line, f"it ended too early: {out}"
+        assert line, f"the demo ended too early: {out}"
         out += line
     demo.send_signal(signal.SIGINT)
     rest, _ = demo.communicate(timeout=TIMEOUT_S)

@@ -23,11 +23,11 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 class Abort(BaseException):
-    """As errors that some libraries raise, which no `except Exception` catches."""
+    """An error that no `except Exception` catches, as some libraries raise."""
 
 
 class Mute(Exception):
-    """It has no text."""
+    """An error whose text cannot be made."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -36,7 +36,7 @@ class Mute(Exception):
 @pytest.mark.parametrize("kind", [SystemExit, Abort, Mute])
 @pytest.mark.parametrize("face", ["threads", "tasks", "tasks, plain function"])
 def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind: type[BaseException]) -> None:
-    """Before, a loop's process ended with a goodbye, and so did each worker in turn; or the call was held for ever."""
+    """Before, a process with a loop said goodbye and ended, then the next worker, and so on. Or a call never ended."""
 
     def raises(call: td.Call) -> None:
         raise kind
@@ -91,7 +91,7 @@ def test_a_dead_letter_is_retried_whatever_its_name(daemon: Daemon, name: str) -
 def test_a_call_of_another_program_is_a_dead_letter_that_is_listed_and_dropped(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call has no plan before its payload. Before, it was in no list, so nobody could drop it."""
+    """The call has no plan before its payload. Before, no list had such a call, so nobody could drop it."""
     with td.connect(group="web", timeout=PATIENCE_S) as client:
         with monkeypatch.context() as patched:
             patched.setattr(Plan, "pack", lambda self: b"")

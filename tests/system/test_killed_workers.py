@@ -1,4 +1,4 @@
-"""Handlers that end their process, in real workers that are started again: what is counted, and what follows."""
+"""Handlers that end their process, in real workers that are started again: their ends are counted, calls given up."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ while True:
 
 
 class Workers:
-    """Worker processes, each of which is started again when it ends."""
+    """Worker processes. A worker that ends is started again."""
 
     def __init__(self, directory: Path, instance: str) -> None:
         self.directory = directory
@@ -122,7 +122,7 @@ def test_one_killer_beside_three_innocents_gives_one_dead_letter(workers: Worker
         (letter,) = client.dead_letters()
         assert "3 processes have ended in its handler (deliveries=3)" in letter.reason
         assert (letter.number, letter.state, letter.attempt, letter.ended, letter.id) == (1, "failed", 1, 0, "killer")
-        assert not client.calls() and not client.cancel_call_wait("killer"), "its id is free"
+        assert not client.calls() and not client.cancel_call_wait("killer"), "the id is not free"
     notes = workers.notes()
     assert [note[2] for note in notes if note[0] == "kills"] == ["1", "2", "3"]
     assert ["gone", how, "CallGivenUpError"] in notes
@@ -187,7 +187,7 @@ def test_a_worker_that_is_closed_in_a_handler_is_not_counted(daemon: Daemon) -> 
 
 
 def test_a_handler_that_takes_longer_than_its_time_limit_is_cancelled_and_has_failed(daemon: Daemon) -> None:
-    """With asyncio. The client waits until the handler has dealt with its cancellation."""
+    """In an asyncio client, which waits until the handler has dealt with its cancellation."""
     cleaned: list[str] = []
     errors: list[BaseException] = []
     calls = td.Calls(group="web")
@@ -230,4 +230,4 @@ def test_a_thread_that_takes_longer_than_its_time_limit_is_late_and_counted(daem
         eventually(lambda: [call.state for call in client.calls()] == ["late"])
         goes_on.append(True)
         eventually(lambda: client.stats().calls_done == 1)
-        assert client.stats().calls_late == 1 and not client.dead_letters(), "it has not failed"
+        assert client.stats().calls_late == 1 and not client.dead_letters(), "a late call has failed"

@@ -33,7 +33,7 @@ def client(daemon: Daemon) -> Iterator[td.Client]:
 
 
 def leave_to_group(*payloads: bytes) -> None:
-    """A client that ends at once, and whose operations its group adopts; they expire when it has ended."""
+    """Leave operations to the group: their owner ends at once, the group adopts them, and then they expire."""
     with member(orphans="group") as owner:
         for payload in payloads:
             owner.register("left/behind", timeout=60, payload=payload, id=payload)
@@ -56,16 +56,16 @@ def test_operations_left_to_a_group_are_delivered_to_a_member(client: td.Client)
     )
 
 
-def test_an_outcome_with_ack_is_done_and_one_without_is_redelivered(client: td.Client) -> None:
+def test_an_outcome_with_ack_is_done_and_an_outcome_without_ack_is_redelivered(client: td.Client) -> None:
     leave_to_group(b"1", b"2")
     told = client.outcomes(timeout=PATIENCE_S)
     first, second = next(told), next(told)
     assert first.ack_wait()
-    assert not first.ack_wait(), "it is done"
+    assert not first.ack_wait(), "the outcome was done twice"
     told.close()
     (again,) = client.outcomes(timeout=0.5)
     assert (again.payload, again.deliveries, again.redelivered) == (second.payload, 2, True)
-    assert not second.ack_wait() or not again.ack_wait(), "done once"
+    assert not second.ack_wait() or not again.ack_wait(), "the outcome was done twice"
 
 
 def test_a_member_whose_loop_has_ended_stops_listening(client: td.Client) -> None:
@@ -125,7 +125,7 @@ def test_a_pending_operation_may_be_left_to_the_group(client: td.Client) -> None
 
 
 def test_the_client_of_a_process_is_made_with_its_configuration(daemon: Daemon) -> None:
-    """As gunicorn --preload does: the module is loaded before the fork, and its client is each worker's own."""
+    """As with gunicorn --preload: the module is loaded before the fork, and each worker gets a client of its own."""
     program = """
 import os, timerd as td
 td.configure(group="web", orphans="group")
@@ -159,7 +159,7 @@ def test_an_asyncio_member_iterates_outcomes(daemon: Daemon) -> None:
 
 
 def test_an_iterating_member_gets_no_calls_and_a_handling_member_no_outcomes(client: td.Client) -> None:
-    """Outcomes that wait do not keep calls from a handling member, nor the other way round."""
+    """Waiting outcomes do not keep calls from a member that handles calls. Nor do waiting calls keep outcomes back."""
     calls: list[td.Call] = []
     serve(client, "job", calls.append)
     leave_to_group(*(b"%d" % number for number in range(300)))
@@ -220,7 +220,7 @@ def test_an_outcome_held_by_a_killed_process_is_redelivered(
     leave_to_group(b"x")
     assert line(victim) == "told x 1"
     victim.kill()
-    told = client.outcomes(timeout=PATIENCE_S)  # kept: when it goes, what is not done goes back to the group
+    told = client.outcomes(timeout=PATIENCE_S)  # freed, the iterator would requeue what is not done
     outcome = next(told)
     assert (outcome.payload, outcome.deliveries, outcome.redelivered) == (b"x", 2, True)
     assert outcome.ack_wait()
@@ -235,7 +235,7 @@ def test_a_stopped_process_does_not_act_on_a_requeued_outcome(
         leave_to_group(b"1", b"2")
         stopped = listener(1.0)
         assert line(stopped) == "told 1 1"
-        time.sleep(0.1)  # and the second one lies in its memory
+        time.sleep(0.1)  # meanwhile the second outcome arrives in its memory
         stop(stopped.pid)
         told = []
         with member() as other:

@@ -37,7 +37,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-# the traps: what was acknowledged without having run, what ended a schedule, what was dropped -------------------------
+# former traps: calls that were acknowledged without a run, or dropped; schedules that ended --------------------------
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def aio_member() -> AsyncIterator[aio.Client]:
 
 
 def test_a_coroutine_function_is_refused_by_a_threaded_client(client: td.Client) -> None:
-    """Its calls were acknowledged without having run."""
+    """Before, its calls were acknowledged without having run."""
     calls = td.Calls()
 
     @calls.handler("never")
@@ -105,7 +105,7 @@ def test_a_handler_that_is_cancelled_by_itself_does_not_end_its_schedule(daemon:
 def test_a_handler_that_raises_has_failed_and_its_call_is_retried(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It counted as done."""
+    """Before, the call counted as done."""
     attempts: list[int] = []
     failed: list[tuple[td.Call, BaseException]] = []
     calls = td.Calls(group="web")
@@ -130,7 +130,7 @@ def test_a_handler_that_raises_has_failed_and_its_call_is_retried(
 
 
 def test_a_second_call_of_a_name_is_a_call_of_its_own(client: td.Client) -> None:
-    """It was dropped with False."""
+    """Before, the second call was dropped, and call_later() returned False."""
     payloads: list[bytes] = []
     serve(client, "remind", lambda call: payloads.append(call.payload))
     for user in (7, 8):
@@ -276,7 +276,7 @@ def test_a_handler_runs_as_many_calls_at_once_as_its_concurrency_says(client: td
 # schedules ------------------------------------------------------------------------------------------------------------
 
 
-def test_handlers_run_and_a_failing_one_does_not_end_its_schedule(
+def test_handlers_run_and_a_failing_handler_does_not_end_its_schedule(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[td.Call] = []
@@ -317,11 +317,11 @@ def test_a_schedule_survives_a_killed_daemon_and_a_new_arena(make_daemon: Callab
     daemon.start()
     before = len(calls)
     eventually(lambda: len(calls) >= before + 2)
-    daemon.destroy()  # the arena too
+    daemon.destroy()  # also its arena
     daemon.start()
     before = len(calls)
     eventually(lambda: len(calls) >= before + 2)
-    with suppress(td.SessionGoneError):  # for what was on its way to the arena that is gone
+    with suppress(td.SessionGoneError):  # for commands that were on their way to the destroyed arena
         worker.close()
     assert len({call.due for call in calls}) == len(calls)
 
@@ -381,7 +381,7 @@ def test_a_callback_that_closes_the_client_does_not_wait_for_a_handler(client: t
     def close(_: object) -> None:
         try:
             client.close()
-        except RuntimeError:  # it would wait for itself
+        except RuntimeError:  # the client's own thread would wait for itself
             closed.set()
 
     serve(client, "slow", slow)
@@ -532,11 +532,11 @@ def test_an_operation_of_the_group_goes_to_a_live_member_and_outlives_its_regist
         assert operation.keys == ("k",) and operation.payload == b"the group's"
         registrar.flush()
         registrar.fire("k", value=b"v")
-        outcomes = client.outcomes(timeout=PATIENCE_S)  # where nobody iterates any more, what is left is requeued
+        outcomes = client.outcomes(timeout=PATIENCE_S)  # freed, the iterator would requeue what is not done
         outcome = next(outcomes)
         assert (outcome.payload, outcome.value, outcome.keys) == (b"the group's", b"v", ("k",))
         assert outcome.ack_wait()
-        assert mine.result(PATIENCE_S).value == b"v", "while its owner lives, it is the owner's"
+        assert mine.result(PATIENCE_S).value == b"v", "an outcome belongs to its owner while the owner lives"
         registrar.register("left", timeout=60, payload=b"left", id="left", group=True)
     client.reschedule_wait("left", 0)
     (outcome,) = client.outcomes(timeout=0.5)

@@ -1,7 +1,7 @@
-"""Many clients and many waits: up to 500 clients and 50,000 asyncio waits in two processes, with what they cost.
+"""Many clients and many waits: up to 500 clients and 50,000 asyncio waits in two processes, and their cost.
 
-Each process holds up to 250 clients on one event loop and waits for 25,000 operations at once; every key is fired by a
-client of the *other* process. Every wait must end completed, with the value that was fired for it.
+Each process holds up to 250 clients on one event loop and waits for 25,000 operations at once. A client of the *other*
+process fires each key. Every operation must complete, with the value that was fired for it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from support.real.daemons import Daemon
 from support.real.trees import python_path
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT, DESCRIPTORS_BESIDE
 
-WAITS = 100  # of each client
+WAITS = 100  # the operations of each client
 DESCRIPTORS_PER_CLIENT_MAX = 8
 BYTES_PER_WAIT_MAX = 8_192
 TIMEOUT_S = 60.0
 
 
 async def wait_and_fire(own: str, other: str, count: int) -> dict[str, int]:
-    """One of the two processes: registers and awaits its own keys, and fires the other's."""
+    """One of the two processes: it registers and awaits its own keys, and fires the other process's keys."""
     from timerd_client import aio
 
     process = psutil.Process()
@@ -94,8 +94,8 @@ def test_two_processes_hold_many_clients_and_many_pending_operations(
         assert stats["counters"]["clients"] == 2 * count
         opened = psutil.Process(daemon.pid).num_fds()
         print(f"daemon: {opened} descriptors")
-        per_client = CONNECTIONS_PER_CLIENT + 1  # and the one to NAME.live
-        assert 0 < opened - 2 * count * per_client <= DESCRIPTORS_BESIDE, "three a client, as pages and units say"
+        per_client = CONNECTIONS_PER_CLIENT + 1  # one more, to NAME.live
+        assert 0 < opened - 2 * count * per_client <= DESCRIPTORS_BESIDE, "not three for each client"
         assert per_client == 3
         results = []
         for process in processes:

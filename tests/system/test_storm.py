@@ -1,4 +1,4 @@
-"""A real daemon, SIGKILLed at random moments under load, and started again: every outcome is accounted for."""
+"""A real daemon is killed at random moments under load, and started again. No outcome is lost or repeated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from timerd_client.link.operation import ThreadedOperation
 
 RUN_S = 0.4  # from kill to kill
 CHUNK = 7  # amounts are fired in pieces of this size
-STEPS_MAX = 700  # for each kill: a slow machine makes no more, however long its daemons take to start
+STEPS_MAX = 700  # the most steps for each kill, also on a slow machine whose daemons take long to start
 GRACE_S = 1.0  # after its deadline an operation is given up, if the daemon is lost
-LONG_S = 60.0  # beyond it, it has not come: a daemon may take seconds to start
+LONG_S = 60.0  # the wait for an outcome: a daemon may take seconds to start
 
 
 def pace(rng: random.Random) -> None:
@@ -31,16 +31,16 @@ class Waited:
 
     def __init__(self, client: Client, key: str, timeout: float, fired: bool) -> None:
         self.fired = fired
-        self.given_up_s = time.monotonic() + timeout + GRACE_S  # not before
+        self.given_up_s = time.monotonic() + timeout + GRACE_S  # the client must not give it up before this time
         self.told_s: list[float] = []
         self.operation: ThreadedOperation = client.register(key, timeout=timeout)
         self.operation.add_done_callback(lambda _: self.told_s.append(time.monotonic()))
 
     def state(self) -> State:
-        """How it ended; AssertionError if that is not what was promised.
+        """The state of the outcome. Raises AssertionError if the outcome breaks a promise.
 
-        On a slow machine a daemon takes seconds to start. Its clients take it for lost, and give up an operation a
-        second after its deadline, as UNAVAILABLE. That is neither a loss nor a repetition, and it is final.
+        On a slow machine a daemon takes seconds to start. Clients take it for lost, and give up an operation a second
+        after its deadline: UNAVAILABLE. This outcome is final, and counts neither as a loss nor as a repetition.
         """
         outcome = self.operation.result(timeout=LONG_S)
         eventually(lambda: self.told_s, f"{self.operation}: no outcome came")
@@ -104,7 +104,7 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
             assert not thread.is_alive()
         for client in (one, two, three):
             client.flush(timeout=LONG_S)
-        # Amounts count once each, and each credit is one waiter's: what is reached is exactly what was fired.
+        # Each amount counts once, and each credit goes to one waiter. So the sums reached are exactly those fired.
         done = len(steps)
         assert 0 < done < steps_max - 1
         assert sums[done - 1].result(timeout=LONG_S).state is State.COMPLETED, "an amount was lost"
@@ -114,7 +114,7 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
         assert jobs[done].result(timeout=LONG_S).state is State.COMPLETED
         states = Counter(waited.state() for waited in plain)
         unknown = states[State.UNAVAILABLE]
-        assert unknown < len(plain) / 2, f"of too many it is not known how they ended: {states}"
+        assert unknown < len(plain) / 2, f"too many operations are UNAVAILABLE: {states}"
         assert not jobs[done + 1].done(), "a credit was given twice"
         said = [client.stats() for client in (one, two)]
         assert sum(each.given_up for each in said) == unknown
@@ -122,6 +122,6 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
     print(f"{dict(states)}, {done} amounts and credits, {kills} kills")
     stats = daemon.stats()
     assert stats["counters"]["starts"] == kills + 1
-    # The operations that the clients left are swept, a part of them in a turn.
-    eventually(lambda: daemon.stats()["counters"]["pending"] == 0, "what its clients left is pending")
-    eventually(lambda: daemon.stats()["capacity"]["ops"]["used"] == 0, "what its clients left is kept")
+    # The daemon sweeps the operations that the clients left, a part of them in each turn.
+    eventually(lambda: daemon.stats()["counters"]["pending"] == 0, "operations of ended clients are still pending")
+    eventually(lambda: daemon.stats()["capacity"]["ops"]["used"] == 0, "operations of ended clients are still kept")

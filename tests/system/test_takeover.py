@@ -20,9 +20,9 @@ from timerd_shm.read.reader import ArenaReader
 from timerd_wire.transports import TRANSPORTS
 
 LEASE = "--lease=2s"
-SHORT = 4.0  # a takeover
+SHORT = 4.0  # a short takeover
 
-# Each runs a call until it gets a byte, and prints when it begins and ends.
+# The handler of each program runs until it gets a byte on stdin, and prints when it begins and ends.
 THREADED = """
 import ctypes, sys, threading
 import timerd as td
@@ -74,17 +74,17 @@ class Worker:
         assert self.line() == "serves"
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """The next line that the worker prints."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().decode().rstrip()
 
     def let_go_on(self) -> None:
-        """Give it a byte."""
+        """Send the byte for which the worker's handler waits."""
         assert self.process.stdin is not None
         self.process.stdin.write(b".")
 
     def end(self) -> str:
-        """Kill it; what it has printed since the last line."""
+        """Kill the worker. Returns its output after the last `line`."""
         self.process.kill()
         return self.process.communicate()[0].decode()
 
@@ -94,7 +94,7 @@ MakeWorker = Callable[..., Worker]
 
 @pytest.fixture
 def worker() -> Iterator[MakeWorker]:
-    """Starts workers; each serves when it is returned."""
+    """Starts workers. Each already serves when it is returned."""
     made: list[Worker] = []
 
     def start(script: str = THREADED, takeover: float = 300, transport: str = "zeromq") -> Worker:
@@ -127,7 +127,7 @@ LIVE = (ClientState.LIVE, ClientFlag(0))
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("script", [THREADED, LOOP], ids=["a handler that keeps the GIL", "one that blocks its loop"])
-def test_a_call_of_a_process_that_is_silent_and_runs_is_not_run_by_another_one(
+def test_a_call_of_a_process_that_is_silent_and_runs_is_not_run_by_another_process(
     make_daemon: Callable[..., Daemon], worker: MakeWorker, script: str, transport: str
 ) -> None:
     daemon = make_daemon(LEASE)
@@ -136,16 +136,16 @@ def test_a_call_of_a_process_that_is_silent_and_runs_is_not_run_by_another_one(
         caller.call_later_wait("job", 0)
         assert first.line() == "began 1"
         second = worker(script, transport=transport)
-        eventually(lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "it was not silent, or keeps nothing")
+        eventually(lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "it is not silent, or keeps nothing")
         first.let_go_on()
         assert first.line() == "ended 1"
         eventually(lambda: calls_left(daemon) == 0, "the call is not done")
-        assert first.end() == "", "it has run once"
+        assert first.end() == "", "the call ran twice"
         caller.call_later_wait("job", 0)
-        assert second.line() == "began 1", "the second call: it did not get the first one"
+        assert second.line() == "began 1", "the second worker got the first call, too"
 
 
-def test_a_call_of_a_process_that_is_stopped_is_run_by_another_one_after_the_lease(
+def test_a_call_of_a_process_that_is_stopped_is_run_by_another_process_after_the_lease(
     make_daemon: Callable[..., Daemon], worker: MakeWorker
 ) -> None:
     daemon = make_daemon(LEASE)
@@ -156,7 +156,7 @@ def test_a_call_of_a_process_that_is_stopped_is_run_by_another_one_after_the_lea
         second = worker()
         stop(first.process.pid)
         assert second.line() == "began 2"
-        assert workers(daemon)[0] == (ClientState.SILENT, ClientFlag(0))  # the second one blocks by now, too
+        assert workers(daemon)[0] == (ClientState.SILENT, ClientFlag(0))  # by now the second worker blocks, too
 
 
 def test_a_process_that_is_stopped_while_it_keeps_its_call_loses_it(
@@ -168,13 +168,13 @@ def test_a_process_that_is_stopped_while_it_keeps_its_call_loses_it(
         caller.call_later_wait("job", 0)
         assert first.line() == "began 1"
         second = worker()
-        eventually(lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "it was not silent, or keeps nothing")
+        eventually(lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "it is not silent, or keeps nothing")
         stop(first.process.pid)
         assert second.line() == "began 2"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_call_of_a_process_that_is_silent_for_its_takeover_is_run_by_another_one(
+def test_a_call_of_a_process_that_is_silent_for_its_takeover_is_run_by_another_process(
     make_daemon: Callable[..., Daemon], worker: MakeWorker, transport: str
 ) -> None:
     daemon = make_daemon(LEASE)

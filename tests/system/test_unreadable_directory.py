@@ -1,4 +1,4 @@
-"""A start by `su` or `sudo -u` in a directory of root's: the working directory can be neither read nor written."""
+"""A start by `su` or `sudo -u` in a directory of root: the working directory can be neither read nor written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write
 
 @pytest.fixture
 def run_there(tmp_path: Path) -> Iterator[Run]:
-    """Runs a command in such a directory."""
+    """Runs a command in an unreadable directory."""
     there = tmp_path / "there"
     there.mkdir()
 
@@ -35,7 +35,9 @@ def run_there(tmp_path: Path) -> Iterator[Run]:
     there.chmod(0o700)
 
 
-def test_a_client_starts_its_daemon_there(run_there: Run, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_starts_its_daemon_in_an_unreadable_directory(
+    run_there: Run, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in SMALL_BY_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     program = "import timerd as td\nwith td.Client(autostart=True) as client: client.fire_wait('k')\n"
@@ -51,8 +53,10 @@ def test_timerctl_says_how_to_start_a_daemon(run_there: Run) -> None:
     assert done.returncode == Exit.NO_INSTANCE and "start it (`timerd --instance default`)" in done.stderr
 
 
-def test_the_support_of_the_tests_is_imported_there(run_there: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest itself does not end well there: `make -C` enters the tree."""
+def test_the_helpers_of_the_tests_are_imported_in_an_unreadable_directory(
+    run_there: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytest itself fails in such a directory. `make -C` enters the tree first."""
     monkeypatch.setenv("PYTHONPATH", python_path())
     done = run_there(sys.executable, "-c", "import support.real.interpreted")
     assert done.returncode == 0, done.stderr
@@ -61,7 +65,7 @@ def test_the_support_of_the_tests_is_imported_there(run_there: Run, monkeypatch:
 @not_root
 @pytest.mark.parametrize("flag", ["--arena-file", "--journal"])
 @pytest.mark.parametrize("only", [(), ("--show-config",)], ids=["serve", "look"])
-def test_a_path_that_is_relative_to_it_is_refused_with_the_remedy(
+def test_a_path_relative_to_an_unreadable_directory_is_refused_with_the_remedy(
     run_there: Run, flag: str, only: tuple[str, ...]
 ) -> None:
     done = run_there(sys.executable, "-m", "timerd", *SMALL, f"{flag}=made", *only)

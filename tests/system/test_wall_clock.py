@@ -1,4 +1,4 @@
-"""Schedules of real daemons and both faces, while the wall clock is wrong; more in simulation/test_clock_jumps.py."""
+"""Schedules of real daemons and both faces, while the wall clock is wrong. See also simulation/test_clock_jumps.py."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def judge_jumps(calls: list[td.Call], start: datetime) -> None:
-    """Judge the calls: after two seconds, the clock was an hour ahead for two seconds."""
+    """Judge the calls of a schedule. After two seconds, the clock was an hour ahead for two seconds."""
     found = points(calls, start)
-    assert len(set(found)) == len(found), "no point runs twice"
-    assert len([each for each in found if each > 3_500]) >= 1, "it was called in the wrong time, too"
-    assert found[-1] < 60, "it goes on in the right time"
+    assert len(set(found)) == len(found), "a point ran twice"
+    assert len([each for each in found if each > 3_500]) >= 1, "the schedule had no call while the clock was wrong"
+    assert found[-1] < 60, "the schedule did not go on when the clock was right"
 
 
 def test_a_wall_clock_that_is_wrong_for_two_seconds_silences_no_schedule(daemon: Daemon, wall: list[int]) -> None:
@@ -68,7 +68,7 @@ def test_an_asyncio_member_goes_on_after_the_wall_clock_was_wrong(daemon: Daemon
             serve(client, "cron", cron.append, cron="* * * * * *")
             for ahead in (0, 3_600, 0):
                 wall[0] = ahead * 1_000_000_000
-                client._link.wall.was_set()  # as its timerfd would
+                client._link.wall.was_set()  # as when its timerfd fires
                 before = len(cron)
                 while len(cron) < before + 3:
                     await asyncio.sleep(0.02)
@@ -88,13 +88,13 @@ def timers(pid: int | str = "self") -> list[str]:
 
 
 def test_a_daemon_has_a_timer_that_wakes_it_when_the_clock_is_set(daemon: Daemon) -> None:
-    """Without privileges nobody can set the clock here; simulation/test_wall_time.py says what it does then."""
+    """Without privileges nobody can set the clock here. simulation/test_wall_time.py tests what a daemon does then."""
     assert len(timers(daemon.pid)) == 1
 
 
 @pytest.mark.parametrize("face", ["threaded", "asyncio"])
 def test_a_member_with_a_cron_schedule_has_a_timer_that_ends_when_the_clock_is_set(daemon: Daemon, face: str) -> None:
-    """Without privileges nobody can set the clock here; the kernel shows that the timer is armed for that."""
+    """Without privileges nobody can set the clock here. The kernel shows that the timer would end then."""
 
     async def work() -> None:
         async with aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(PATIENCE_S):

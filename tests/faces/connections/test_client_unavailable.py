@@ -30,7 +30,7 @@ LOST_S = 0.3
 
 
 class Outage:
-    """A daemon that is killed and started again, and a client of either face that has to notice both."""
+    """A daemon that is killed and started again, and a client of either face, which must notice both."""
 
     def __init__(self, face: Face, client: Any, daemon: Daemon) -> None:
         self._face = face
@@ -38,13 +38,13 @@ class Outage:
         self._daemon = daemon
 
     def hasten(self, *, lost_ns: int = int(LOST_S * 1e9), grace_ns: int = 100 * MS) -> None:
-        """Other bounds. The short ones are for a daemon that is gone: a living one is silent for up to a second."""
+        """Set other bounds. The defaults are for a killed daemon: they are shorter than the silence of a living one."""
 
         def change() -> None:
             link, protocol = self._client._link, self._client._protocol
             with link.lock:
                 protocol.silence.lost_ns, protocol.grace_ns = lost_ns, grace_ns
-            link.sender.ring()  # or it looks a heartbeat later
+            link.sender.ring()  # else the client looks at the bounds a heartbeat later
 
         self._face.run(change)
 
@@ -52,7 +52,7 @@ class Outage:
         self.hasten(lost_ns=DAEMON_LOST_NS, grace_ns=GRACE_NS)
 
     def until(self, state: LinkState) -> None:
-        eventually(lambda: self._client.state is state, f"it never was {state}")
+        eventually(lambda: self._client.state is state, f"the client never was {state}")
 
     def begin(self) -> None:
         """Kill the daemon and wait until the client knows."""
@@ -62,7 +62,7 @@ class Outage:
         assert not self._client.connected
 
     def end(self) -> None:
-        """Start it again and wait until the client is back."""
+        """Start the daemon again, and wait until the client is connected again."""
         self.relax()
         self._daemon.start()
         self.until(LinkState.LIVE)
@@ -77,7 +77,7 @@ def outage(face: Face, client: Any, daemon: Daemon) -> Outage:
 
 @pytest.fixture
 def lost(face: Face, daemon: Daemon) -> Iterator[Any]:
-    """A client whose daemon was killed and is not started again. It leaves without a word."""
+    """A client whose daemon was killed and is not started again. At the end it is dropped without a goodbye."""
     made = face.connect(timeout=PATIENCE_S)
     Outage(face, made, daemon).begin()
     yield made
@@ -127,11 +127,11 @@ def test_a_question_to_a_lost_daemon_raises_at_once_and_is_not_sent(lost: Any) -
         lambda: operation.reschedule_wait(1),
         lambda: client.purgatory("new"),
         client.ping,
-        *([client.snapshot] if hasattr(client, "snapshot") else []),  # timerctl's, which has threads
+        *([client.snapshot] if hasattr(client, "snapshot") else []),  # only the threaded client has it
     ):
         with pytest.raises(td.TimerdUnavailableError, match="state: lost, silent for"):
             ask()
-    assert time.monotonic() - start < CLOSE_TIMEOUT_S, "one of them waited"
+    assert time.monotonic() - start < CLOSE_TIMEOUT_S, "one of the questions waited"
     assert client._protocol.ledger.issued == issued
     assert not operation.done()
 
@@ -254,7 +254,7 @@ def test_the_pauses_of_polling_double_up_to_a_second_and_end_with_the_timeout() 
     polling = Polling("poll", 0.02)
     assert [polling.pause(left) for left in (0.2, 0.18, 0.14, 0.06)] == [0.02, 0.04, 0.08, 0.06]
     assert [polling.pause(None) for _ in range(5)] == [0.32, 0.64, 1.0, 1.0, 1.0]
-    assert polling.patience(None) == 1.0  # an event is waited for: it begins anew
+    assert polling.patience(None) == 1.0  # now the caller waits for an event, so the pauses begin anew
     assert [polling.pause(None) for _ in range(2)] == [0.02, 0.04]
 
 
@@ -274,7 +274,7 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: Any, outage:
     client.flush()
     outage.begin()
     eventually(lambda: len(looks) >= 2)
-    assert looks == [True, False]  # it has stopped waiting for events, and looked itself
+    assert looks == [True, False]  # wait_for has stopped waiting for events, and looked by itself
     outage.end()
     eventually(lambda: client.fire_wait("rows") != 0)
     assert looks[:3] == [True, False, True]
@@ -287,7 +287,7 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: Any, outage:
 def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
-    with td.connect(timeout=PATIENCE_S) as other:  # first: on a busy machine it takes longer than `short` waits
+    with td.connect(timeout=PATIENCE_S) as other:  # may take longer than the timeout of `short`
         long = client.register("long", timeout=60)
         short = client.register("short", timeout=0.6)
         client.flush()

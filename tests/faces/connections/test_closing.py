@@ -1,7 +1,7 @@
-"""Commands that are issued while a client is being closed: each is refused, or it arrives.
+"""Commands that are issued while a client is being closed: each command is refused, or arrives.
 
-Threads race with a close in one face, tasks in the other: each has a test of its own. Only a task can be cancelled
-while it awaits. Only a threaded client says what is left when its process ends: a loop has ended by then.
+In one face, threads race with a close, in the other face tasks. So each face has a test of its own. Only a task can be
+cancelled while it awaits. Only a threaded client still runs when its process ends: a loop has ended by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from timerd_client.link.process_end import ProcessEnd
 from timerd_client.threaded.seat import Seat
 from timerd_shm.declare.errors import ClosedError
 
-# Threads fire (and register) until they are refused, while another closes; it prints how many fires returned.
+# Threads fire until they are refused, while another thread closes the client. Prints how many fires returned.
 RACE = """
 import sys, threading
 import timerd_client as td
@@ -63,7 +63,7 @@ print(returned)
 
 
 def events_of(client: td.Client) -> int:
-    """How many events the daemon has taken."""
+    """The number of events that the daemon has taken."""
     return client.mark().sequence
 
 
@@ -199,13 +199,13 @@ client.fire_wait("k")
 """
 
 
-def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_word(daemon: Daemon) -> None:
+def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_message(daemon: Daemon) -> None:
     ran = subprocess.run([sys.executable, "-c", FOLLOWS], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
 @THREADED
-def test_a_caller_that_receives_does_not_wait_at_the_end_for_what_nobody_else_receives(
+def test_a_caller_that_receives_must_not_wait_for_another_receiver_at_the_end(
     client: td.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []

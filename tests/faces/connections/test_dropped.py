@@ -1,4 +1,4 @@
-"""A client that nobody refers to any more, and that nobody has closed: it ends when nothing is pending."""
+"""A client without references that was never closed ends when it has no pending operation."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def descriptors() -> int:
 
 @pytest.fixture
 def held(daemon: Daemon) -> tuple[int, int]:
-    """Threads and descriptors that this process has when there is no client."""
+    """The numbers of threads and descriptors of this process without a client."""
     td.connect(timeout=PATIENCE_S).close()  # libzmq's own remain
     return threads(), descriptors()
 
 
 def is_as_before(held: tuple[int, int]) -> bool:
-    # Fewer is well, too: libzmq closes a socket's descriptors a little later than its owner.
+    # There may also be fewer: libzmq closes a socket's descriptors a little after the socket was closed.
     return threads() <= held[0] and descriptors() <= held[1]
 
 
@@ -44,7 +44,7 @@ def clients_of(daemon: Daemon) -> int:
 def test_a_dropped_client_keeps_neither_thread_nor_descriptors_nor_its_slot(
     daemon: Daemon, held: tuple[int, int]
 ) -> None:
-    gc.disable()  # references alone do it
+    gc.disable()  # reference counts alone must end the client
     try:
         for _ in range(5):
             client = td.connect(timeout=PATIENCE_S)
@@ -53,7 +53,7 @@ def test_a_dropped_client_keeps_neither_thread_nor_descriptors_nor_its_slot(
             assert client.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
             del client
         eventually(lambda: is_as_before(held), "a dropped client keeps threads or descriptors")
-        eventually(lambda: clients_of(daemon) == 0, "the daemon keeps it")
+        eventually(lambda: clients_of(daemon) == 0, "the daemon keeps a dropped client")
     finally:
         gc.enable()
 
@@ -94,7 +94,7 @@ def test_a_purgatory_or_a_handler_keeps_its_dropped_client(daemon: Daemon, tmp_p
     assert purgatory.fire_wait("k") == 0
     with td.connect(group="web", timeout=PATIENCE_S) as other:
         other.call_later("job", 0)
-        assert called.wait(PATIENCE_S), "a schedule in a set-up function goes on"
+        assert called.wait(PATIENCE_S), "a handler does not keep its client"
 
 
 # asyncio --------------------------------------------------------------------------------------------------------------
@@ -119,11 +119,11 @@ def test_a_dropped_asyncio_client_warns_and_ends(daemon: Daemon, held: tuple[int
             await other.flush()
             with pytest.warns(ResourceWarning, match="unclosed client of 'default'"):
                 await drop(descriptors())
-            assert (await pending).state is td.State.COMPLETED, "what was fired before is applied"
+            assert (await pending).state is td.State.COMPLETED, "an event from before the drop was lost"
 
     asyncio.run(work())
     eventually(lambda: is_as_before(held), "a dropped client keeps descriptors")
-    eventually(lambda: clients_of(daemon) == 0, "the daemon keeps it")
+    eventually(lambda: clients_of(daemon) == 0, "the daemon keeps a dropped client")
 
 
 def test_a_pending_operation_keeps_its_dropped_asyncio_client(daemon: Daemon) -> None:
@@ -148,4 +148,4 @@ def test_an_asyncio_client_that_outlives_its_loop_was_closed_with_it(daemon: Dae
 
     client = asyncio.run(connect())
     assert not client.connected
-    eventually(lambda: is_as_before(held), "it keeps descriptors")
+    eventually(lambda: is_as_before(held), "the client keeps descriptors")

@@ -1,4 +1,4 @@
-"""A client is made without a daemon: it connects at its first use, in each process anew, and keeps what is called."""
+"""A client is made without a daemon. It connects at its first use, in each process anew, and keeps earlier calls."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_a_deadline_counts_from_the_call_and_not_from_the_connection(
     face: Face, make_daemon: Callable[..., Daemon]
 ) -> None:
     daemon = make_daemon(instance="late")
-    stop(daemon.pid)  # it goes on sooner than another one starts
+    stop(daemon.pid)  # a stopped daemon goes on sooner than another daemon starts
     client = face.make("late")
     called_ns = time.monotonic_ns()
     operation = client.register("k", timeout=0.2)
     returned_ns = time.monotonic_ns()
-    time.sleep(0.3)  # time is the subject
+    time.sleep(0.3)  # longer than the timeout
     os.kill(daemon.pid, signal.SIGCONT)
     outcome = operation.result(PATIENCE_S)
     assert outcome.state is td.State.EXPIRED
@@ -112,10 +112,10 @@ def test_a_registration_before_the_connection_counts_from_the_mark_of_its_call(
     client.close()
 
 
-def test_where_no_arena_existed_it_counts_from_the_first_event_of_the_new_one(
+def test_without_an_arena_a_registration_counts_from_the_first_event_of_the_new_arena(
     face: Face, make_daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerd_client.discovery.late_sockets.LOOK_FIRST_NS", 4_000_000_000)  # time for what follows
+    monkeypatch.setattr("timerd_client.discovery.late_sockets.LOOK_FIRST_NS", 4_000_000_000)  # time for the calls below
     client = face.make("new")
     operation = client.register("k", timeout=PATIENCE_S)
     mark = client.mark()
@@ -128,7 +128,7 @@ def test_where_no_arena_existed_it_counts_from_the_first_event_of_the_new_one(
     client.close()
 
 
-def test_where_the_arena_was_replaced_before_the_connection_nothing_that_was_called_is_lost(
+def test_no_call_is_lost_if_the_arena_is_replaced_before_the_connection(
     face: Face, make_daemon: Callable[..., Daemon]
 ) -> None:
     daemon = make_daemon(instance="kept")
@@ -144,7 +144,7 @@ def test_where_the_arena_was_replaced_before_the_connection_nothing_that_was_cal
     client.fire("k", value=b"of the new one")
     assert operation.result(PATIENCE_S).value == b"of the new one"
     error = since_another.result(PATIENCE_S).error
-    assert isinstance(error, td.MarkTooOldError), "what came after that mark in the old arena is not known"
+    assert isinstance(error, td.MarkTooOldError), "events after the mark in the old arena are not known"
     client.close()
 
 

@@ -32,7 +32,7 @@ from timerd_wire.transports import TRANSPORT_VARIABLE
 MakeDaemon = Callable[..., Daemon]
 AT_ONCE_S = 0.1
 
-# A process with a pending operation, and with a child that outlives it. It says the child's pid, and waits.
+# A process with a pending operation, and with a child that outlives the process. It prints the child's pid, and waits.
 WITH_A_CHILD = """
 import os, subprocess, sys, time
 import timerd as td
@@ -57,7 +57,7 @@ def pending(daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon: MakeDaemon, how: str) -> None:
-    """Without pidfds only the end of the connection shows it. So the child must hold no copy of the connection."""
+    """Without pidfds, only the end of the connection shows the death. So the child must hold no copy of it."""
     refused = "import os\ndef refuse(pid, flags=0): raise PermissionError(1, 'no')\nos.pidfd_open = refuse\n"
     daemon = make_daemon(patch=refused)
     took = []
@@ -77,7 +77,7 @@ def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon
 
 
 def test_a_worker_that_is_forked_from_a_connected_master_has_a_client_of_its_own(daemon: Daemon) -> None:
-    """As gunicorn with --preload: workers come and go, and the master's client goes on."""
+    """As under gunicorn with --preload: workers come and go, and the master's client goes on."""
     with td.connect() as master:
         for number in range(3):
             operation = master.register(f"worker/{number}", timeout=PATIENCE_S)
@@ -159,7 +159,7 @@ class BrokenLink:
         raise OSError(why)
 
 
-def test_a_child_closes_its_copies_although_one_cannot_be_closed(
+def test_a_child_closes_its_other_copies_if_one_cannot_be_closed(
     daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, broken = connections_of_this_process(), [BrokenLink() for _ in range(20)]
@@ -173,7 +173,7 @@ def test_a_child_closes_its_copies_although_one_cannot_be_closed(
 def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch, runs_first: bool
 ) -> None:
-    """A copy would keep a dead client alive: the daemon was found a moment ago, and a thread forks."""
+    """A thread forks a moment after the client has found its daemon. A copy would keep a dead client alive."""
     daemon = make_daemon()
     if not runs_first:
         daemon.stop()
@@ -192,7 +192,7 @@ def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
         client.fire("k")
         if not runs_first:
             daemon.start()
-        eventually(lambda: inherited, "it did not find its daemon")
+        eventually(lambda: inherited, "the client did not find its daemon")
         own = connections_of_this_process() - before
         assert bool(own) == (os.environ[TRANSPORT_VARIABLE] == "unix")
         assert not own & inherited[0]
@@ -202,7 +202,7 @@ def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connec
     daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy would keep a dead client alive. Another thread may fork before the client knows its own connection."""
-    before = connections_of_this_process()  # which tests before this one may have left
+    before = connections_of_this_process()  # earlier tests may have left some
     inherited: list[set[int]] = []
     threads: list[threading.Thread] = []
 
@@ -213,7 +213,7 @@ def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connec
         made = make_sockets(*given)
         threads.append(threading.Thread(target=fork))
         threads[0].start()
-        threads[0].join(0.2)  # it forks now, or when the client is made
+        threads[0].join(0.2)  # the thread forks now, or after the client is made
         return made
 
     monkeypatch.setattr(lazy, "make_sockets", make)
@@ -236,7 +236,7 @@ def test_the_client_of_a_loop_that_has_ended_says_that_it_is_closed(daemon: Daem
 
 
 @pytest.mark.parametrize("given", ["bogus", "Unix", 7])
-def test_the_error_of_an_unknown_transport_names_the_known_ones(face: Face, given: object) -> None:
+def test_the_error_of_an_unknown_transport_names_the_known_transports(face: Face, given: object) -> None:
     with pytest.raises(td.InvalidValueError, match=r"transport='?\w+'?: 'zeromq' or 'unix'"):
         face.connect(transport=given)
 

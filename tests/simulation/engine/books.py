@@ -1,4 +1,4 @@
-"""The invariants of a simulation: which outcomes were delivered, and what the issued commands add up to."""
+"""The invariants of a simulation: which outcomes must be, and were, delivered for the commands that were issued."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ KNOWN_COMPLAINTS = (
     "later than its grace",
     "processes have ended in",
 )
-DELIVERIES = 3  # of every handler: after this number of ended processes a call is given up
-TRACED = 400  # newest lines that a failure prints
+DELIVERIES = 3  # the setting of every handler: a call is given up after this number of processes have ended in it
+TRACED = 400  # a failure prints this number of lines, the newest
 
 
 class PlannedFailure(Exception):
@@ -51,16 +51,16 @@ class PlannedFailure(Exception):
 
 
 class Issued:
-    """A command. One can ask later whether it was applied."""
+    """A command that was issued; `applied` tells later whether the daemon has applied it."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.incarnation = process.client._protocol.session.incarnation
         self.number = process.client._protocol.ledger.issued
-        self.was_applied: bool | None = None  # as of its process's death
+        self.was_applied: bool | None = None  # as known when its process died
 
     def applied(self) -> bool | None:
-        """True: it was applied. False: it was refused. None: not known."""
+        """True: the command was applied. False: it was refused. None: not known."""
         if self.was_applied is not None or not self.process.alive:
             return self.was_applied
         protocol = self.process.client._protocol
@@ -104,14 +104,14 @@ class Running:
     process: Process
     incarnation: bytes
     call: Call
-    arena: int  # the newest that its client knew
+    arena: int  # the newest arena that its client knew
     began_ns: int
-    has_id: bool  # not an on_failure that comes again
+    has_id: bool  # False for an on_failure that runs again
     is_alone: bool = False  # no other handler may run in its process
-    ended: bool = False  # it has returned, or has failed as planned
+    ended: bool = False  # the handler has returned, or has failed as planned
     failed: bool = False
-    died_ns: int | None = None  # when its process ended in it
-    is_last: bool = True  # the call does not come again after it
+    died_ns: int | None = None  # when its process ended in this run
+    is_last: bool = True  # the call does not come again after this run
 
 
 class Books:
@@ -121,7 +121,7 @@ class Books:
         self.schedule = schedule
         self.failures: list[str] = []
         self.trace: deque[str] = deque(maxlen=TRACED)
-        self.arena = 0  # how many there have been
+        self.arena = 0  # the number of arenas that were destroyed
         self.watched: list[Watched] = []
         self.batches: list[tuple[Process, ThreadedBatch]] = []
         self.delayed: list[tuple[Process, DelayedOperation, list[object]]] = []
@@ -135,41 +135,41 @@ class Books:
         self.for_group: dict[bytes, Watched] = {}  # payload -> operation that a group adopts
         self.done: set[bytes] = set()
         self.acknowledged: dict[bytes, Issued] = {}
-        self.of_group: dict[bytes, tuple[Issued, int]] = {}  # payload -> group=True's operation, and its arena
-        self.calls: dict[bytes, str] = {}  # payload -> name, of every one-shot that was asked for
-        self.ids: dict[bytes, str] = {}  # payload -> id, of those that have one
+        self.of_group: dict[bytes, tuple[Issued, int]] = {}  # payload -> operation with group=True, and its arena
+        self.calls: dict[bytes, str] = {}  # payload -> name, of every one-shot call that was asked for
+        self.ids: dict[bytes, str] = {}  # payload -> id, of calls with an id
         self.asked_in: dict[bytes, int] = {}  # payload -> arena
         self.cancelling: Counter[str] = Counter()
         self.doubtful: set[bytes] = set()  # payloads of calls that may have been cancelled
-        self.expected: dict[bytes, int] = {}  # payload -> arena, of those that were accepted and not withdrawn
-        # Of one attempt of one call, or of one point of a schedule: (name, payload or point, attempt).
+        self.expected: dict[bytes, int] = {}  # payload -> arena, of calls that were accepted and not withdrawn
+        # The runs of one attempt, at a call or at a point of a schedule: (name, payload or point, attempt).
         self.runs: dict[tuple[str, object, int], list[Running]] = defaultdict(list)
-        self.failings: dict[tuple[str, object, int], list[Running]] = defaultdict(list)  # the same of on_failure
+        self.failings: dict[tuple[str, object, int], list[Running]] = defaultdict(list)  # the same for on_failure
         self.running_now: list[Running] = []
-        # The same of what was announced to the daemon: the phase, and the incarnation of the client.
+        # For the same keys, the announcements to the daemon: the phase, and the incarnation of the client.
         self.announced: dict[tuple[str, object, int], list[tuple[CallPhase, bytes]]] = defaultdict(list)
         self.dead: set[bytes] = set()  # incarnations of clients whose processes have ended
         self.newest: dict[str, bytes] = {}  # id -> payload of the call that was asked for last
-        self.asking: Counter[str] = Counter()  # id -> calls that are being asked for
+        self.asking: Counter[str] = Counter()  # id -> number of calls that are being asked for
         self.cancelled: set[bytes] = set()  # payloads of calls that were cancelled for sure
-        self.made_again: list[tuple[str, int, int]] = []  # id, when, and arena: a call of the id begins after that
-        self.end_process: Callable[[Process], None] = lambda process: None  # from within, at once
-        # Whether the daemon has ever let others take over what a client held, by incarnation: it was dead, or silent
-        # while its process was stopped or for longer than its takeover. And whether it was ever silent.
+        self.made_again: list[tuple[str, int, int]] = []  # id, time, and arena: a call of the id begins after that time
+        self.end_process: Callable[[Process], None] = lambda process: None  # called inside of a handler
+        # Whether the daemon has ever let others take over what a client (an incarnation) held: the client was dead, or
+        # silent while its process was stopped, or silent for longer than its takeover.
         self.has_lost: Callable[[bytes], bool] = lambda incarnation: False
-        self.was_silent: Callable[[bytes], bool] = lambda incarnation: False
+        self.was_silent: Callable[[bytes], bool] = lambda incarnation: False  # whether the client was ever silent
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
         self.hurry = False  # handlers take no time: the simulation ends
         self.points_may_repeat = False  # schedules change
         self.latest_wall_ns = 0  # the latest time of a call of the wall clock
-        self.forgotten: set[str] = set()  # schedules that were cancelled, and with them which of their points have run
+        self.forgotten: set[str] = set()  # cancelled schedules, of which the daemon has forgotten the past points
         self.living: list[Process] = []
         self.outcomes: Counter[str] = Counter()
         self.complaints: Counter[str] = Counter()
 
     def note(self, what: str) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         self.trace.append(f"{self.schedule.now_ns / 1e9:.6f} {what}")
 
     def fail(self, what: str) -> None:
@@ -198,7 +198,7 @@ class Books:
     # operations ---------------------------------------------------------------------------------------------------
 
     def watch(self, process: Process, operation: ThreadedOperation, what: str, key: str) -> Watched:
-        """Hold an operation to what it promises."""
+        """From now on, check all that is promised for this operation."""
         watched = Watched(process, operation, what, key, self.arena)
         self.watched.append(watched)
         operation.add_done_callback(lambda _: self._tell(watched))
@@ -265,7 +265,7 @@ class Books:
                 self.fail(f"{who}: completed at {watched.target}, advanced to {advanced}")
 
     def died(self, process: Process) -> None:
-        """Note which of its commands were applied. From now on, only outcomes that others get matter."""
+        """Note which commands of the process were applied. From now on, only outcomes that others get matter."""
         self.dead.add(process.client._protocol.session.incarnation)
         for watched in self.watched:
             if watched.process is process:
@@ -305,7 +305,7 @@ class Books:
 
     @contextmanager
     def asking_for(self, name: str, payload: bytes, id: str | None) -> Iterator[None]:
-        """A one-shot call is asked for. If that raises, it is not known whether it is accepted."""
+        """A process asks for a one-shot call. If the block raises, it is not known whether the call was accepted."""
         self.calls[payload] = name
         self.asked_in[payload] = self.arena
         if id is None:
@@ -318,7 +318,7 @@ class Books:
         self.asking[id] -= 1
 
     def again(self, id: str, asked_ns: int) -> None:
-        """A call of that id was made again, beside whichever there was. So one begins after `asked_ns`."""
+        """A call of this id was made with if_exists="again". So a call of this id begins after `asked_ns`."""
         if not self.cancelling[id]:
             self.made_again.append((id, asked_ns, self.arena))
 
@@ -332,9 +332,9 @@ class Books:
 
     @contextmanager
     def withdrawing(self, id: str, by: bytes = b"") -> Iterator[None]:
-        """A process cancels the pending call of that id, or replaces it `by` the call of that payload.
+        """A process cancels the pending call of this id, or replaces it by the call with the payload `by`.
 
-        If that raises, it may be cancelled at any later time.
+        If the block raises, the call may be cancelled at any later time.
         """
         self.cancelling[id] += 1
         self.forgotten.add(id)
@@ -346,7 +346,7 @@ class Books:
             self.expected.pop(payload, None)
 
     def cancel(self, id: str, cancel: Callable[[], bool]) -> None:
-        """A process cancels the call of that id. If it did, and no other one was asked for, that one never begins."""
+        """A process cancels the call of this id. If this succeeds, and no other call was asked for, it never begins."""
         payload, arena = self.newest.get(id), self.arena
         with self.withdrawing(id):
             sure = not self.asking[id] and self.cancelling[id] == 1
@@ -358,8 +358,8 @@ class Books:
 
     @contextmanager
     def running(self, process: Process, call: Call) -> Iterator[Running]:
-        """A handler runs. It runs once, unless a process that ran it had lost its calls."""
-        of_schedule = not call.payload  # else it is one that a process has made
+        """A handler runs. Each attempt runs once, unless a process that ran it had lost its calls."""
+        of_schedule = not call.payload  # else a process has made the call
         which = call.due if of_schedule else call.payload
         what = (call.name, which, call.attempt)
         who = f"{process.name}: handler of {call.name!r}, {which!r}, {call!r}"
@@ -373,7 +373,7 @@ class Books:
             yield now
 
     def announce(self, phase: CallPhase, told: DeliveredOutcome) -> None:
-        """A client says that it is about to run something. It need not have begun when its process ends."""
+        """A client announces that it is about to run a handler or on_failure. Its process may end before it begins."""
         found = unpack(told.payload)
         assert found is not None, told
         plan, payload = found
@@ -381,7 +381,7 @@ class Books:
         self.announced[told.name, which, plan.failures + 1].append((phase, told.client))
 
     def _ends(self, what: tuple[str, object, int], phase: CallPhase) -> int:
-        """How many processes that have announced it have ended, at most while it ran."""
+        """The number of ended processes that had announced this run. Some of them may have ended before or after it."""
         keys = [what]
         if isinstance(what[1], datetime):  # grace may have left out the point that was announced
             keys = [key for key in self.announced if (key[0], key[2]) == (what[0], what[2])]
@@ -410,14 +410,14 @@ class Books:
 
     @contextmanager
     def _run(self, process: Process, call: Call, runs: list[Running], who: str, has_id: bool) -> Iterator[Running]:
-        """One more of `runs`. It must not run twice at a time, nor beside another one of its id, nor too soon."""
+        """Add a run to `runs`. It must not run twice at a time, nor beside another call of its id, nor too soon."""
         protocol = process.client._protocol
         incarnation, arena = protocol.session.incarnation, protocol.session.arena
         now = Running(process, incarnation, call, arena, self.schedule.now_ns, has_id)
         of_schedule = not call.payload
         self.note(f"{who} begins")
         before = [run for run in runs if run.arena == arena]
-        # A worker whose every() has waited for the daemon begins a cancelled schedule at a point of before.
+        # A worker whose every() has waited for the daemon begins a cancelled schedule at an earlier point.
         may_repeat = of_schedule and (self.points_may_repeat or call.name in self.forgotten)
         for run in before if not may_repeat else []:
             if call.deliveries < 2:
@@ -443,7 +443,7 @@ class Books:
             self.running_now.remove(now)
 
     def _look_at_ends(self, now: Running, before: list[Running], who: str) -> None:
-        """From the second end of a process on, a call rests, and runs alone. (Points of schedules may repeat.)"""
+        """After the second process has ended in a call, it rests, then runs alone. (Points of schedules may repeat.)"""
         died = [run.died_ns for run in before if run.died_ns is not None and not self.was_silent(run.incarnation)]
         if not now.call.payload or len(died) < ALONE_FROM:
             return
@@ -454,7 +454,7 @@ class Books:
             self.fail(f"{who}: {len(died)} processes have ended in it, the last one {now.began_ns - max(died)} ns ago")
 
     def _look_beside(self, now: Running, who: str) -> None:
-        """Nothing of its id runs elsewhere, and nothing at all in its process if it is to run alone."""
+        """No other call of its id runs. If the call must run alone, no other call runs in its process."""
         away, is_point = self.has_lost, not now.call.payload
         for run in self.running_now:
             if run.arena == now.arena and run.has_id and now.has_id and run.call.id == now.call.id:
@@ -481,7 +481,7 @@ class Books:
     def settle_letters(self, letters: list[Letter], made: int) -> None:
         """Judge the dead letters of the group. `made` of them were made in this arena."""
         if [letter.number for letter in letters] != list(range(made + 1 - len(letters), made + 1)):
-            self.fail(f"the newest of {made} dead letters are to be there: {letters}")
+            self.fail(f"of {made} dead letters the newest must be kept, found: {letters}")
         once = Counter((letter.name, letter.which) for letter in letters)
         for letter in letters:
             what = letter.name, letter.which
@@ -501,7 +501,7 @@ class Books:
             elif not any(run.failed for run in ran):
                 self.fail(f"{letter}: its handler has not failed")
         if made > len(letters):
-            return  # the others have given way
+            return  # older letters have given way, so a missing letter proves nothing
         for payload, arena in self.expected.items():
             runs = [run for key, found in self.runs.items() if key[1] == payload for run in found]
             succeeded = any(run.ended and run.is_last and not run.failed for run in runs)
@@ -513,7 +513,7 @@ class Books:
     # at the end ---------------------------------------------------------------------------------------------------
 
     def settle_accounts(self) -> None:
-        """Judge the end: the network has healed, time has passed, and living clients are still there."""
+        """Judge the end: the network has healed, time has passed, and some clients still live."""
         for watched in self.watched:
             if not watched.process.alive:
                 continue
@@ -548,7 +548,7 @@ class Books:
             if arena == self.arena and not self._is_cancelling(payload) and not over:
                 self.fail(f"{payload!r} for {name!r} was accepted, {len(ended)} attempts have ended, and no last one")
         for id, asked_ns, arena in self.made_again:
-            every = (*self.runs.values(), *self.failings.values())  # the one that it joined may have been given up
+            every = (*self.runs.values(), *self.failings.values())  # the call may have joined one that was given up
             began = [run for runs in every for run in runs if run.call.id == id and run.has_id]
             if arena != self.arena or self.cancelling[id] or self.has_forgotten_ids():
                 continue

@@ -1,9 +1,9 @@
-"""A daemon in memory: the real conductor, sessions and core, which is killed at any store and starts again.
+"""A daemon in memory: the real conductor, sessions and core. It is killed at any store, and starts again.
 
-The arena is one bytearray until it is destroyed: a kill's remains are written back into it, so that clients that map
-it go on reading. A kill at a store goes on from a copy of the arena and of the journal's buffer, which the core's build
-for tests has made at that ordering point. Frames that the turn has sent are lost then, and so are rows that it would
-have written to the journal's files.
+The arena is one bytearray until it is destroyed. Clients that map it go on reading after a kill, because the state that
+a kill leaves is written back into the bytearray. For a kill at a store, the core's build for tests copies the arena and
+the journal's buffer at that ordering point, and the next daemon goes on from the copy. The frames that the killed turn
+has sent are lost, and also the rows that it would have written to the journal's files.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from .unix import PATHS, Transports
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
 
 LEASE_NS = 15_000 * MS
-POINTS_MAX = 150  # stores of a turn; the daemon is killed at one of them
+POINTS_MAX = 150  # the stores of a turn at which the daemon may be killed
 BUFFER_ROWS = 2_048
 SEGMENT_SIZE = 1 << 20
 
 
 class WatchedSessions(Sessions):
-    """Sessions that note which clients ever lost what they held, by incarnation: they were silent, or dead.
+    """Sessions that note the incarnations of clients that have ever lost what they held, because silent or dead.
 
-    A silent client keeps that exactly while its process runs and its takeover is not over.
+    A silent client keeps what it holds exactly while its process runs and its takeover is not over.
     """
 
     away: set[bytes]
@@ -97,9 +97,9 @@ class HeldJournal(Journal):
 
 
 class SteppedCopies:
-    """Copies of the arena that are made bit by bit, when the daemon looks at them, and compared when they are whole.
+    """Copies of the arena. Each look of the daemon copies a part; a complete copy is compared with the arena.
 
-    Some have a log that is too small. A path names no file.
+    Some copies have a log that is too small. A copy's path names no file.
     """
 
     def __init__(self, core: Any, memory: bytearray, rng: Random, faults: Counter[str]) -> None:
@@ -149,18 +149,18 @@ class Daemon:
         directory: Path | None,
         **knobs: Any,
     ) -> None:
-        """`directory`: of its journals; None: it writes none."""
+        """`directory`: the folder of its journals. None: the daemon writes no journal."""
         self.schedule = schedule
         self.kernel = kernel
         self.network = Network(schedule, rng, faults, self._on_input)
         self.on_kill: Callable[[], None] = lambda: None
         self.transports: Transports | None = None
-        self._adopted: dict[int, bytes] = {}  # by watch: the session that a connection of packets has shown
+        self._adopted: dict[int, bytes] = {}  # watch -> the session that a connection of packets has shown
         self.lifelines: Lifelines | None = None
-        # Whether a client that runs, and is not closed, has this session.
+        # Whether a living client, which is not closed, has this session.
         self.is_living: Callable[[bytes], bool] = lambda session: False
         self.away: set[bytes] = set()  # incarnations of clients that ever lost what they held of their group
-        self.silent: set[bytes] = set()  # those that were ever silent
+        self.silent: set[bytes] = set()  # incarnations of clients that were ever silent
         self.memory = bytearray()
         self.stopped = False
         self._doomed = False
@@ -217,7 +217,7 @@ class Daemon:
         self.lifelines = Lifelines(self._pidfds)
         self.transports = Transports(self.network, self.kernel, self, self._on_input)
         WatchedSessions.away, WatchedSessions.silent = self.away, self.silent
-        steps = Random(repr(self._rng.getstate()))  # its own, so that a copy changes nothing else of the simulation
+        steps = Random(repr(self._rng.getstate()))  # separate: copies change nothing else
         self._copies = SteppedCopies(self._core, self.memory, steps, self._faults)
         _, self._conductor = attached(
             self._core,
@@ -275,7 +275,7 @@ class Daemon:
             self.network.unbind()
 
     def kill_at_a_store(self) -> None:
-        """SIGKILL in the next turn, after one of its stores; after the turn if it has none. Calls `on_kill`."""
+        """SIGKILL in the next turn, after one of its stores, or after a turn without stores. Then calls `on_kill`."""
         self._doomed = True
 
     def _turn_that_is_cut(self) -> None:
@@ -296,12 +296,12 @@ class Daemon:
         self.on_kill()
 
     def end_connection(self, descriptor: int) -> None:
-        """End a connection of packets, which may not be accepted yet."""
+        """End a connection of packets. The daemon may not have accepted it yet."""
         if self.transports is None or not self.transports.end(descriptor):
             self.kernel.close(descriptor)
 
     def end_a_connection(self) -> bool:
-        """End a connection of packets, as where there are too many; False: there is none."""
+        """End a connection of packets, as the daemon does if there are too many. Returns False if there is none."""
         return self.transports is not None and self.transports.end_some(self._rng.randrange)
 
     def adopt(self, session: bytes) -> int:
@@ -312,7 +312,7 @@ class Daemon:
         return watch
 
     def adopted_ended(self, watch: int, *, is_client: bool) -> None:
-        """That connection has ended. A client that lives has not."""
+        """The connection of this watch has ended. It must not belong to a living client."""
         assert self.lifelines is not None
         session = self._adopted.pop(watch)
         assert not (is_client and self.is_living(session)), "a client lives, and the daemon takes it for ended"

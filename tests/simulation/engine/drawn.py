@@ -15,7 +15,7 @@ from timerd_client.link import surface
 
 
 class Secrets:
-    """Stands for the module of that name."""
+    """Stands for the module `secrets`."""
 
     def __init__(self, rng: Random) -> None:
         self.token_bytes = rng.randbytes
@@ -25,7 +25,7 @@ class Secrets:
 def drawn_from(rng: Random, seed: int) -> Iterator[None]:
     """Draw sessions and ids from the seed, and turn off the daemon's log.
 
-    An id decides which chain of a table it is in. So it also decides how much of a turn's bound a lookup takes.
+    An id decides into which chain of a table it falls, and so how much of a turn's bound a lookup of the id takes.
     """
     log = logging.getLogger("timerd")
     disabled, log.disabled = log.disabled, True

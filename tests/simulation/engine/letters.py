@@ -18,18 +18,18 @@ class Letter(NamedTuple):
 
     number: int
     name: str
-    which: object  # its payload; of a schedule, its point
+    which: object  # the call's payload; for a schedule's call, its point
     reason: str
 
     def is_of(self, run: tuple[str, object, int]) -> bool:
-        """Whether it may be of this name, payload or point, and attempt: grace may have left out the first points."""
+        """Whether this letter may come from the run (name, payload or point, attempt). Grace may skip first points."""
         if isinstance(self.which, datetime) and isinstance(run[1], datetime):
             return run[0] == self.name and run[1] >= self.which
         return run[:2] == (self.name, self.which)
 
 
 def letters_of(memory: bytes | bytearray) -> tuple[list[Letter], int]:
-    """The dead letters in an arena, and how many were ever made there."""
+    """The dead letters in an arena, and the number of all that were ever made there."""
     found = []
     with ArenaReader(memoryview(memory).toreadonly()) as reader:
         for group in range(len(reader.groups)):
@@ -46,7 +46,7 @@ def letters_of(memory: bytes | bytearray) -> tuple[list[Letter], int]:
 
 
 def look_for_leaks(arena: Memory) -> None:
-    """At the end an arena holds the ring, and dead letters."""
+    """Assert that at the end the arena holds only the ring and dead letters."""
     in_use = arena.in_use()
     header, events = arena.header, arena.region(Region.EVENTS).count
     blocks = arena.records(Region.BLOCKS)

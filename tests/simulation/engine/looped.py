@@ -1,7 +1,7 @@
-"""A process whose client is the asyncio one: its event loop is turned by the schedule, on the simulated clock.
+"""A process with the asyncio client. The schedule turns its event loop, on the simulated clock.
 
-The workload and the books are those of threaded clients. Their callers get a `Blocking` client: when a method is a
-coroutine function, the coroutine runs in the process's loop, and the caller waits for it on the schedule.
+The workload and the books are those of threaded clients. The workload gets a `Blocking` client: when a method is a
+coroutine function, the coroutine runs in the process's loop, and the caller waits on the schedule for its result.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class SimulatedLink(LoopLink):
 
 
 class Blocking:
-    """An object of the asyncio face, whose coroutine functions block their caller."""
+    """An object of the asyncio face. Its coroutine functions become methods that block their caller."""
 
     def __init__(self, process: LoopedProcess, target: Any) -> None:
         self._blocking = process
@@ -251,7 +251,7 @@ class LoopedProcess(Process):
         try:
             super().kill()
         finally:
-            self.link.sealed = self.link.closed = True  # its remaining coroutines do nothing any more
+            self.link.sealed = self.link.closed = True  # the remaining coroutines do nothing
             open_links.discard(self.link)
             for task in asyncio.all_tasks(self.loop):
                 coroutine = task.get_coro()

@@ -52,7 +52,7 @@ START_NS = 1_000 * SECOND
 STEPS = 3_000
 PROCESSES_MIN, PROCESSES_MAX = 2, 6
 JOURNALED = 3  # one of this number of seeds writes a journal
-TRANSPORTS = ("zeromq", "unix", "mixed")  # of a seed's clients; mixed: of each by itself
+TRANSPORTS = ("zeromq", "unix", "mixed")  # of a seed's clients; mixed: each client has its own
 
 
 class Failure(AssertionError):
@@ -70,7 +70,7 @@ class Simulation:
     """Everything that a seed decides."""
 
     def __init__(self, seed: int, steps: int, transports: str | None = None) -> None:
-        """`transports`: those of its clients (TRANSPORTS); None: the seed decides."""
+        """`transports`: one of TRANSPORTS. None: the seed decides."""
         self.seed = seed
         self.steps = steps
         self.undo = ExitStack()
@@ -81,11 +81,11 @@ class Simulation:
         self.clock = JumpingClock(START_NS)
         self.schedule = Schedule(self.clock, Random(rng.getrandbits(64)))
         self.books = Books(self.schedule)
-        self.ways = Random(f"transports {seed}")  # its own, so that seeds of ZeroMQ alone are what they were
+        self.ways = Random(f"transports {seed}")  # separate, so that older seeds take the same steps as before
         drawn = self.ways.choice(TRANSPORTS)
         self.transports = transports or drawn
-        self.stalls = Random(f"stalls {seed}")  # its own, too
-        calls = Random(f"calls {seed}")  # so is this one
+        self.stalls = Random(f"stalls {seed}")  # separate for the same reason
+        calls = Random(f"calls {seed}")  # separate for the same reason
         self.kernel = Kernel(self.schedule, Random(f"kernel {seed}"), self.faults)
         PROCESSES.clear()
         STOPPED.clear()
@@ -187,7 +187,7 @@ class Simulation:
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
-        """Note what clients announce to run."""
+        """Note each announcement of a client that it is about to run a handler or on_failure."""
         begin_phase = CallCommands.begin_phase
 
         def announce(phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None) -> bytes:
@@ -250,7 +250,7 @@ class Simulation:
         return self.transports if self.transports != "mixed" else self.ways.choice(("zeromq", "unix"))
 
     def acts_of(self, process: Process) -> dict[str, float]:
-        """The acts of its workers, and how often each is drawn."""
+        """The acts of a process's workers, and their weights."""
         return self.acts
 
     def spawn(self) -> None:
@@ -344,7 +344,7 @@ class Simulation:
             self.schedule.after(self.rng.randrange(longest_ns), process.go_on)
 
     def stall_process(self) -> None:
-        """A handler keeps the GIL of its process, perhaps for longer than its takeover. Some are stopped meanwhile."""
+        """A handler keeps the GIL of a process, perhaps for longer than the takeover. Some are then stopped as well."""
         process, rng = self._some(), self.stalls
         if process is not None and not process.stopped:
             self.faults["process stalled"] += 1
@@ -379,7 +379,7 @@ class Simulation:
             self._bury(process)
 
     def _end_process(self, process: Process) -> None:
-        """A handler ends its process, as by a fault of the memory. A supervisor starts another one."""
+        """A handler ends its process, as by a fault of the memory. A supervisor starts another process."""
 
         def end() -> None:
             if process.alive:
@@ -436,7 +436,7 @@ class Simulation:
 
     def _set_wall_clock(self, by_ns: int) -> None:
         if "cancel_call" in self.acts and any("cron" in plan for plan in self.plans):
-            self.books.points_may_repeat = True  # which points have run is forgotten with the call
+            self.books.points_may_repeat = True  # the daemon forgets with the call which points have run
         self.clock.jump(by_ns)
         self.daemon.wall_clock_set()
         for process in self.living:
@@ -460,13 +460,13 @@ class Simulation:
         for worker in self.workers:
             worker.ending = True
         if (behind_ns := self.books.latest_wall_ns - self.clock.wall_ns()) > 0:
-            self._set_wall_clock(behind_ns)  # a clock that was set back would keep calls of the wall clock back
+            self._set_wall_clock(behind_ns)  # else calls of the wall clock would not fall due in time
         self._pass(70 * SECOND)  # longer than the longest timeout of a worker (60 s) and its grace
 
     def _reckon(self) -> None:
         books, daemon = self.books, self.daemon
         daemon.check("when all is calm")
-        # Silent clients whose processes no daemon sees keep their slots for an hour: a living client may find none.
+        # Silent clients whose processes no daemon sees keep their slots for an hour: a living client may find no slot.
         while self.living and self._slots_are_full():
             self._close(self.living[0], 5.0)
             self._pass(10 * SECOND)
@@ -510,8 +510,8 @@ class Simulation:
     def _audit(self) -> None:
         """Audit the journals: every outcome follows from the rows before it."""
         for directory in self.daemon.directories:
-            if directory.exists() and segments_of(directory):  # its daemon was not killed in its first recovery
-                # Daemons are killed, and the arenas before the last one are gone.
+            if directory.exists() and segments_of(directory):  # else its daemon was killed in its first recovery
+                # Only the last arena still exists. A journal may end anywhere, because daemons were killed.
                 last = directory == self.daemon.directories[-1]
                 header = self.daemon.arena.header if last and self.daemon.is_up else None
                 found = audit_journal(directory, arena=header, open_end=True)
@@ -538,7 +538,7 @@ class Simulation:
                         purgatory.cancel_for_key(key)
                 last.client.flush(timeout=5)
                 return
-            except ArenaFullError:  # there is room again when `last` has taken what the group holds
+            except ArenaFullError:  # there is room again after `last` has taken the group's outcomes
                 if self.schedule.now_ns > end_ns:
                     raise
                 self.schedule.sleep(SECOND)

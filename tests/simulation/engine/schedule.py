@@ -1,8 +1,8 @@
-"""Events in the order of their time, and callers: threads of which one runs at a time, and which may block.
+"""Events in the order of their time, and callers: threads that may block. Only one thread runs at a time.
 
-Nothing runs by itself. The schedule moves the clock to the next event and runs it. A caller is a real thread, but it
-runs only while it has the baton: from when an event wakes it until it blocks (at a gate, at a condition, in `sleep`) or
-ends. So every run of a seed takes the same steps.
+Nothing runs by itself. The schedule moves the clock to the next event and runs this event. A caller is a real thread,
+but it runs only while it has the baton: from the event that wakes it until it ends or blocks (at a gate, at a
+condition, in `sleep`). So every run of a seed takes the same steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Schedule:
         return self.clock.now_ns()
 
     def at(self, when_ns: int, act: Act) -> None:
-        """Run `act` at that time, now at the earliest."""
+        """Run `act` at `when_ns`, or now if this time has passed."""
         self._made += 1
         heappush(self._due, (max(when_ns, self.now_ns), self._rng.random(), self._made, act))
 
@@ -59,7 +59,7 @@ class Schedule:
         return True
 
     def block(self, timeout: float | None) -> bool:
-        """The current caller waits for `Caller.wake`, `timeout` seconds at most; whether it was woken."""
+        """The current caller waits to be woken, for `timeout` seconds at most. Returns whether it was woken."""
         caller = self.current
         assert caller is not None, "the thread of a client, or the schedule itself, would block"
         return caller.block(None if timeout is None else self.now_ns + max(1, math.ceil(timeout * 1e9)))
@@ -69,7 +69,7 @@ class Schedule:
         self.block(delay_ns / 1e9)
 
     def end(self) -> None:
-        """End the threads; callers that wait have been killed."""
+        """End the threads. All waiting callers must have been killed before."""
         for runner in self.idle:
             runner.go_on(None)
             runner.join()
@@ -109,7 +109,7 @@ class Runner(threading.Thread):
 
 
 class Caller:
-    """Code that may block. Before it goes on, `hold` is called: a stopped process keeps it for later."""
+    """Code that may block. Before it goes on, `hold` is called: a stopped process lets its callers go on later."""
 
     def __init__(self, schedule: Schedule, body: Act, hold: Callable[[Act], bool]) -> None:
         self.over = False
@@ -126,18 +126,18 @@ class Caller:
         self._schedule.at(self._schedule.now_ns, lambda: self._continue(0, False))
 
     def join(self, timeout: float | None = None) -> None:
-        """Do not wait: the schedule ends the caller."""
+        """Return at once, because the schedule ends callers."""
 
     def is_alive(self) -> bool:
         return not self.over
 
     def wake(self) -> Act:
-        """A function that wakes the caller soon, if it is then still in its present wait."""
+        """A function that wakes the caller soon, if the caller's present wait still goes on then."""
         ticket = self._ticket
         return lambda: self._schedule.at(self._schedule.now_ns, lambda: self._continue(ticket, True))
 
     def block(self, until_ns: int | None) -> bool:
-        """Wait to be woken, until `until_ns` at most; whether it was woken."""
+        """Wait to be woken, until `until_ns` at most. Returns whether the caller was woken."""
         if self.killed:
             raise Killed
         ticket = self._ticket
@@ -152,7 +152,7 @@ class Caller:
         return self._woken
 
     def kill(self) -> None:
-        """Unwind its thread now."""
+        """Unwind the caller's thread now."""
         self.killed = True
         if self._runner is None:
             self.over = True
@@ -190,7 +190,7 @@ class Caller:
 
 
 class Gate:
-    """A lock to wait at, as `threading.Lock`; with `closed` a gate, as that of link/gate.py."""
+    """A lock at which callers wait, as `threading.Lock`. With `closed`, it is a gate as waits/gate.py has it."""
 
     def __init__(self, schedule: Schedule, *, closed: bool = False) -> None:
         self._schedule = schedule
@@ -220,13 +220,13 @@ class Gate:
 
 
 class Condition:
-    """As `threading.Condition`: waits without its lock."""
+    """As `threading.Condition`: a caller waits without holding the lock."""
 
     def __init__(self, schedule: Schedule, lock: threading.Lock) -> None:
         self._schedule = schedule
         self._lock = lock
         self._waiting: list[tuple[Act, Callable[[], bool], object | None]] = []
-        self.callers = 0  # in wait_for()
+        self.callers = 0  # the number of callers in wait_for()
 
     def wait_for(self, holds: Callable[[], bool], timeout: float | None = None, one_of: object | None = None) -> bool:
         self.callers += 1
@@ -259,7 +259,7 @@ class Condition:
             wake()
 
     def notify(self) -> None:
-        """Of those with the same `one_of` wake one, if its condition holds."""
+        """Wake callers. Of callers with the same `one_of`, only the first is woken, and only if its condition holds."""
         waiting, self._waiting = self._waiting, []
         looked_at: set[object] = set()
         for wake, holds, one_of in waiting:

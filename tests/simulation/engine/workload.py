@@ -1,4 +1,4 @@
-"""The acts of processes, drawn from the seed: every call of a client, on a few keys that all processes share.
+"""The acts of processes, drawn from the seed: every method of a client, on a few keys that all processes share.
 
 The results of some acts are known: a total on a key of its own, limited events with a value of their own, pairs of one
 operation and one event, watermarks.
@@ -34,12 +34,12 @@ IDS = ("one", "two", "three")
 PURGATORIES = ("default", "fetch")
 
 
-ONCE = ("once/a", "once/b", "once/killer", "once/c")  # names of calls; the last one's are retried
-KILLER = ONCE[2]  # most of its handlers end their process
+ONCE = ("once/a", "once/b", "once/killer", "once/c")  # names of calls; calls of the last name are retried
+KILLER = ONCE[2]  # most runs of its handler end the process
 CALL_IDS = ("call/one", "call/two", "call/three")
 RETRIES = 2
 PERIODIC = ("every/a", "every/b")
-PLANS: tuple[dict[str, Any], ...] = (  # schedules have one of them, and maybe another after a redeployment
+PLANS: tuple[dict[str, Any], ...] = (  # a schedule has one of these, and perhaps another after a redeployment
     {"seconds": 0.2},
     {"seconds": 0.7, "grace": 0},
     {"seconds": 3.0},
@@ -307,7 +307,7 @@ class Worker:
                 self.client.call_at_wait(name, datetime_of(wall_ns), payload, id=id, if_exists=exists)
             else:
                 self.client.call_later_wait(name, delay, payload, id=id, if_exists=exists)
-        if exists in ("error", "replace"):  # else it is not known which one stays
+        if exists in ("error", "replace"):  # else it is not known which of the two calls stays
             self.books.accepted(payload)
         elif exists == "again" and id is not None:
             self.books.again(id, asked_ns)
@@ -323,9 +323,9 @@ class Worker:
 
 
 def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Sequence[dict[str, Any]]) -> None:
-    """Have a process handle these names. Some handlers take long, some fail, some have their call come again.
+    """Have a process handle these names. Some runs take long, some fail, some have the call come again.
 
-    Those of KILLER end their process, or do so in on_failure.
+    Runs for KILLER end their process, in the handler or in on_failure.
     """
     books = process.books
     calls = Calls()
@@ -371,7 +371,7 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Seq
 
 
 def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool], *, well: bool) -> None:
-    """Listen for the group. With `well`, acknowledge every outcome, and wait until the daemon has applied that."""
+    """Listen for the group. With `well`, acknowledge every outcome, and wait for the daemon's answers."""
     client, books = process.client, process.books
     while not ending() and not client.closed:
         try:
@@ -383,7 +383,7 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
                     process.schedule.sleep(1 + rng.randrange(300 * MS))
                 waits = well or rng.random() < 0.4
                 if waits or rng.random() < 0.7:
-                    books.acknowledged[outcome.payload] = Issued(process)  # it may be done, whatever is answered
+                    books.acknowledged[outcome.payload] = Issued(process)  # it may be applied though ack() raises
                     if not waits:
                         outcome.ack()
                     elif outcome.ack_wait(timeout=5):

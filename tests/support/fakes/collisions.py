@@ -1,7 +1,7 @@
-"""An attacker's choices of keys, ids or handles that share a chain, and how long the chains are.
+"""Keys, ids and handles that an attacker would choose because they share a chain, and the lengths of chains.
 
-The attacker may read the arena. Against an unkeyed hash, or a seed that it knows, this makes one chain of all that it
-has. Against a keyed hash of an unknown seed, the chains are those of random names.
+The attacker may read the arena. If the hash has no seed, or the attacker knows the seed, all of these names fall into
+one chain. With an unknown seed, the chains are as long as those of random names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MASK = 0xFFFF_FFFF_FFFF_FFFF
 GOLDEN = 0x9E37_79B9_7F4A_7C15
 MULTIPLIERS = (0xFF51_AFD7_ED55_8CCD, 0xC4CE_B9FE_1A85_EC53)
 LONG = 3_600_000 * MS
-# Tables have twice as many heads as records, so a chain of random names has more than 12 once in 10 ** 12 tables.
+# Tables have twice as many heads as records. So one in 10 ** 12 tables has a chain of more than 12 random names.
 CHAIN_MOST = 12
 
 
@@ -43,12 +43,12 @@ def unmix(h: int) -> int:
 
 
 def heads(rig: Rig, region: Region) -> int:
-    """The heads of a table: each record has two."""
+    """The number of heads of a table: two for each record of the region."""
     return 2 * rig.arena.region(region).count
 
 
 def keys_by_inversion(rig: Rig, number: int) -> list[bytes]:
-    """Names of one chain under `mix`, keyed with the number that stood in the arena's header."""
+    """Keys that fall into one chain under `mix`, seeded with the number that once stood in the arena's header."""
     at = offset_of(ArenaHeader, "size") + 8  # where the seed stood
     (seed,) = struct.unpack_from("<Q", rig.memory, at)
     many = heads(rig, Region.KEY_TABLE)
@@ -56,7 +56,7 @@ def keys_by_inversion(rig: Rig, number: int) -> list[bytes]:
 
 
 def keys_of_hash(rig: Rig, hash_of: Callable[[bytes], int], number: int) -> list[bytes]:
-    """Names of one chain under a hash that the attacker can compute, found by trial."""
+    """Keys that fall into one chain under a hash that the attacker can compute, found by trial."""
     many = heads(rig, Region.KEY_TABLE)
     return list(islice((b"%d" % i for i in count() if hash_of(b"%d" % i) % many == 0), number))
 
@@ -67,7 +67,7 @@ def ids_of_one_chain(number: int) -> list[bytes]:
 
 
 def numbers_of_one_run(rig: Rig, slot: int, number: int) -> list[int]:
-    """Command numbers whose handles were neighbours in a lane: those of an eighth of the table."""
+    """Command numbers whose handles all fell into the first eighth of the table under the former hash."""
     many = rig.arena.region(Region.HANDLES).count
 
     def tag(command: int) -> int:
@@ -78,7 +78,7 @@ def numbers_of_one_run(rig: Rig, slot: int, number: int) -> list[int]:
 
 
 def keys_of_a_known_seed_share_no_chain(rig: Rig) -> None:
-    """Rule 8: a hash that everybody can compute, because everybody knows the seed, says nothing about the chains."""
+    """Rule 8: keys that share a chain under a seed that everybody knows share none under the arena's own seed."""
     rig.restart()  # a start takes the seed
     known = bytes(SEED_SIZE)
     keys = keys_of_hash(rig, lambda key: hashing.key_hash(known, 0, key), rig.arena.region(Region.OPS).count // 2)
@@ -122,7 +122,7 @@ def longest_chain(rig: Rig, table: Region, records: Region) -> int:
 
 
 def longest_probing(rig: Rig) -> int:
-    """The most entries of the handle table that are probed for an operation that is in it."""
+    """The largest number of entries that a lookup in the handle table probes before it finds an operation."""
     entries = rig.arena.all_records(Region.HANDLES)
     rows = len(entries) // HANDLE_LANES
 

@@ -1,4 +1,4 @@
-"""The daemon's promises, each as a body that takes a world: a test runs it, and a seeded defect breaks it."""
+"""The daemon's promises, each as a function of a world. A test runs each of them, and a seeded defect must break it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def state_of(peer: Peer) -> ClientState:
 
 
 def waits(peer: Peer) -> int:
-    """Register an operation that nothing settles, and have the daemon apply it; its command number."""
+    """Register an operation that nothing settles, and have the daemon apply it. Returns its command number."""
     command = peer.send(Register(KEY, timeout_ns=7200 * S))
     peer.world.settle()
     return command
@@ -40,7 +40,7 @@ def a_daemon_that_was_stopped_suspects_nobody(world: World) -> None:
     world.turn(3 * LEASE)
     assert world.counter("gaps") == 1
     world.run(LEASE - S)
-    assert state_of(alice) is ClientState.LIVE, "its lease was whole after the gap"
+    assert state_of(alice) is ClientState.LIVE, "alice's lease did not begin anew after the gap"
     world.run(2 * S)
     assert state_of(alice) is ClientState.SILENT
     assert world.counter("orphans_cancelled") == 0
@@ -61,7 +61,7 @@ def a_restart_makes_leases_whole(world: World) -> None:
 
 
 def what_the_arena_shows_is_not_enough(world: World) -> None:
-    """Alice has issued nothing. Mallory says hello with all that the arena has of her, and shows it as a session."""
+    """Alice has issued nothing. Mallory shows each 16 bytes of alice's record in the arena, as proof and as session."""
     alice, mallory = world.client("alice", group="crew", listens=True), Peer(world, "mallory")
     slot, session = alice.slot, alice.session
     record = struct_of(ClientRecord).pack(*world.client_record(slot))
@@ -74,7 +74,7 @@ def what_the_arena_shows_is_not_enough(world: World) -> None:
             for kind, welcome in mallory.take_answers():
                 if kind is DownKind.WELCOME:
                     mallory.welcomed(welcome)
-                    assert mallory.slot != slot, f"bytes {at}..{at + 16} of her record are enough"
+                    assert mallory.slot != slot, f"bytes {at}..{at + 16} of alice's record are enough"
                     mallory.say(UpKind.BYE)
                     world.settle()
     assert state_of(alice) is ClientState.LIVE
@@ -92,7 +92,7 @@ def an_incarnation_is_not_enough(world: World) -> None:
     mallory.say(UpKind.HELLO, mallory.hello(proof=alice.incarnation))
     world.settle()
     assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
-    # The arena shows the hash of a session, and its client's incarnation. Neither is accepted as a session.
+    # The arena shows the hash of alice's session, and her incarnation. Neither is accepted as a session.
     mallory.arena_incarnation = alice.arena_incarnation
     for shown in (session_hash(alice.session), alice.incarnation):
         mallory.session = shown

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 
-LOW = 1_024  # select() takes those below
-BESIDE = 256  # of a test's process itself
+LOW = 1_024  # select() takes only descriptors below this number
+BESIDE = 256  # files that a test's own process opens
 
 
 @contextmanager
 def at_least(files: int) -> Iterator[None]:
-    """This process, and each that it starts, may open at least `files`. Skips where the hard limit is lower."""
+    """This process, and each that it starts, may open at least `files`. Skips the test if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < files:
         pytest.skip(f"needs {files:,} open files, and the hard limit is {hard:,} (ulimit -Hn)")
@@ -25,7 +25,7 @@ def at_least(files: int) -> Iterator[None]:
 
 @contextmanager
 def limited(files: int) -> Iterator[None]:
-    """The soft limit is `files`."""
+    """Set the soft limit to `files` for the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     try:

@@ -1,8 +1,8 @@
-"""A daemon in memory for the client's protocol: it applies commands in order and answers, on the wire records alone.
+"""A daemon in memory for the client's protocol. It reads and writes frames, applies commands in order and answers.
 
-It knows one condition: a `fire` on a key completes the operations that watch that key. That is enough to see what the
-protocol does when frames are lost, doubled or reordered. A World has a daemon, a protocol and the network between them,
-on a manual clock.
+The daemon knows one condition: a `fire` on a key completes the operations that watch that key. That is enough to see
+what the protocol does when frames are lost, doubled or reordered. A World has a daemon, a protocol and the network
+between them, on a manual clock.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ MS = 1_000_000
 
 
 class FakeDaemon:
-    """Takes frames up (`receive`), leaves frames down in `routed` and `published`."""
+    """Takes the client's frames (`receive`), and leaves frames for the client in `routed` and `published`."""
 
     def __init__(self, arena: int = 77, *, shared_clock: bool = True) -> None:
         self.arena = arena
         self.shared_clock = shared_clock
         self.session = bytes(range(1, 17))
         self.subscribed = False
-        self.known: bytes | None = None  # incarnation of the one client it may have
+        self.known: bytes | None = None  # the incarnation of the daemon's only client
         self.applied = 0
         self.newest = 0
         self.applied_commands: list[tuple[int, bytes]] = []
@@ -69,11 +69,11 @@ class FakeDaemon:
         self.acknowledged = 0
         self.answers: dict[int, tuple[int, int]] = {}  # command -> (value, code)
         self.answer_first = 0
-        self.refuse: dict[int, ErrorCode] = {}  # command number -> how it is refused
+        self.refuse: dict[int, ErrorCode] = {}  # command number -> the code of its refusal
         self.routed: list[bytes] = []
         self.published: list[bytes] = []
         self.unknown: list[int] = []
-        self.gone = 0  # nothing is held of its client's commands up to this one
+        self.gone = 0  # WELCOME: up to this command of the client, the daemon keeps no operation and no answer
         self.hellos: list[dict[str, Any]] = []
         self.asked = 0
         self.byes = 0
@@ -81,8 +81,8 @@ class FakeDaemon:
         self.apply_up_to = 1 << 63  # commands above this number are not applied in this turn
         self.requeued: list[int] = []  # registrations whose grant was requeued
         self.report_due = False
-        self.outcomes_max = 1 << 63  # of a report
-        self.confirms_unasked = True  # that commands are applied is reported to a client that has not asked for it
+        self.outcomes_max = 1 << 63  # the most outcomes of a report
+        self.confirms_unasked = True  # whether it confirms commands that the client has not asked to have confirmed
 
     def receive(self, frame: bytes) -> None:
         header = unpack(CommandHeader, frame)
@@ -268,7 +268,7 @@ class World:
     """A protocol, a daemon and the network between them. Time passes in pass_time() only."""
 
     def __init__(self, *, window: int = 65_536, shared_clock: bool = True, one_way: bool = False) -> None:
-        """`one_way`: answers come where outcomes come, as over packets."""
+        """`one_way`: answers and outcomes come over the same connection, as over packets."""
         self.now = 1_000 * MS
         self.one_way = one_way
         self.daemon = FakeDaemon(shared_clock=shared_clock)
@@ -313,7 +313,7 @@ class World:
             self.down()
             if not moved:
                 return
-        raise AssertionError("the two never stop talking")
+        raise AssertionError("the daemon and the client never stop sending")
 
     def down(self) -> None:
         for frames, published in ((self.daemon.published, True), (self.daemon.routed, False)):
@@ -331,7 +331,7 @@ class World:
             self.exchange()
 
     def silence(self) -> None:
-        """From now on nothing reaches the other side."""
+        """From now on all frames are lost, in both directions."""
         self.lose_up = self.lose_down = lambda frame: True
 
     def stop(self) -> list[bytes]:

@@ -9,15 +9,15 @@ from typing import Any
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt once, in what is traced, where a signal handler may: behind a call, or in a loop.
+    """Raises KeyboardInterrupt once in the traced files, where a signal handler may run: after a call, or in a loop.
 
-    CPython looks for signals behind the instructions of `LOOKS`, and nowhere else.
+    CPython looks for signals after the instructions of `LOOKS`, and nowhere else.
     """
 
     LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
 
     def __init__(self, at: int, traced: tuple[str, ...]) -> None:
-        """At the `at`-th of these places, in files whose paths have one of these parts."""
+        """Raises at the `at`-th such place, counted in files whose paths contain one of the strings in `traced`."""
         self.left = at
         self._traced = traced
         self.where = ""

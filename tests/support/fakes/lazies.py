@@ -12,5 +12,5 @@ LinkT = TypeVar("LinkT", bound=Link)
 
 
 def lazy_of(link: LinkT) -> Lazy[LinkT]:
-    """It makes no other link: the test ends before that."""
+    """A Lazy that has this link. The test ends before the Lazy would make another link."""
     return Lazy(target_of("Client", None, {}), type(link), link)

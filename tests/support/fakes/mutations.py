@@ -1,4 +1,4 @@
-"""Frames down, and changes of frames, for tests that look for a frame that breaks a client. No core is needed."""
+"""Frames from a daemon, and changes of frames, for tests that look for a frame that breaks a client, without a core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S = 1_000 * MS
 
 
 def report(topic: int, incarnation: int, **changed: Any) -> ReportHeader:
-    """A header down that covers nothing."""
+    """The header of a report without outcomes and answers."""
     nothing = ReportHeader._make(struct_of(ReportHeader).unpack(bytes(struct_of(ReportHeader).size)))
     return nothing._replace(
         topic=topic, version=PROTOCOL_VERSION, kind=DownKind.REPORT, incarnation=incarnation, outcome_first=1, **changed
@@ -26,7 +26,7 @@ def report(topic: int, incarnation: int, **changed: Any) -> ReportHeader:
 
 
 def down(topic: int, incarnation: int) -> dict[str, bytes]:
-    """Frames down for the client of that topic: one of each kind, and of each error code."""
+    """Frames from the daemon to the client of `topic`: one of each kind, and one for each error code."""
     pack = struct_of(ReportHeader).pack
     plain = report(topic, incarnation)
     frames = {kind.name.lower(): pack(*plain._replace(kind=kind)) for kind in DownKind}

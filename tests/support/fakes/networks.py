@@ -34,7 +34,7 @@ from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind
 from timerd_wire.proof import incarnation_of
 
 PROCESSES: dict[int, int] = {}  # pid -> start ticks, of the processes that exist
-STOPPED: set[int] = set()  # pids of those that are stopped
+STOPPED: set[int] = set()  # pids of stopped processes
 
 
 def is_running(pid: int, start_ticks: int) -> bool:
@@ -71,14 +71,14 @@ class Network(DaemonEnd[int]):
 class Lifelines(ends.Lifelines):
     """A Liveness whose connections are numbers and whose processes are PROCESSES.
 
-    `pidfds` = False: the system refuses them, so that /proc is all there is. `full` = True: no file can be opened.
+    `pidfds` = False: the system has no pidfds, so that the daemon reads /proc. `full` = True: no file can be opened.
     """
 
     def __init__(self, pidfds: bool = True) -> None:
         super().__init__()
         self.pidfds = pidfds
         self.full = False
-        self.looks = 0  # at /proc
+        self.looks = 0  # how often /proc was read
         self._processes: dict[int, tuple[int, int]] = {}  # watch -> (pid, start ticks)
 
     def host(self) -> Host:
@@ -126,9 +126,9 @@ class Lifelines(ends.Lifelines):
 
 
 class Copies:
-    """Copies of the arena that are only counted; each takes `take_ns`, and its memory is free `free_ns` after it.
+    """Copies of the arena that are only counted. One takes `take_ns`; its memory is free `free_ns` after its removal.
 
-    `cpu_ns` is the CPU time of each; None: all of `take_ns`.
+    `cpu_ns` is the CPU time of one copy; None: all of `take_ns`.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -191,7 +191,7 @@ class World:
         self.attach()
 
     def attach(self) -> None:
-        """Make a conductor for the present core: at first, and after `restart`."""
+        """Make a conductor for the present core: when the world is made, and after each restart."""
         self.core = self.rig.core
         self.lifelines = Lifelines(self.pidfds)
         self.sessions, self.conductor = attached(
@@ -244,7 +244,7 @@ class World:
         raise AssertionError("the conductor never comes to rest")
 
     def run(self, for_ns: int) -> int:
-        """Let `for_ns` pass, and make turns when they are due; their number."""
+        """Let `for_ns` pass, and make turns when they are due. Returns how often turns were due."""
         end_ns = self.clock.now_ns() + for_ns
         turns = 0
         while True:
@@ -257,7 +257,7 @@ class World:
             self.clock.move(max(0, due_ns - self.clock.now_ns()))
 
     def until_quiet(self) -> World:
-        """Run until the gap of a start is over; this world."""
+        """Run until the gap of a start is over. Returns this world."""
         self.run(20_000_000)
         return self
 
@@ -285,7 +285,7 @@ class Peer(Talker):
         self.welcomes: list[dict[str, Any]] = []
 
     def hello(self, **said: object) -> dict[str, object]:
-        """The map of a HELLO, with some fields as given."""
+        """The map of a HELLO, with the fields of `said` in place of its own."""
         return {
             "protocol": PROTOCOL_VERSION,
             "proof": self.proof,
@@ -327,7 +327,7 @@ class Peer(Talker):
         self.put(self.header(kind, **changed) + (b"" if message is None else bytes(msgpack.packb(message))))
 
     def send(self, *commands: Command, flags: int = 0) -> int:
-        """Number commands and send them in one frame; the number of the first."""
+        """Number commands and send them in one frame. Returns the number of the first command."""
         first = self.issued + 1
         for command in commands:
             self.issue(command)
@@ -352,11 +352,11 @@ class Peer(Talker):
         self.arena_incarnation = self.world.core.incarnation
 
     def subscribe(self, secret: bytes | None = None) -> None:
-        """Connect for outcomes, and show a secret: its session, or another one."""
+        """Connect for outcomes, and show `secret`; None: the client's session."""
         self.world.network.asking.append((self.subscriber, self.session if secret is None else secret))
 
     def hold(self) -> int:
-        """Hold a liveness connection, as the real client does when it is welcomed; its number."""
+        """Hold a liveness connection, as a real client does after its WELCOME. Returns the connection's number."""
         connection = self.world.lifelines.connect(self.session)
         self.world.settle()
         return connection
@@ -368,7 +368,7 @@ class Peer(Talker):
         self.say(UpKind.ACK)
 
     def take_published(self) -> list[ReportHeader]:
-        """Take in the reports that were published for it; their headers."""
+        """Take in the reports that were published to this client. Returns their headers."""
         frames = self.world.network.published.pop(self.subscriber, [])
         for frame in frames:
             self.receive(frame)
@@ -387,7 +387,7 @@ class Peer(Talker):
         return found
 
     def ask(self, message: dict[str, object]) -> tuple[DownKind, Any]:
-        """Send a query; its answer."""
+        """Send a query. Returns the answer."""
         self.say(UpKind.QUERY, message)
         self.world.settle()
         return self.take_answers()[-1]
@@ -399,6 +399,6 @@ def fire(key: bytes = b"k", **more: Any) -> KeyAct:
 
 
 def patched(frame: bytes, field: str, value: bytes) -> bytes:
-    """A frame up with some bytes of its header changed."""
+    """A client's frame with some bytes of its header changed."""
     at = offset_of(CommandHeader, field)
     return frame[:at] + value + frame[at + len(value) :]

@@ -12,7 +12,7 @@ from timerd_client.delivery import Delivery, RetriableError, aio
 
 
 class Scene:
-    """A producer with short times, in a coroutine on the manual clock. Times are seconds since its begin."""
+    """A producer with short timeouts, in a coroutine on the manual clock. Times are seconds of this clock."""
 
     def __init__(self, manual: Manual) -> None:
         self.manual = manual
@@ -42,7 +42,7 @@ class Scene:
         return [await producer.send(record, lane=lane, on_delivery=self.note) for record in records]
 
     def play(self, act: Callable[[aio.Producer], Coroutine[Any, Any, None]], **settings: Any) -> None:
-        """`act` with a producer that has these settings, which is then closed: all its records settle."""
+        """Run `act` with a producer of these settings, then close the producer, so that all its records settle."""
 
         async def post(lane: Any, records: Sequence[Any]) -> None:
             self.sent.append((self.now(), lane, list(records)))

@@ -18,7 +18,7 @@ from timerd_shm.declare.wire import CommandHeader, UpKind
 
 
 class Sockets:
-    """A daemon that answers at once, in the thread that sends; `full`: nothing can be sent now."""
+    """A daemon that answers at once, in the thread that sends. With `full`, nothing can be sent."""
 
     frame_size_max: int = FRAME_SIZE_MAX
     wake_ns: int = 130_000
@@ -97,5 +97,5 @@ class Sockets:
         """Nothing to do."""
 
     def commands(self) -> list[tuple[int, int, int]]:
-        """(time, how many, thread) of the frames with commands."""
+        """(time, number of commands, thread) of each frame with commands."""
         return [(at_ns, header.count, by) for at_ns, header, by in self.frames if header.kind == UpKind.COMMANDS]

@@ -27,7 +27,7 @@ RANGE = (GroupProtocol("range", b"topics"),)
 
 
 class Broker:
-    """As much of a broker as a coordinator sees. Each has a client of its own, as a process has."""
+    """As much of a broker as a coordinator sees. Each broker has its own client, as each broker's process has."""
 
     def __init__(self, data: Path, orders: UUID = ORDERS, **settings: Any) -> None:
         self.id, self.settings = 0, Settings(data=data, **{"workers": 1, "ports": (9093,), **settings})
@@ -58,13 +58,13 @@ class Broker:
         return self.coordinator.groups[name]
 
     def kill(self) -> None:
-        """As SIGKILL: the daemon withdraws its operations, and nothing is written."""
+        """As by SIGKILL: the daemon withdraws the broker's operations, and the broker writes nothing."""
         self._watch.cancel()
         self.client.close()
 
 
 class Consumer:
-    """A client, which says exactly what a test wants."""
+    """A consumer that sends exactly what a test wants."""
 
     def __init__(self, broker: Broker, name: str, instance: str | None = None, **more: Any) -> None:
         self.broker, self.name, self.instance = broker, name, instance
@@ -146,7 +146,7 @@ async def settle(broker: Broker, *consumers: Consumer) -> None:
 
 
 async def beat_for(seconds: float, *consumers: Consumer) -> None:
-    """Time passes, and these live."""
+    """Let time pass, while these consumers send heartbeats."""
     for _ in range(int(seconds / 2)):
         await asyncio.sleep(2)
         for consumer in consumers:

@@ -1,4 +1,4 @@
-"""A Kafka client for tests that says exactly what a test wants: any API, any version, any bytes."""
+"""A Kafka client that sends exactly what a test wants: any API, any version, any bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RawKafka:
         return question, question.write(self._number, self._client_id, question.request(**fields))
 
     def ask(self, key: int, version: int, **fields: Any) -> Any:
-        """A request and its answer."""
+        """Send a request. Returns the answer."""
         question, frame = self.question(key, version, **fields)
         self.send(frame)
         return question.read(self.frame())
@@ -72,7 +72,7 @@ class RawKafka:
         return {number: brokers[0] for number, brokers in self.replicas(topic).items()}
 
     def replicas(self, topic: str) -> dict[int, list[str]]:
-        """The addresses of the brokers that have each partition, its leader first."""
+        """For each partition, the addresses of its brokers, the leader's first."""
         answer = self.metadata(topic)
         addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
         return {
@@ -93,7 +93,7 @@ class RawKafka:
     def produce(
         self, topic: str, batches: Mapping[int, bytes], *, acks: int = -1, timeout: float = 5.0, version: int = 9
     ) -> dict[int, Any]:
-        """Send a batch to each partition of one topic; the answer of each."""
+        """Send a batch to each partition of one topic. Returns the answer for each partition."""
         module = Question(PRODUCE, version).module
         data = tuple(module.PartitionProduceData(index=number, records=batch) for number, batch in batches.items())
         answer = self.ask(
@@ -117,7 +117,7 @@ class RawKafka:
         partition_max_bytes: int = 1 << 20,
         rack: str = "",
     ) -> dict[int, Any]:
-        """Read from partitions of one topic; the answer of each."""
+        """Read from partitions of one topic. Returns the answer for each partition."""
         answer = self.ask(
             FETCH, 12, **fetch_fields(topic, offsets, max_wait, min_bytes, max_bytes, partition_max_bytes, rack)
         )
@@ -175,7 +175,7 @@ def batch(
     timestamps: Iterable[int] | None = None,
     magic: int = 2,
 ) -> bytes:
-    """A record batch, as a producer sends it. `timestamps` in ms, one a record."""
+    """A record batch, as a producer sends it. `timestamps` are in ms, one for each record."""
     values = list(values)
     times = list(timestamps) if timestamps is not None else [1_000] * len(values)
     records = b"".join(record(value, delta, times[delta] - times[0]) for delta, value in enumerate(values))

@@ -34,11 +34,11 @@ class SteppedCopy:
         self.close()
 
     def compare(self) -> None:
-        """Assert that the copy, which is whole, shows the arena as it was."""
+        """Assert that the complete copy shows the arena as it was when the copy was begun."""
         made = os.pread(self._file, len(self.before), 0)
         if made != self.before:
             wrong = [at for at in range(0, len(made), LINE) if made[at : at + LINE] != self.before[at : at + LINE]]
-            raise AssertionError(f"{len(wrong)} lines of the copy are of another time, the first at {wrong[:5]}")
+            raise AssertionError(f"{len(wrong)} lines of the copy have changed, the first at {wrong[:5]}")
 
     def close(self) -> None:
         """End the copy, whole or not. A second call changes nothing."""

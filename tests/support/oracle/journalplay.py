@@ -1,4 +1,4 @@
-"""Random programs on a core that writes a journal, and situations that are cut off while it is written."""
+"""Random programs on a core that writes a journal, and situations with a crash while the journal is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import Row
 
 TURNS = 120
-POINTS_TRIED = 8  # points of a situation, evenly spread; test_redo tries all
+POINTS_TRIED = 8  # of a situation's crash points, evenly spread; test_redo tries all of them
 
 
 class JournaledPlay(Play):
@@ -47,7 +47,7 @@ def play(seed: int, directory: Path, core: ModuleType = timerd.core, **more: Any
 
 
 def facts(rows: list[Row]) -> list[tuple[object, ...]]:
-    """The facts of rows about operations and events, without positions. An operation is (slot, command number)."""
+    """The facts about operations and events in the rows, without positions. An operation is (slot, command number)."""
     found: list[tuple[object, ...]] = []
     names = {}
     for row, rest in pairwise([*rows, *rows[:1]]):
@@ -74,7 +74,7 @@ def facts(rows: list[Row]) -> list[tuple[object, ...]]:
 
 
 def no_row_is_lost_or_written_twice(directory: Path, name: str, points: int = POINTS_TRIED) -> None:
-    """Play a situation. A new daemon goes on from each copy, and its journal equals that of a run without a crash."""
+    """Play a situation. From each copy a new daemon goes on, and its journal equals that of a run without a crash."""
     rig = JournaledRig(directory / "whole", core=core_faults)
     act = SITUATIONS[name](rig)
     rig.tend()

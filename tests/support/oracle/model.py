@@ -50,7 +50,7 @@ class Model:
         self.events: list[Event] = []
         self.pending: list[Operation] = []
         self.watermarks: dict[tuple[int, bytes], int] = {}
-        self.setters: dict[tuple[int, bytes], Client] = {}  # the client that set each first
+        self.setters: dict[tuple[int, bytes], Client] = {}  # the client that first set each watermark
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
         self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
@@ -75,7 +75,7 @@ class Model:
 
     @property
     def nodes_held(self) -> list[tuple[Client | bytes, int]]:
-        """Of each operation that needs its keys: its client or group, and its keys behind the first."""
+        """For each operation that needs its keys: its client or group, and the number of its keys after the first."""
         found: list[tuple[Client | bytes, int]] = []
         for op in self.pending:
             found.append((op.group or (b"" if op.kept else op.client), len(op.keys) - 1))
@@ -96,7 +96,7 @@ class Model:
         return client
 
     def close_client(self, client: Client, now_ns: int) -> None:
-        """The client is dead. It may come back with its numbering, but does not own these operations any more then."""
+        """The client is dead. It may come back with its numbering, but it no longer owns these operations."""
         for op in [op for op in self.pending if self.owns(client, op)]:
             if op.orphans is Orphans.GROUP:
                 op.group = client.group
@@ -120,7 +120,7 @@ class Model:
 
     @staticmethod
     def payer(op: Operation) -> tuple[bytes, Client | None]:
-        """The group or the client that the operation is charged to; of a kept one, nobody."""
+        """The group or the client that the operation is charged to. Nobody is charged for an operation that is kept."""
         return (op.group, None) if op.group else (b"", None if op.kept else op.client)
 
     def acknowledge(self, client: Client) -> None:
@@ -288,7 +288,7 @@ class Model:
         return event.sequence > command.mark.sequence
 
     def too_old(self, command: Register) -> bool:
-        """Whether an event of its own hash slots after its mark has left the ring, or its mark is ahead of all."""
+        """Whether its mark is ahead of all events, or the ring has lost an event after the mark in its hash slots."""
         if command.mark is None:
             return False
         if command.mark.sequence > len(self.events):
@@ -363,12 +363,12 @@ class Model:
         return ErrorCode.QUOTA_EXCEEDED if own >= self.limits.quota_watermarks else ErrorCode.NONE
 
     def _nothing_new(self, client: Client, command: KeyAct) -> None:
-        """Answer a command that changes nothing and is no event: a watermark no higher, or none to forget."""
+        """Answer a command that makes no event: its watermark is no higher than before, or unknown to FORGET."""
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE)
 
     def watchers(self, event: Event) -> list[Operation]:
-        """Operations that watch the event's key: events by registration, then watermarks by (target, registration)."""
+        """Operations that watch the event's key: on events by registration, on watermarks by (target, registration)."""
         found = []
         for op in self.pending:
             ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
@@ -419,7 +419,7 @@ class Model:
 
     @staticmethod
     def reaches(event: Event, op: Operation, ordinal: int) -> bool:
-        """Whether an event concerns a watched key: by the kinds of both, by its amount, and by what is left of it."""
+        """Whether an event counts for a watched key: by both kinds, the event's amount, and the grants that it has."""
         key = op.keys[ordinal]
         if op.is_owners:
             return event.kind is not EventKind.FORGET and not event.limited
@@ -440,7 +440,7 @@ class Model:
 
     @staticmethod
     def verdict(op: Operation, satisfied: int) -> Outcome:
-        """How it settles with these keys satisfied: in words of its own, not by RULES of states.py."""
+        """How the operation settles if these keys are satisfied. This is written anew, not read from states.RULES."""
         done, failed, keys = satisfied.bit_count(), op.failed.bit_count(), len(op.keys)
         if op.condition is Condition.AT_LEAST:
             if done >= op.needed:
@@ -453,7 +453,7 @@ class Model:
         return Outcome.FAILED if failed == keys else Outcome.NONE
 
     def _decide(self, op: Operation, ordinal: int, event: Event | None, now_ns: int) -> bool:
-        """Settle the operation if its condition holds, or cannot hold any more; whether it settled."""
+        """Settle the operation if its condition holds, or can no longer hold. Returns whether the operation settled."""
         verdict = self.verdict(op, op.satisfied)
         if verdict is not Outcome.NONE:
             self._settle(op, verdict, now_ns, ordinal, event)
@@ -496,13 +496,13 @@ class Model:
 
     @staticmethod
     def satisfied(op: Operation, state: Outcome, ordinal: int | None) -> int:
-        """The satisfied keys as bits. Under TOTAL it is the key of the event that completed the operation."""
+        """The satisfied keys as bits. Under TOTAL, only the key of the event that completed the operation."""
         if op.condition is Condition.TOTAL:
             return 1 << ordinal if state is Outcome.COMPLETED and ordinal is not None else 0
         return op.satisfied
 
     def due_looks(self, client: Client) -> list[tuple[int, int]]:
-        """(command, sequence) of the client's operations at which it is to look."""
+        """(command, sequence) of each operation at which the client is to look."""
         return [(op.command, op.look) for op in self.pending if self.owns(client, op) and op.look > op.looked]
 
     def _act_on_look(self, client: Client, command: LookAct, now_ns: int) -> None:

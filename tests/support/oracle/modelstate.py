@@ -29,14 +29,14 @@ class Event:
     value: bytes
     limited: bool
     left: int
-    client: Client | None  # None: a requeued grant, of no client
+    client: Client | None  # None: a requeued grant, which belongs to no client
     command: int
     effective_ns: int
     settled: int = 0
 
     @property
     def is_observed(self) -> bool:
-        """Whether an observer of its key sees it: a fire, an advance or a fail, but no requeued grant."""
+        """Whether observers of its key see the event: a fire, an advance or a fail, but no requeued grant."""
         return self.client is not None and self.kind in (EventKind.FIRE, EventKind.ADVANCE, EventKind.FAIL)
 
 
@@ -55,25 +55,25 @@ class Operation:
     orphans: Orphans
     id: bytes | None
     payload: bytes
-    group: bytes = b""  # the group's, not its client's any more
+    group: bytes = b""  # if given, the operation belongs to this group, and not to its client
     call: bool = False
     kept: bool = False  # its client has died, and its outcome is delivered to no client
     satisfied: int = 0
     failed: int = 0
     counted: int = 0  # sequence of the newest event that changed it
-    codes: dict[int, int] = field(default_factory=dict)  # of its failed keys, by ordinal
+    codes: dict[int, int] = field(default_factory=dict)  # the error codes of the failed keys, by ordinal
     look: int = 0  # under OWNER: sequence of the newest event at which the owner is to look
-    looked: int = 0  # and of the newest at which it has looked
+    looked: int = 0  # sequence of the newest event at which the owner has looked
     uncounted: int = 0  # sequence of the first event on its keys that came after its deadline; 0 = none
 
     @property
     def observes(self) -> bool:
-        """Whether any event on its keys completes it, and it takes nothing of the event."""
+        """Whether any event on its keys completes the operation, which takes nothing of the event."""
         return self.condition is Condition.OBSERVE
 
     @property
     def is_owners(self) -> bool:
-        """Whether its owner evaluates its condition."""
+        """Whether the operation's owner evaluates the condition."""
         return self.condition is Condition.OWNER
 
     def ordinal(self, key: bytes) -> int | None:
@@ -93,7 +93,7 @@ class Settled(NamedTuple):
 
     @property
     def is_granted(self) -> bool:
-        """Whether it has taken a unit of a limited event."""
+        """Whether the operation has taken a grant of a limited event."""
         return self.event is not None and self.event.limited and not self.operation.observes
 
 
@@ -128,16 +128,16 @@ class Settling(NamedTuple):
 
 @dataclass
 class Remembered:
-    """An id: of a pending operation, or (operation None) of one that has settled."""
+    """An id, and its operation while that is pending. `operation` is None if the operation has settled."""
 
     operation: Operation | None
     cancelled: bool = False
 
 
 class Limits(NamedTuple):
-    """The number of watch nodes and watermarks, and how many of them, and of ids, one client or group may have.
+    """The numbers of watch nodes and watermarks, and the quotas of one client or group: nodes, watermarks and ids.
 
-    A watch node is for a key of an operation behind its first.
+    An operation needs a watch node for each key after its first.
     """
 
     nodes: int

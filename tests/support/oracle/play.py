@@ -1,4 +1,4 @@
-"""A random program over the core and the model. Both get the same commands, and must deliver the same."""
+"""A random program over the core and the model. Both get the same commands, and must deliver the same outcomes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from timerd_shm.read.reader import ArenaReader
 KEYS = (b"a", b"b", b"c", b"sixteen bytes...", b"seventeen bytes..", b"l" * 49, b"m" * 255)
 GROUPS = (b"workers", b"others")
 IDS = tuple(bytes([number]) * 16 for number in range(1, 5))
-# How often a condition is drawn; 2 where nothing stands here.
+# The weight with which a condition is drawn. A condition that is not listed has the weight 2.
 WEIGHTS = {Condition.AT_LEAST: 6, Condition.OBSERVE: 3, Condition.OWNER: 3}
 
 
@@ -104,7 +104,7 @@ class Play:
         )
         mark, by_sequence = self.mark(client)
         registered_ns = choose.choice((0, self.rig.now_ns, self.rig.now_ns - choose.randrange(20 * MS)))
-        self.payloads += 1  # a group's operation is recognized by it
+        self.payloads += 1  # a group's operation is recognized by its payload
         member = bool(self.groups[client])
         return Register(
             keys,
@@ -422,7 +422,7 @@ class Play:
             self.rig.core.send_looks_again(client.slot)
         self.rig.report()
         for client, model in self.sides:
-            # A registration that comes late has its look later: so the order is not that of events.
+            # A late registration gets its look later, so looks do not come in the order of events.
             assert sorted(client.looks) == sorted(self.model.due_looks(model)), f"looks of {client.slot}"
             self.looks += len(client.looks)
 
@@ -463,7 +463,7 @@ class Play:
             )
 
     def everything_is_delivered_at_the_end(self) -> None:
-        """Let one member listen in each group: every outcome that is not done is delivered to it, and done."""
+        """Let one member listen in each group. All outcomes that are not done are delivered to it, and it does them."""
         while len(self.sides) > 4:
             self.let_one_die()
         for client, _ in self.sides:
@@ -482,7 +482,7 @@ class Play:
         assert self.kept_by_groups() == []
 
     def in_order(self, delivered: list[Delivered]) -> list[Delivered]:
-        """Outcomes in a fixed order. Within a tick expiries have no order of their own; everything else has."""
+        """Outcomes in a fixed order: expiries within one tick may come in any order, all other outcomes may not."""
 
         def run(each: Delivered) -> tuple[object, ...]:
             if each.state is Outcome.EXPIRED:

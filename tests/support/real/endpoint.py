@@ -59,7 +59,7 @@ class Endpoint:
 class Handler(BaseHTTPRequestHandler):
     mode = "ok"
     asked = 0
-    recovered = threading.Event()  # set unless it stalls
+    recovered = threading.Event()  # set unless the mode is "stall"
     taken: list[Any] = []  # noqa: RUF012 (one server in a process)
 
     def do_POST(self) -> None:

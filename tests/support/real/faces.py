@@ -1,4 +1,4 @@
-"""A face: the threaded client or the asyncio client, called in the same way. One test is for both.
+"""A face: the threaded client or the asyncio client, called in the same way. One test runs for both faces.
 
     def test_an_event_completes(client: Any) -> None:        # runs twice: [threaded] and [aio]
         operation = client.register("k", timeout=1)
@@ -12,9 +12,9 @@
     @THREADED                                                # where only one face has a behaviour
     def test_threads_share_a_client(client: td.Client) -> None: ...
 
-The threaded face is the library as it is. The asyncio face has a loop in a thread of its own. Each call runs there, and
-its caller waits for what a coroutine returns. Callbacks and predicates run in the loop. They may call methods that
-return at once. A handler of named calls runs in a thread beside the loop, and may call every method.
+The threaded face is the library as it is. The asyncio face has a loop in its own thread. Each method runs in this loop;
+if it is a coroutine, the caller waits for the result. Callbacks and predicates run in the loop. They may call methods
+that return at once. A handler of named calls runs in a thread beside the loop, and may call every method.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from timerd_client.aio.waiting import Waited
 from timerd_client.link.surface import Surface
 
 FACES = ("threaded", "aio")
-INSIDE = (aio.Operation, aio.Batch)  # are awaited by methods of their own
+INSIDE = (aio.Operation, aio.Batch)  # awaitable, but a test calls their methods instead
 THREADED = pytest.mark.parametrize("face", ["threaded"], indirect=True)
 
 
@@ -47,15 +47,15 @@ class Face:
     Operation: type[Any] = td.Operation
 
     def connect(self, *args: Any, **settings: Any) -> Any:
-        """A client; arguments and errors as `td.connect`'s."""
+        """A client, with the arguments and errors of `td.connect`."""
         return td.connect(*args, **settings)
 
     def make(self, *args: Any, **settings: Any) -> Any:
-        """A client that was not used yet; arguments as `td.Client`'s."""
+        """A client that was not used yet, with the arguments of `td.Client`."""
         return td.Client(*args, **settings)
 
     def run(self, function: Callable[[], Any]) -> Any:
-        """Call the function where clients of this face may be used: in their loop, or here."""
+        """Call the function where clients of this face may be used: in the loop, or in the calling thread."""
         return function()
 
     def wait(self, operations: Iterable[Any], timeout: float | None = None) -> Any:
@@ -67,7 +67,7 @@ class Face:
         return td.as_completed(operations, timeout)
 
     def drop(self, client: Any) -> None:
-        """End a client that does not wait for its daemon first."""
+        """End a client, without waiting for its daemon."""
         client._link.stop()
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ class LoopedFace(Face):
         await self._loop.shutdown_default_executor()
 
     def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Call the function, or the coroutine function, in the loop. Returns or raises as it does."""
+        """Call the function, or the coroutine function, in the loop. Returns or raises what the function does."""
         given = [self.inside(one) for one in args]
         if threading.current_thread() is self._thread:  # a callback
             value = function(*given, **more)
@@ -166,7 +166,7 @@ class InLoop:
         return (lambda *args, **more: self._face.call(value, *args, **more)) if callable(value) else value
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """The callback is given the operation as its thread has it."""
+        """The callback gets the operation in its form for threads outside of the loop."""
         self._face.call(self._target.add_done_callback, lambda promise: callback(self._face.outside(promise)))
 
     def handles(self, *args: Any, **more: Any) -> Callable[[Any], Any]:

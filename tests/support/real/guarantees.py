@@ -20,25 +20,25 @@ def promises() -> list[str]:
 
 
 def named(nodeids: Iterable[str]) -> set[str]:
-    """Tests as a promise names them: file::name, without folders and a test's parameters."""
+    """Tests as GUARANTEES.md names them: file::name, without folders and parameters."""
     return {nodeid.partition("[")[0].rpartition("/")[2] for nodeid in nodeids}
 
 
 def unproved(passed: set[str]) -> list[str]:
-    """The promises whose test is not among those that passed."""
+    """The tests of promises that are not among the passed tests."""
     return sorted(set(promises()) - named(passed))
 
 
 class Guarantees:
     """Fails a run of the whole suite, or of one tier, if a test that proves a guarantee did not pass.
 
-    `make test` leaves out what is marked `long`, and `make test-long` the rest: a test of the other tier must be there,
-    and need not run. A test that has a short form and a long form is in both tiers.
+    `make test` leaves out tests marked `long`, and `make test-long` runs only these. A test of the other tier must
+    exist, but need not run. A test that has a short form and a long form is in both tiers.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.is_worker = hasattr(config, "workerinput")  # of pytest-xdist: it does not judge the run
+        self.is_worker = hasattr(config, "workerinput")  # a worker of pytest-xdist does not judge the run
         self.passed: set[str] = set()
         self.other_tier: set[str] = set()
         self.skipped: set[str] = set()  # a machine may lack what a test needs; the test says what
@@ -53,7 +53,7 @@ class Guarantees:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        self.other_tier.update(getattr(node, "workeroutput", {}).get("other_tier", ()))  # one that crashed has none
+        self.other_tier.update(getattr(node, "workeroutput", {}).get("other_tier", ()))  # a crashed worker has none
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed:

@@ -44,7 +44,7 @@ def imports(path: Path, package: str) -> Iterator[tuple[str, int]]:
 
 
 def named(inside: list[str], level: int, base: str, name: str, line: int) -> Iterator[tuple[str, int]]:
-    """`from . import clock` imports a module; `from .clock import Clock` imports what the module has."""
+    """The module that an import names: `from . import clock` and `from .clock import Clock` both import `clock`."""
     above = inside[: len(inside) + 1 - level] if level else []
     module = ".".join([*above, *([base] if base else [])])
     yield (f"{module}.{name}" if holds_modules(module) else module), line
@@ -87,7 +87,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    """All that a module imports, also through others; itself only by a circle."""
+    """All modules that `start` imports, directly or through others. `start` is among them only if it is in a circle."""
     found: set[str] = set()
     left = [start]
     while left:

@@ -1,7 +1,7 @@
-"""In a process of the tests, the modules that the build compiles (timerd/compiled.txt) are imported from their sources.
+"""In the tests' process, the modules that the build compiles (timerd/compiled.txt) are imported from their sources.
 
-So a test may replace a method of them, and the simulation measures their lines. Processes that tests start, the daemons
-above all, run what was compiled.
+So a test may replace their methods, and the simulation measures the coverage of their lines. Other processes that tests
+start, above all daemons, run the compiled modules.
 
 If a compiled module is older than its source, the tests end at once: they would pass or fail for another program.
 """
@@ -23,7 +23,7 @@ SOURCES = {line.removeprefix("client/").replace("/", "."): ROOT / f"{line}.py" f
 
 
 class Interpreted:
-    """A finder of sys.meta_path that comes before that of the installed packages."""
+    """A finder in sys.meta_path, before the finder of the installed packages."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -34,7 +34,7 @@ def is_stale(name: str, source: Path) -> bool:
     """Whether the installed form of a module was compiled from an older source."""
     compiled = name.replace(".", "/") + EXTENSION_SUFFIXES[0]
     return any(
-        exists(found := join(folder, compiled)) and getmtime(found) < getmtime(source)  # unreadable: not there
+        exists(found := join(folder, compiled)) and getmtime(found) < getmtime(source)  # unreadable: does not exist
         for folder in sys.path
     )
 

@@ -21,7 +21,7 @@ class PacketPeer:
         self._socket.setblocking(False)
 
     def send(self, kind: int, body: bytes) -> None:
-        """Send a packet for which there is room. Ignored where the daemon has ended the connection."""
+        """Send a packet; the socket must have room. Does nothing if the daemon has ended the connection."""
         self.send_raw(bytes((kind,)) + body)
 
     def send_raw(self, packet: bytes) -> None:
@@ -43,7 +43,7 @@ class PacketPeer:
         return packet[0], packet[1:]
 
     def drain(self) -> list[tuple[int, bytes]]:
-        """The packets that are there."""
+        """All packets that have arrived."""
         found = []
         while select.select([self._socket], [], [], 0)[0] and (packet := self._socket.recv(1 + PACKET_SIZE_MAX)):
             found.append((packet[0], packet[1:]))

@@ -15,9 +15,9 @@ PATIENCE_S = 15.0  # ends a test that hangs. It is far longer than a loaded mach
 
 
 def eventually(
-    condition: Callable[[], object], what: str = "it did not come to pass", seconds: float = PATIENCE_S
+    condition: Callable[[], object], what: str = "the condition did not come true", seconds: float = PATIENCE_S
 ) -> float:
-    """Wait until the condition holds; the seconds that it took. AssertionError, with `what`, when it never does."""
+    """Wait until the condition holds. Returns the seconds that this took, or raises AssertionError(what)."""
     start = time.monotonic()
     while not condition():
         assert time.monotonic() < start + seconds, what
@@ -26,7 +26,7 @@ def eventually(
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP, and wait until each thread of the process stands still. On a busy machine some go on for a while."""
+    """Send SIGSTOP, and wait until each thread stands still. On a busy machine some threads go on for a while."""
     os.kill(pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{pid}/task")
     eventually(lambda: all(_state(task) in "Tt" for task in tasks.iterdir()), f"process {pid} does not stop")
@@ -38,7 +38,7 @@ def _state(task: Path) -> str:
 
 
 def until(get: Callable[[], T]) -> T:
-    """The first result of `get` that is true. AssertionError if none is in time."""
+    """The first result of `get` that is true. Raises AssertionError if none is true in time."""
     end = time.monotonic() + PATIENCE_S
     while not (found := get()):
         assert time.monotonic() < end, f"nothing within {PATIENCE_S:g} s"

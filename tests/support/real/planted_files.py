@@ -1,4 +1,4 @@
-"""Files that a neighbour plants where a plain file should be: each opens slowly, never, or not at all."""
+"""Files that a neighbour plants in place of a plain file. To open or read one takes long, hangs, or fails."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 
 
 def within(seconds: float, call: Callable[[], object]) -> list[object]:
-    """The result of a call, in a list; an empty list if it has not returned in time. Its thread is left behind then."""
+    """A list with the call's result; empty if the call has not returned in time (then its thread is left behind)."""
     done: list[object] = []
     thread = threading.Thread(target=lambda: done.append(call()), daemon=True)
     thread.start()

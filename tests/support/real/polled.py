@@ -1,4 +1,4 @@
-"""The daemon's sockets without its loop: each asks a selector of its own before a call, as the loop does."""
+"""The daemon's sockets without its loop: each class polls its own selector before a call, as the loop does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""timerctl as tests run it, in this process or as one of its own, and an arena for it whose daemon is dead."""
+"""timerctl as tests run it: in the tests' process, or in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def runner(capsys: pytest.CaptureFixture[str]) -> Run:
-    """timerctl in this process: (exit status, output, error output)."""
+    """A function that runs timerctl in this process. It returns (exit status, output, error output)."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -45,5 +45,5 @@ def command_of(*arguments: str) -> list[str]:
 
 
 def in_background(*arguments: str) -> subprocess.Popen[str]:
-    """timerctl as a process of its own, not waited for."""
+    """Start timerctl as a process of its own, without waiting for its end."""
     return subprocess.Popen(command_of(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

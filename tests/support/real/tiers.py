@@ -1,4 +1,4 @@
-"""The two tiers of the tests: of a long list of parameters, `make test` runs some, and `make test-long` the others."""
+"""The two tiers of the tests: `make test` runs some sets of a long list of parameters, `make test-long` the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def in_tiers(values: Iterable[Any], short: int) -> list[Any]:
-    """Sets of parameters, each a tuple or one value: the first `short` values are for `make test`, the others are long.
+    """Sets of parameters, each a tuple or one value. The first `short` sets are for `make test`, the others are long.
 
     @pytest.mark.parametrize("seed", in_tiers(range(10), 4))       # `make test` runs 0 to 3
     """

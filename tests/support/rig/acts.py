@@ -1,4 +1,4 @@
-"""The parts of the situations: each prepares a rig, and returns the act that is ready to happen on it."""
+"""The parts of the situations. Each prepares a rig, and returns the act that then happens on the rig."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Situation = Callable[[Rig], Act]
 
 
 def situation(*commands: Command, before: tuple[Command, ...] = (), others: tuple[Command, ...] = ()) -> Situation:
-    """A client issues `commands`, each in a frame of its own, after `before`, and after `others` of another."""
+    """A client issues `commands`, each in its own frame, after its `before` and after another client's `others`."""
 
     def prepare(rig: Rig) -> Act:
         a, b = rig.client(), rig.client()
@@ -42,7 +42,7 @@ def situation(*commands: Command, before: tuple[Command, ...] = (), others: tupl
 
 
 def late(*commands: Command, before: tuple[Command, ...]) -> Situation:
-    """A client issues `commands` after `before`. They are read 10 ms later, and before the wheel moves."""
+    """A client issues `commands` after `before`. The core reads them 10 ms later, before the wheel moves."""
 
     def prepare(rig: Rig) -> Act:
         act = situation(*commands, before=before)(rig)
@@ -53,7 +53,7 @@ def late(*commands: Command, before: tuple[Command, ...]) -> Situation:
 
 
 def batch(*commands: Command, before: tuple[Command, ...] = ()) -> Situation:
-    """A client issues `commands` in one frame, after `before`. It holds as many as one transaction may."""
+    """A client issues `commands` in one frame, after `before`. They fit into one transaction."""
 
     def prepare(rig: Rig) -> Act:
         a = rig.client()
@@ -66,7 +66,7 @@ def batch(*commands: Command, before: tuple[Command, ...] = ()) -> Situation:
 
 
 def turn(rig: Rig, client: Client, *frames: bytes) -> None:
-    """A turn on any core, with frames and without the wheel."""
+    """A turn that applies frames and does not move the wheel."""
     rig.core.begin_turn(rig.now_ns)
     while rig.core.resume(rig.now_ns, BUDGET):
         pass
@@ -84,12 +84,12 @@ def observe(*keys: bytes, **more: object) -> Register:
 
 
 def owned(*keys: bytes, **more: object) -> Register:
-    """Its owner evaluates its condition."""
+    """An operation whose owner evaluates its condition."""
     return Register(tuple(Key(key, observed=True) for key in keys), condition=Condition.OWNER, **more)  # type: ignore[arg-type]
 
 
 def wheel(*registrations: Register, after_ns: int) -> Situation:
-    """The wheel moves and expires them."""
+    """The wheel moves and expires these registrations."""
 
     def prepare(rig: Rig) -> Act:
         rig.do(rig.client(), *registrations)
@@ -99,7 +99,7 @@ def wheel(*registrations: Register, after_ns: int) -> Situation:
 
 
 def wheel_moves(now_ns: int) -> Act:
-    """A turn at that time, until nothing is left of it."""
+    """A turn at `now_ns`, which goes on until no work is left."""
 
     def act(rig: Rig) -> None:
         rig.core.begin_turn(now_ns)
@@ -147,7 +147,7 @@ def close(orphans: Orphans) -> Situation:
 
 
 def finish(rig: Rig) -> None:
-    """A turn that finishes the work that is left."""
+    """A turn that finishes the work that earlier turns have left."""
     rig.core.begin_turn(rig.now_ns)
     while rig.core.resume(rig.now_ns, BUDGET):
         pass

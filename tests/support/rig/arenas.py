@@ -12,7 +12,7 @@ from timerd_shm.declare.records import ArenaHeader, RegionRecord
 from timerd_shm.declare.states import KeyKind, Place
 from timerd_shm.read.reader import ArenaReader, Table
 
-SEED = b"of a rig's hash."  # what an arena's hashes are keyed with, 16 bytes
+SEED = b"of a rig's hash."  # the seed of an arena's hashes, 16 bytes
 
 
 def violations(memory: bytes | bytearray) -> list[str]:
@@ -21,7 +21,7 @@ def violations(memory: bytes | bytearray) -> list[str]:
 
 
 def first_watcher(reader: ArenaReader, name: bytes, kind: KeyKind = KeyKind.EVENT) -> int:
-    """The node that stands first in a key's list, or at the top of its heap."""
+    """The watch node that is first in a key's list of watchers, or at the top of the key's heap of watermarks."""
     return next(
         index
         for index, node in reader.nodes.numbered()
@@ -58,16 +58,16 @@ class Memory:
         return list(self.table(region).used())
 
     def all_records(self, region: Region) -> list[Any]:
-        """Every record, also of regions that do not count what was used."""
+        """Every record, also of regions that do not count their used records."""
         return list(self.table(region))
 
     def in_use(self) -> dict[str, int]:
-        """Records in use, of the regions whose records are allocated one by one."""
+        """The number of records in use, for each region whose records are allocated one by one."""
         regions = (Region.OPS, Region.NODES, Region.WATERMARKS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
         return {region.name: self.region(region).in_use for region in regions}
 
     def keys_in_use(self) -> int:
-        """Keys that are watched, each way of watching for itself, and watermarks."""
+        """The number of watched keys and watermarks. A key counts once for each kind of its watchers."""
         firsts = [node for node in self.records(Region.NODES) if node.place == Place.FIRST]
         return len(firsts) + sum(1 for watermark in self.records(Region.WATERMARKS) if watermark.used)
 

@@ -1,6 +1,6 @@
-"""Commands, outcomes and answers between a client and the core, as tests write them.
+"""Commands, outcomes and answers of a client, as tests write them.
 
-The same objects go to the compiled core, encoded by harness, and to the oracle in model.py.
+The same objects go to the compiled core, where harness.py encodes them, and to the oracle in model.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Key:
-    """A key of an operation; with a target it waits for the watermark, without for an event, or observes all events."""
+    """A key of an operation. With a target it waits for a watermark, else for an event; `observed`: for any event."""
 
     name: bytes
     target: int | None = None
@@ -33,7 +33,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Register:
-    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied; `follows`: op id of a call, 0 = none.
+    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when it is applied; `follows`: op id of a call, 0 = none.
 
     `wall_ns`: when a call is due by the wall clock.
 
@@ -83,7 +83,7 @@ class OperationAct:
     """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS; GROUP_ACK.
 
     `operation` is the registration's command number; for GROUP_ACK it is the op id. With `frees_id`, `registered_ns` is
-    when the id has settled.
+    the time at which the id settled.
     """
 
     kind: CommandKind
@@ -101,7 +101,7 @@ class OperationAct:
 
 @dataclass(frozen=True)
 class LookAct:
-    """LOOKED or COMPLETE. `operation` is the registration's command number, `sequence` the look's (0 = of none)."""
+    """LOOKED or COMPLETE. `operation`: the registration's command number. `sequence`: the look's (0 = no look)."""
 
     kind: CommandKind
     operation: int
@@ -146,7 +146,7 @@ class Delivered(NamedTuple):
 
 
 class GroupOutcome(NamedTuple):
-    """An outcome of a group, as it is delivered to any member. Its operation is known by its payload."""
+    """An outcome of a group, as it is delivered to any member. The payload tells which operation it is."""
 
     state: Outcome
     settled_key: int

@@ -29,7 +29,7 @@ LONG = b"a key that is longer than what stands in its record, and in a ring reco
 
 
 class Case(NamedTuple):
-    """A frame's kind and content, and the code that its sender is answered with (NONE: nothing is wrong with it)."""
+    """A frame's kind and content, and the code with which the daemon answers it (NONE: nothing is wrong with it)."""
 
     kind: int
     commands: tuple[Command, ...] = ()
@@ -180,7 +180,7 @@ UP: dict[str, Case] = {
     "a session that is not known": Case(UpKind.ACK, header=(("session", NOTHING),)),
 }
 
-# Frames with which members have attacked neighbours. Each is allowed: its cost is bounded, and it harms nobody else.
+# Frames with which members have attacked neighbours. Each frame is allowed: its cost is bounded, and it harms no other.
 ATTACKS: dict[str, Case] = {
     "64 keys of one operation": commands(
         Register(tuple(Key(b"%d" % number) for number in range(KEYS_MAX)), timeout_ns=10 * S)
@@ -219,7 +219,7 @@ ATTACKS: dict[str, Case] = {
 
 
 def small_world() -> World:
-    """An arena in which everything runs out soon."""
+    """A world whose arena has few records of each region, so that each soon runs out."""
     return World(
         capacity=64, ring_events=16, clients=4, purgatories=2, blocks=64, quota_operations=32, quota_bytes=1 << 13
     )

@@ -1,4 +1,4 @@
-"""A situation cut off at each ordering point: the arenas that a crash would leave, and a start on each."""
+"""A crash at each ordering point of a situation: the arenas that these crashes would leave, and a start on each."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def record(rig: Rig, act: Act) -> list[bytes]:
 
 
 def known(rig: Rig) -> bytes:
-    """All that a daemon goes on from: its arena without the words of the redo slot, which a start clears."""
+    """All from which a daemon goes on: its arena without the words of the redo slot, which a start clears."""
     return b"".join((rig.memory[:REDO_OFFSET], bytes(REGIONS_OFFSET - REDO_OFFSET), rig.memory[REGIONS_OFFSET:]))
 
 
 @lru_cache(maxsize=64)
 def look(arena: bytes) -> tuple[list[str], Truth]:
-    """The violations in an arena, and its promises. Many crashes leave the same arena, which is looked at once."""
+    """The violations in an arena, and its promises. They are cached, because many crashes leave the same arena."""
     return violations(arena), truth(arena)
 
 
@@ -44,7 +44,7 @@ def resume(rig: Rig) -> Rig:
 
 
 def recovers_from_a_crash_at_every_point(name: str) -> int:
-    """Play a situation; the number of points. Points from which a start makes the same arena are tried once."""
+    """Play a situation. Returns the number of points. Points from which a start makes the same arena are tried once."""
     rig = Rig(core=core_faults, dead_letters=1)
     act = SITUATIONS[name](rig)
     before = truth(rig.memory)

@@ -1,7 +1,7 @@
 """An arena in which every kind of record is in use; changes of arenas and journals, and readers that must survive them.
 
-A damaged arena or journal raises no error but these: DamageError from a reader and the checker, one of REFUSALS from a
-start, JournalError from a journal's reader.
+With a damaged arena or journal, no other errors are raised than these: DamageError by a reader and the checker, one of
+REFUSALS by a start, JournalError by a journal's reader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def busy_rig() -> Rig:
     """A rig. In its arena, each region that allocates records has some in use, free and never used."""
     rig = Rig(settled_ids_kept=20 * MS)
     alice, bob = rig.client(), rig.client()
-    # These leave free records behind, and in the end one id that is remembered.
+    # These operations leave free records behind, and in the end one remembered id.
     for number in range(14):
         key = Key(LONG_KEY + b"%d" % number)
         keys, id = (key, Key(b"second")), b"not remembered%02d" % number
@@ -77,7 +77,9 @@ def busy_rig() -> Rig:
 
 
 def grouped_rig() -> Rig:
-    """The same, with a group whose member holds outcomes, received and not; in a group without members, some wait."""
+    """A busy rig with two groups. A member of one holds outcomes, received and not. In the other, without members, some
+    outcomes wait.
+    """
     rig = busy_rig()
     carol = rig.client(group=b"workers", listens=True)
     for number in range(4):
@@ -134,7 +136,7 @@ CHANGES = st.lists(
 
 
 def changed(content: bytes | bytearray, changes: Iterable[Change], first: int = 0) -> bytearray:
-    """A copy with these numbers, aligned, in lines that are not zero, from byte `first` on."""
+    """A copy in which the changes are made. They are aligned, and only in lines from `first` on that are not zero."""
     copy = bytearray(content)
     used = [at for at in range(first, len(copy) - LINE + 1, LINE) if any(copy[at : at + LINE])]
     for place, number, width in changes:
@@ -145,7 +147,7 @@ def changed(content: bytes | bytearray, changes: Iterable[Change], first: int = 
 
 
 def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearray:
-    """The segment with the right CRCs in its header and blocks; and with `sequence`, if that is given."""
+    """The segment with right CRCs in its header and blocks. Its number becomes `sequence`, if that is given."""
     if sequence is not None:
         at = offset_of(SegmentHeader, "sequence")
         segment[at : at + 8] = sequence.to_bytes(8, "little")
@@ -165,7 +167,7 @@ def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearra
 
 
 def read_arena(memory: bytes | bytearray) -> None:
-    """Do all walks, and check the arena: no walk hangs, and only the errors of the module's text are raised."""
+    """Do all walks, and check the arena: no walk hangs, and no error is raised that the module's docstring lacks."""
     try:
         reader = ArenaReader.from_bytes(memory)
     except REFUSALS:
@@ -190,12 +192,12 @@ def read_arena(memory: bytes | bytearray) -> None:
 
 
 def read_journal(directory: Path) -> list[Row | Damage]:
-    """Read a journal, and each text that a row names. Gives only rows and damage, or raises JournalError."""
+    """Read a journal, and each text that a row names. Returns rows and damage, or raises JournalError."""
     with JournalReader(directory) as reader:
         rows: list[Row | Damage] = []
         for row in reader.rows():
             rows.append(row)
             for name in ("key", "owner", "purgatory", "id"):
                 reader.text_kind(getattr(row.record, name, 0))
-            assert len(rows) < 100_000, "it does not end"
+            assert len(rows) < 100_000, "the reading does not end"
         return rows + list(reader.damage)

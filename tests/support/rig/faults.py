@@ -1,4 +1,4 @@
-"""The build of the core for tests, with its crash points and seeded defects; None where it was not made."""
+"""The build of the core for tests, with crash points and seeded defects. It is None if it was not built."""
 
 from __future__ import annotations
 

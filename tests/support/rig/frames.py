@@ -1,4 +1,4 @@
-"""Frames by hand: a command as its bytes up, and a group's outcome as it comes down to a member."""
+"""Parts of frames: the bytes of a command, and a group's outcome from the bytes of a report."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def encode_register(command: Register) -> bytes:
 
 
 def codes_of(record: OutcomeRecord, heap: bytes) -> tuple[int, ...]:
-    """The codes of the failed keys, from the bytes of the heap behind its value."""
+    """The codes of the failed keys. `heap` is the part of the heap that follows the outcome's value."""
     if not record.flags & OutcomeFlag.HAS_FAILURES:
         return ()
     return struct.unpack_from(f"<{record.failed.bit_count()}I", heap)
@@ -166,11 +166,11 @@ class DeliveredForGroup(NamedTuple):
     keys: tuple[bytes, ...]
     codes: tuple[int, ...] = ()
     phase: int = 0  # of a call: CallPhase
-    ended: int = 0  # of a call: processes that have ended while that phase ran
+    ended: int = 0  # of a call: how many processes have ended during this phase
 
 
 def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredForGroup:
-    """From the record, and the bytes of the heap that are its own."""
+    """A group's outcome, from its record and the heap from the outcome's part on."""
     assert record.flags & OutcomeFlag.HAS_PAYLOAD and record.deliveries, record
     codes = codes_of(record, heap[record.value_length :])
     start = record.value_length + 4 * len(codes)

@@ -15,7 +15,7 @@ def work(*keys: bytes) -> Register:
 
 
 def owner_of_a_group_dies(rig: Rig) -> Act:
-    """The group adopts its operations, pending or settled; another member listens."""
+    """A member dies, and the group adopts its operations, pending or settled. Another member listens."""
     a, _ = rig.client(Orphans.GROUP, group=GROUP), rig.client(group=GROUP, listens=True)
     rig.do(a, watch(b"k", LONG, payload=b"p" * 200), watch(b"k"), watch(b"l", id=ID), fire(b"k", value=b"v" * 200))
     return die(rig, a)
@@ -28,7 +28,7 @@ def last_of_a_group_dies(rig: Rig) -> Act:
 
 
 def holder_dies(rig: Rig) -> Act:
-    """The outcomes that it held, received or not, are delivered to the next member."""
+    """The outcomes that the dead member held, received or not, are delivered to the next member."""
     a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP, listens=True)
     rig.do(b, work(b"k"), work(b"k"), work(b"l"), fire(b"k", value=b"v"))
     rig.acknowledge(a)
@@ -162,7 +162,7 @@ def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation
 
 
 def call_is_done(*, known: bool, received: bool = True) -> Situation:
-    """A call is done, and its id is free. With `known` False, the id settled at another time: it is not freed."""
+    """A call is done, and its id is free. With `known` False, the member names another time: the id is not freed."""
 
     def prepare(rig: Rig) -> Act:
         a = handler(rig, b"job")
@@ -242,7 +242,7 @@ def running_call_ends_its_process(rig: Rig) -> Act:
 
 
 def given_up_call_is_done(*, followed: bool) -> Situation:
-    """A call that was given up is done: it becomes a dead letter, and an older one gives way."""
+    """A call that was given up is done: it becomes a dead letter, and an older dead letter gives way."""
 
     def prepare(rig: Rig) -> Act:
         a, _ = dead_letter(rig)
@@ -332,7 +332,7 @@ def handles(*names: bytes, most: int = 4) -> Situation:
 
 
 def falls_silent(rig: Rig) -> Act:
-    """A member falls silent. It holds nothing, because a start makes it live and would count another delivery."""
+    """A member that holds nothing falls silent. (A start makes it live; an outcome that it held would count again.)"""
     a = rig.client(group=GROUP, listens=True)
 
     def act(rig: Rig) -> None:
@@ -343,7 +343,7 @@ def falls_silent(rig: Rig) -> Act:
 
 
 def falls_silent_and_keeps(rig: Rig) -> Act:
-    """A member whose process runs falls silent: its outcomes are not delivered to the other one."""
+    """A member whose process runs falls silent: its outcomes are not delivered to the other member."""
     a = rig.client(group=GROUP, listens=True)
     rig.do(a, work(b"k"), fire(b"k"))
     rig.acknowledge(a)

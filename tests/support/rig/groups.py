@@ -29,7 +29,7 @@ def watch(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
 
 
 def work(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
-    """An operation that is the group's from the start."""
+    """An operation that belongs to the group from the start."""
     return watch(*keys, timeout_ns=timeout_ns, for_group=True, **more)
 
 
@@ -63,7 +63,7 @@ def answered(rig: Rig, client: Client, command: Command) -> Answer:
 
 
 def ask(rig: Rig, client: Client, command: Command) -> int:
-    """The value of the answer."""
+    """The value of the daemon's answer to a command that wants one."""
     return answered(rig, client, command).value
 
 
@@ -73,7 +73,7 @@ def silence(rig: Rig, client: Client) -> None:
 
 
 def answer(rig: Rig, client: Client, delivered: DeliveredForGroup) -> int:
-    """Acknowledge an outcome as done; 1 if the client held it."""
+    """Acknowledge an outcome as done. Returns 1 if the client held the outcome, else 0."""
     number = rig.do(client, done(delivered))
     found = client.answer(number)
     assert found is not None and found.code == ErrorCode.NONE, found
@@ -81,7 +81,7 @@ def answer(rig: Rig, client: Client, delivered: DeliveredForGroup) -> int:
 
 
 def waiting(rig: Rig) -> int:
-    """Outcomes of groups that are delivered to no member now."""
+    """The number of outcomes of groups that no member holds now."""
     return sum(
         op.state == OpState.SETTLED and op.group != 0 and op.client_generation == 0
         for op in rig.arena.records(Region.OPS)

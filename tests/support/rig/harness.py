@@ -45,16 +45,16 @@ US = 1_000
 MS = 1_000_000
 S = 1_000_000_000
 START_NS = 1_000 * S  # far from 0, and on a tick of every width in use
-BUDGET = 1 << 30  # where a test is not about bounded turns
+BUDGET = 1 << 30  # for tests that are not about bounded turns
 FRAME_COMMANDS = 8_192
-INCARNATION = 0x1234_5678_9ABC_DEF0  # not random, so that a failure repeats itself; nor is the seed of the hashes
+INCARNATION = 0x1234_5678_9ABC_DEF0  # not random, as the seed of the hashes, so that failures can be repeated
 
 
 # a client -------------------------------------------------------------------------------------------------------------
 
 
 class Client:
-    """A client as its daemon sees it: numbers its commands, resends those not applied, counts what it receives."""
+    """A client as its daemon sees it. It numbers commands, sends lost ones again, and notes what it receives."""
 
     def __init__(
         self, rig: Rig, incarnation: bytes, session: bytes, slot: int, orphans: Orphans = Orphans.CANCEL
@@ -87,7 +87,7 @@ class Client:
         return self.issued
 
     def mass(self, command: Command, count: int) -> None:
-        """Issue and apply `count` copies of a command, quickly, and without a bound."""
+        """Issue and apply `count` copies of a command, in large frames and without turns."""
         encoded = encode(command)
         for first in range(0, count, FRAME_COMMANDS):
             part = min(FRAME_COMMANDS, count - first)
@@ -251,7 +251,7 @@ class Rig:
     ) -> Client:
         """A new client that has said hello; a member of `group`, if that is given. `process`: pid and start ticks.
 
-        Without a name it gets one of its own.
+        A client without a name gets "client-1" and so on.
         """
         self.opened += 1
         incarnation, session = (
@@ -278,7 +278,7 @@ class Rig:
         return key_hash(SEED, purgatory, key) & (self.arena.region(Region.SLOTS).count - 1)
 
     def restart(self, memory: bytes | None = None) -> None:
-        """Start a new daemon on a copy of the arena, as after SIGKILL; or on `memory`, a copy that is given."""
+        """Start a new daemon on a copy of the arena, as after SIGKILL, or on the copy `memory`."""
         self.memory, old = bytearray(self.memory if memory is None else memory), self.core
         if memory is None:
             old.release()
@@ -289,7 +289,7 @@ class Rig:
         return bytearray(memory)
 
     def clone(self, memory: bytes) -> Rig:
-        """A new daemon on a copy of the arena, beside this one; it has no clients of its own."""
+        """A new daemon on a copy of the arena, beside this rig's daemon, and without clients."""
         rig = object.__new__(Rig)
         rig.module, rig.now_ns, rig.memory = self.module, self.now_ns, self.copied(memory)
         rig.core, rig.clients, rig.opened = self.module.Core(rig.memory, self.advanced_ns, SEED), [], self.opened
@@ -297,7 +297,7 @@ class Rig:
         return rig
 
     def apply(self, client: Client, frame: bytes) -> int:
-        """Apply a frame to its end, resuming as often as it takes; the result."""
+        """Apply a frame to its end, resuming as often as needed. Returns the core's result."""
         result: int = self.core.apply(client.slot, frame, self.now_ns, self.budget)
         while result == self.module.UNFINISHED:
             self.cut()
@@ -311,7 +311,7 @@ class Rig:
             self.cut()
 
     def resume_in_turns(self, budget: int) -> list[int]:
-        """Go on in turns of that budget until no work is left; the records touched in each turn."""
+        """Make turns of this budget until no work is left. Returns the number of records touched in each turn."""
         touched, more = [], True
         while more:
             self.core.begin_turn(self.now_ns)
@@ -320,7 +320,7 @@ class Rig:
         return touched
 
     def turn(self, now_ns: int | None = None, only: Iterable[Client] | None = None) -> int:
-        """One turn without a bound: what is in flight (`only` of some clients), the wheel, reports; records touched."""
+        """One turn: commands in flight (of all clients, or `only` these), wheel, reports. Returns records touched."""
         self.now_ns = self.now_ns if now_ns is None else now_ns
         self.core.begin_turn(self.now_ns)
         self.resume()
@@ -345,7 +345,7 @@ class Rig:
                         client.receive(bytes(frame))
 
     def do(self, client: Client, *commands: Command, now_ns: int | None = None) -> int:
-        """Issue and apply commands in a turn of their own; the number of the first."""
+        """Issue and apply commands in a turn of their own. Returns the number of the first command."""
         first = client.issued + 1
         for command in commands:
             client.issue(command)
@@ -353,7 +353,7 @@ class Rig:
         return first
 
     def acknowledge(self, *clients: Client) -> None:
-        """Have the clients (all of them) acknowledge what they have received, in a turn."""
+        """Have the clients (none given: all clients) acknowledge what they have received, in a turn."""
         self.core.begin_turn(self.now_ns)
         for client in clients or self.clients:
             client.acknowledge()
@@ -433,7 +433,7 @@ def done(delivered: DeliveredForGroup) -> OperationAct:
 
 
 def begun(delivered: DeliveredForGroup, phase: CallPhase = CallPhase.HANDLER, **more: Any) -> PhaseAct:
-    """The member is about to run something for a call. The answer says whether the member holds it."""
+    """The member is about to run something for a call. The answer says whether the member holds the call."""
     return PhaseAct(delivered.operation, phase, **more)
 
 

@@ -87,7 +87,7 @@ class JournaledRig(Rig):
             pass
 
     def restart(self, memory: bytes | None = None) -> None:
-        """Start a new daemon on a copy of arena and buffer, as after SIGKILL; or on `memory`, a copy that is given."""
+        """Start a new daemon on a copy of arena and buffer, as after SIGKILL, or on the copy `memory` of both."""
         self.drop_journal()
         if memory is None:
             self.buffer = bytearray(self.buffer)
@@ -99,9 +99,9 @@ class JournaledRig(Rig):
         self.tend()
 
     def clone(self, memory: bytes, directory: Path | None = None) -> JournaledRig:
-        """A new daemon on a copy of arena and buffer, beside this one.
+        """A new daemon on a copy of arena and buffer, beside this rig's daemon.
 
-        It goes on writing in `directory`, a copy of the files. Without a directory, its rows stay in the buffer.
+        The new daemon goes on writing in `directory`, a copy of the files. Without one, its rows stay in the buffer.
         """
         rig = object.__new__(JournaledRig)
         size = len(self.memory)
@@ -118,7 +118,7 @@ class JournaledRig(Rig):
         return rig
 
     def audit(self, directory: Path | None = None) -> Audited:
-        """The audit of its files, or of a copy of them, beside its arena."""
+        """The audit of the rig's files, or of a copy of them, together with the rig's arena."""
         return audit_journal(directory or self.plan.directory, arena=self.arena.header)
 
     def rows(self) -> list[Row]:

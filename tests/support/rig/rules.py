@@ -1,4 +1,4 @@
-"""The ground rules, each as a body that takes a rig: a test runs it, and a seeded defect breaks it."""
+"""The ground rules, each as a function of a rig. A test runs each of them, and a seeded defect must break it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE = (Key(b"k1"),)
 
 
 def own_earlier_fire_does_not_complete_an_own_later_op(rig: Rig) -> None:
-    """C1: fire("s/7"); register("s/7"): the heartbeat pattern."""
+    """C1: a client fires "s/7" and then registers "s/7", as heartbeats do."""
     a = rig.client()
     a.issue(fire(b"s/7"))
     number = a.issue(Register((Key(b"s/7"),), timeout_ns=30 * MS, mark=a.mark()))
@@ -40,7 +40,7 @@ def an_event_that_overtook_a_registration_counts(rig: Rig) -> None:
 
 
 def a_limited_event_is_taken_once(rig: Rig, between: Callable[[], None] = lambda: None) -> None:
-    """One operation takes the only grant; another registers late, with an older mark. `between` runs in between."""
+    """One operation takes the only grant. Another registers later, with an older mark, after a call of `between`."""
     a, b, c = rig.client(), rig.client(), rig.client()
     mark = c.mark()
     first = rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=a.mark()))
@@ -56,7 +56,7 @@ def with_id(number: int) -> Register:
 
 
 def a_client_makes_itself_forget_first(rig: Rig, between: Callable[[], None] = lambda: None) -> None:
-    """One client fills the ids of the arena again and again. `between` runs in between."""
+    """One client fills the ids of the arena again and again. `between` is called halfway."""
     few, many = rig.client(), rig.client()
     rig.do(few, *(with_id(number) for number in range(3)))
     for number in range(100, 300):
@@ -74,7 +74,7 @@ ON_K = Register((Key(b"k"),), timeout_ns=50 * MS)
 
 
 def send(rig: Rig, client: Client, frame: bytes) -> int:
-    """Apply a frame in a turn of its own; the result."""
+    """Apply a frame in a turn of its own. Returns the core's result."""
     rig.core.begin_turn(rig.now_ns)
     result = rig.apply(client, frame)
     rig.report()
@@ -83,7 +83,7 @@ def send(rig: Rig, client: Client, frame: bytes) -> int:
 
 
 def a_lost_frame_is_expected_again(rig: Rig) -> None:
-    """C2: 1 arrives, 2 is lost, 3 must not be applied before it."""
+    """C2: command 1 arrives, 2 is lost, and 3 must not be applied before 2."""
     client = rig.client()
     watcher = rig.client()
     rig.do(watcher, *(Register((Key(b"%d" % n),), timeout_ns=50 * MS) for n in (1, 2, 3)))
@@ -102,7 +102,7 @@ def a_frame_sent_again_is_skipped(rig: Rig) -> None:
     number = rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, condition=Condition.TOTAL, total=10))
     batch = [(client.issue(fire(b"k", 2)), fire(b"k", 2)) for _ in range(3)]
     assert send(rig, client, client.frame(batch[:2])) == rig.module.APPLIED
-    assert send(rig, client, client.frame(batch)) == rig.module.APPLIED  # its first two had been applied
+    assert send(rig, client, client.frame(batch)) == rig.module.APPLIED  # the first two commands had been applied
     assert send(rig, client, client.frame(batch)) == rig.module.APPLIED
     assert client.state(number) is Outcome.NONE, "amounts were counted twice"
     rig.do(client, fire(b"k", 4))
@@ -116,7 +116,7 @@ def outcomes_are_kept_until_acknowledged(rig: Rig) -> None:
     rig.core.acknowledge(client.slot, 0, 0, BUDGET)
     number = rig.do(client, ON_K, fire(b"k", value=b"kept"))
     assert client.state(number) is Outcome.COMPLETED
-    rig.core.acknowledge(client.slot, 1, 0, BUDGET)  # the first, and not this one
+    rig.core.acknowledge(client.slot, 1, 0, BUDGET)  # only the first outcome
     client.delivered.clear()
     assert rig.core.unacknowledged(client.slot), "its record was freed when it was delivered"
     client.receive(bytes(rig.core.report(client.slot, 0, 0, rig.now_ns)))
@@ -146,7 +146,7 @@ def grant_of_a_dead_owner_is_requeued(rig: Rig) -> None:
         f"first watcher: {delivered}"
     )
     assert b.flags[delivered.number] & REQUEUED == REQUEUED
-    assert c.state(second) is Outcome.NONE, "there was one grant only"
+    assert c.state(second) is Outcome.NONE, "the only grant was taken twice"
     assert rig.arena.count("requeued") == 1
     rig.check()
 
@@ -157,7 +157,7 @@ def done_by_a_former_holder_is_refused(rig: Rig) -> None:
     (first,) = a.delivered_for_group
     silence(rig, a)
     rig.core.revive(a.slot, rig.now_ns)
-    assert answer(rig, a, first) == 0, "another member holds it"
+    assert answer(rig, a, first) == 0, "a member without the outcome was answered as its holder"
     assert rig.core.held(a.slot, [first.operation]) == []
     (again,) = b.delivered_for_group
     assert answer(rig, b, again) == 1
@@ -178,12 +178,12 @@ def a_silent_member_keeps_what_it_holds(rig: Rig) -> None:
     rig.check()
     rig.core.revive(a.slot, rig.now_ns)
     assert rig.arena.record(Region.CLIENTS, a.slot).flags == ClientFlag.LISTENS
-    assert answer(rig, a, first) == 1, "it was delivered to nobody else"
+    assert answer(rig, a, first) == 1, "the silent member has lost its outcome"
     rig.check()
 
 
 def delivered_to_one_at_a_time(rig: Rig) -> None:
-    """Another client's death changes nothing for what a live member holds."""
+    """The death of another client does not change what a live member holds."""
     a, b, c = worker(rig), worker(rig), worker(rig)
     rig.do(c, *(work(b"k") for _ in range(3)), fire(b"k"))
     rig.close(c)
@@ -194,7 +194,7 @@ def delivered_to_one_at_a_time(rig: Rig) -> None:
 
 
 def wakeups(rig: Rig, until_ns: int) -> int:
-    """Turns that the timer starts until then."""
+    """The number of turns that the timer starts until `until_ns`."""
     count = 0
     while (wake := rig.core.next_wake_ns()) <= until_ns:
         assert wake > rig.now_ns, f"woken for {wake} at {rig.now_ns}: the timer would spin"
@@ -216,7 +216,7 @@ def idle_costs_nothing(rig: Rig, span_s: int = 600) -> None:
 
 MANY = 6_000
 TURN_BUDGET = 300
-SLACK = 64  # records that a turn touches besides: the event, the client, a bucket
+SLACK = 64  # further records that a turn touches: the event, the client, a bucket
 CAPACITY = 14_336
 EVERY = Key(b"everybody's")
 
@@ -234,7 +234,7 @@ def crowd(
 
 
 def small_turn(rig: Rig, work: str, now_ns: int | None = None) -> tuple[bool, int]:
-    """One turn that resumes, or moves the wheel, within the budget: whether work is left, and the records touched."""
+    """One turn of `work` ("resume" or "advance") within the budget. Returns (whether work is left, records touched)."""
     rig.now_ns = now_ns or rig.now_ns
     rig.core.begin_turn(rig.now_ns)
     more = getattr(rig.core, work)(rig.now_ns, TURN_BUDGET)
@@ -242,7 +242,7 @@ def small_turn(rig: Rig, work: str, now_ns: int | None = None) -> tuple[bool, in
 
 
 def finish(rig: Rig, work: str) -> list[int]:
-    """Turns until nothing is left; the records touched in each."""
+    """Make turns until no work is left. Returns the number of records touched in each."""
     touched, more = [], True
     while more:
         more, records = small_turn(rig, work)
@@ -252,14 +252,14 @@ def finish(rig: Rig, work: str) -> list[int]:
 
 
 def begin_event(rig: Rig, client: Client, command: KeyAct) -> int:
-    """Apply an event within the budget, in a turn of its own; the records touched."""
+    """Apply an event within the budget, in a turn of its own. Returns the number of records touched."""
     number = client.issue(command)
     rig.core.begin_turn(rig.now_ns)
     result = rig.core.apply(client.slot, client.frame(), rig.now_ns, TURN_BUDGET)
     touched: int = rig.core.end_turn(rig.now_ns)
     assert touched <= TURN_BUDGET + SLACK, f"the first part touched {touched} records"
     assert result == rig.module.UNFINISHED, f"result={result}"
-    assert rig.core.last_command(client.slot) == number, "its number moves with its entry into the ring"
+    assert rig.core.last_command(client.slot) == number, "the event entered the ring without its command number"
     return touched
 
 
@@ -268,10 +268,10 @@ def mass_fire_is_cut_into_turns(rig: Rig) -> None:
     first = begin_event(rig, firer, KeyAct(CommandKind.FIRE, EVERY.name, value=b"v", wants_answer=True))
     touched = finish(rig, "resume")
     assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
-    assert first + sum(touched) >= MANY, "settling touches records"
+    assert first + sum(touched) >= MANY, "fewer records were touched than settled"
     assert rig.core.apply(firer.slot, firer.frame(), rig.now_ns, TURN_BUDGET) == rig.module.APPLIED
     rig.turn()
-    assert [each.command for each in watchers.delivered] == list(range(1, MANY + 1)), "in order of registration"
+    assert [each.command for each in watchers.delivered] == list(range(1, MANY + 1)), "not in order of registration"
     assert {each.state for each in watchers.delivered} == {Outcome.COMPLETED}
     assert [answer.value for answer in firer.answers] == [MANY]
 
@@ -282,7 +282,7 @@ def looks_are_due_until_the_owner_has_looked(rig: Rig) -> None:
     rig.do(other, fire(b"k"), fire(b"k"), fire(b"k"))
     assert owner.looks == [(first, 3)]
     rig.do(owner, looked(first, 2))
-    assert owner.looks == [(first, 3)] * 2, "it has not looked at the newest event"
+    assert owner.looks == [(first, 3)] * 2, "the look at the newest event is no longer due"
     rig.do(owner, looked(first, 3))
     rig.core.send_looks_again(owner.slot)
     rig.turn()
@@ -299,7 +299,7 @@ def looks_outlive_the_daemon(rig: Rig) -> None:
 
 
 def complete_counts_by_its_effective_time(rig: Rig) -> None:
-    """One event is read in a gap that began before the deadline. The other is read after it, and before the wheel."""
+    """One COMPLETE is read in a gap that began before the deadline, the other after it, before the wheel moves."""
     owner = rig.client()
     first = rig.do(owner, owned(b"k", timeout_ns=10 * MS), owned(b"k", timeout_ns=10 * MS))
     owner.issue(complete(first, wait=True))
@@ -317,12 +317,12 @@ def complete_counts_by_its_effective_time(rig: Rig) -> None:
 
 
 def names(*clients: Client) -> list[list[bytes]]:
-    """The payloads of the calls that each was given."""
+    """The payloads of the calls that each member was given."""
     return [[delivery.payload for delivery in client.delivered_for_group] for client in clients]
 
 
 def all_names(*clients: Client) -> list[bytes]:
-    """The payloads of the calls that they were given together."""
+    """The payloads of the calls that all these members were given."""
     return [name for of_one in names(*clients) for name in of_one]
 
 
@@ -352,7 +352,7 @@ def a_call_that_runs_alone_gets_no_company(rig: Rig) -> None:
     member = handler(rig, b"job", most=4)
     rig.do(member, call(b"job", payload=b"alone", alone=True))
     rig.do(member, call(b"job", payload=b"1"), call(b"job", payload=b"2"))
-    assert names(member) == [[b"alone"]], "it has company"
+    assert names(member) == [[b"alone"]], "the call that runs alone has company"
     rig.do(member, begun(member.delivered_for_group[0]))
     rig.do(member, done(member.delivered_for_group[0]))
     rig.turn()
@@ -361,7 +361,7 @@ def a_call_that_runs_alone_gets_no_company(rig: Rig) -> None:
 
 
 def calls_of_an_id_run_one_after_the_other(rig: Rig) -> None:
-    """Three calls of an id, each made while the one before runs, and members for all of them."""
+    """A second call of an id is made while the first runs. It waits, though a member is free."""
     first, second = handler(rig, b"job", most=3), handler(rig, b"job", most=3)
     id = b"id".ljust(16, b".")
     rig.do(first, call(b"job", id=id, payload=b"1"))
@@ -369,7 +369,7 @@ def calls_of_an_id_run_one_after_the_other(rig: Rig) -> None:
     rig.do(holder, begun(holder.delivered_for_group[0]))
     rig.do(other, call(b"job", id=id, payload=b"2", if_exists="replace"))
     rig.do(other, call(b"job", payload=b"another"))
-    assert sorted(all_names(holder, other)) == [b"1", b"another"], "two of an id at once"
+    assert sorted(all_names(holder, other)) == [b"1", b"another"], "two calls of one id run at once"
     rig.do(holder, done(holder.delivered_for_group[0]))
     rig.turn()
     assert sorted(all_names(holder, other)) == [b"1", b"2", b"another"]
@@ -404,7 +404,7 @@ def a_call_that_another_member_runs_is_not_given_up(rig: Rig) -> None:
     rig.core.revive(holder.slot, rig.now_ns)
     rig.do(other, begun(delivery))
     given = holder.answer(rig.do(holder, given_up(delivery, b"why")))
-    assert given is not None and given.value == 0, "it is given up, and may succeed elsewhere"
+    assert given is not None and given.value == 0, "a call that may succeed elsewhere was given up"
     assert answer(rig, other, delivery) == 1
     assert rig.arena.count("dead_letters") == 0
     rig.check()

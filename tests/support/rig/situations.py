@@ -1,7 +1,8 @@
-"""The situations: one for each way in which the truth of an arena changes, prepared and ready to happen.
+"""The situations, one for each way in which the truth of an arena changes.
 
-`SITUATIONS[name](rig)` prepares one on a rig and returns its act. The act may be done again: a frame that is sent
-twice is applied once. test_redo cuts each off at every ordering point, test_journal reads what it has written.
+`SITUATIONS[name](rig)` prepares a situation on a rig and returns its act. The act may be repeated: a frame that is sent
+twice is applied once. test_redo lets the core crash at every ordering point of every act. test_journal reads the rows
+that the acts have written.
 """
 
 from __future__ import annotations

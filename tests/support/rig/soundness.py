@@ -27,7 +27,7 @@ def fenced(memory: bytes) -> memoryview:
 
 
 def live_on(memory: bytes) -> None:
-    """A daemon's life on such an arena: attach, serve a client, let time pass, close the clients of before."""
+    """A daemon's life on an arena: attach, serve a client, let time pass, close the clients that the arena has."""
     rig = BUSY.clone(memory)
     rig.budget = 1_000
     try:
@@ -49,7 +49,7 @@ def live_on(memory: bytes) -> None:
     for _ in range(3):
         rig.now_ns += 2 * 3_600 * S
         rig.core.begin_turn(rig.now_ns)
-        for _ in range(100):  # a wrong arena that is not refused may keep it busy for ever
+        for _ in range(100):  # a damaged arena that is not refused may keep the core busy for ever
             if not rig.core.resume(rig.now_ns, 1_000):
                 break
         rig.core.advance(rig.now_ns)

@@ -1,4 +1,4 @@
-"""Rows of a journal, as an audit on Spark gets them, with lies in them."""
+"""Rows of a journal, as an audit on Spark gets them, and changes that make them false."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record_of(row: dict[str, Any]) -> Any:
 
 
 def changed(row: dict[str, Any], **values: Any) -> dict[str, Any]:
-    """The row with another value in a field, or as a text."""
+    """The row with other values of some fields or texts."""
     texts = {name: value for name, value in values.items() if name in TEXTS}
     record = record_of(row)._replace(**{name: value for name, value in values.items() if name not in TEXTS})
     return {**row, **texts, "bytes": struct_of(type(record)).pack(*record)}

@@ -34,7 +34,7 @@ def random_journal(directory: Path) -> Path:
 
 
 def small_journal(directory: Path) -> Path:
-    """Three segments, for Spark, which takes its time for each."""
+    """A journal of three segments. It is small because Spark needs much time for each."""
     rig = JournaledRig(directory)
     client = rig.client()
     settle_all(rig, client, 0, 390)

@@ -1,4 +1,4 @@
-"""The part of msgpack that timerd uses: it ships no types."""
+"""The part of msgpack that timerd uses. msgpack ships no types."""
 
 from typing import Any
 

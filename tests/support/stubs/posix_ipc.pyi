@@ -1,4 +1,4 @@
-"""The part of posix_ipc that timerd uses: it ships no types."""
+"""The part of posix_ipc that timerd uses. posix_ipc ships no types."""
 
 O_CREAT: int
 O_EXCL: int

@@ -43,7 +43,7 @@ class Reader(threading.Thread):
 
 
 class Writer(threading.Thread):
-    """Posts to a room, one message after another, each until it was accepted."""
+    """Posts messages to a room, one after another. Each is sent again until it is accepted."""
 
     def __init__(self, chat: Chat, room: str, number: int, seed: int) -> None:
         super().__init__(name=f"writer {number} of {room}", daemon=True)
@@ -64,11 +64,11 @@ class Writer(threading.Thread):
 
 
 class Chat:
-    """All of them."""
+    """All readers and writers."""
 
     def __init__(self, port: int, seed: int, reader: type[Reader] = Reader) -> None:
         self.stopped = False
-        self.statuses: dict[int, int] = {}  # of answers; 0 = none came
+        self.statuses: dict[int, int] = {}  # status -> number of answers; 0 = no answer came
         self._port = port
         self.readers = [reader(self, room) for room in ROOMS for _ in range(READERS)]
         self.writers = [Writer(self, room, number, seed + number) for room in ROOMS for number in range(WRITERS)]
@@ -106,9 +106,9 @@ class Chat:
         """Nothing is lost, nothing comes twice, and each stream is in order."""
         for room in ROOMS:
             streams = [one.ids for one in self.readers if one.room == room]
-            assert all(stream == streams[0] for stream in streams), "readers of one room see one order"
+            assert all(stream == streams[0] for stream in streams), "readers of one room see different orders"
             for writer in (one for one in self.writers if one.room == room):
-                assert [id for id in streams[0] if id in set(writer.ids)] == writer.ids, "each writer's order is kept"
+                assert [id for id in streams[0] if id in set(writer.ids)] == writer.ids, "a writer's order is not kept"
             assert len(streams[0]) == len(set(streams[0])) == ALL
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""How many operations are pending at a daemon."""
+"""The number of a daemon's pending operations."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
 GET  /pid           the worker's number
 GET  /poll/KEY      200 and what was fired, or 204 after 60 s
-GET  /stream/KEY    the same as a stream: "begun" before it waits
-GET  /lazy/KEY      the same, and nothing before it waits
+GET  /stream/KEY    as /poll, but a stream that sends "begun" before it waits
+GET  /lazy/KEY      as /stream, but without "begun"
 GET  /ask/KEY       fires, and waits for the daemon's answer: TimerdUnavailableError without a daemon
 GET  /events/KEY    server-sent events, from Last-Event-ID on
-POST /fire/KEY      200 and how many polls it has answered
+POST /fire/KEY      200 and the number of polls that the event has answered
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from timerd_client.web import ASGI, WSGI, events, last_event_id
 
 POLL_S = 60.0
 HEARTBEAT_S = 0.5
-client = td.Client(name="web")  # of the module: with --preload it is made in the master
+client = td.Client(name="web")  # made with the module: with --preload, in the master
 aio_client = aio.Client(name="web")
 
 

@@ -1,4 +1,4 @@
-"""A reader of server-sent events, as a browser's EventSource is: it goes on behind the last event that it has."""
+"""A reader of server-sent events. Like a browser's EventSource, it goes on after the last event that it has."""
 
 from __future__ import annotations
 

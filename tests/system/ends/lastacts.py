@@ -1,6 +1,6 @@
-"""A program whose last acts are calls of a client. Run as `python lastacts.py START KEY`, it ends as START says.
+"""A program whose last acts are calls of a client. Run as `python lastacts.py START KEY`, it ends in the way START.
 
-The calls, and checks whether they have arrived, are in `Acts` (for the test) and `act` (for the program).
+`act` makes the calls. test_process_ends.py checks that they have arrived.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERBS = ("fire", "advance", "register", "call_later")
 
 
 def call(client: Any, key: str, verb: str) -> None:
-    """One call, about which the daemon can be asked afterwards."""
+    """Make one call. The test can ask the daemon afterwards whether the call has arrived."""
     match verb:
         case "fire":
             client.fire(f"{key}/fired", value=b"last")
@@ -31,7 +31,7 @@ def call(client: Any, key: str, verb: str) -> None:
 
 
 def act(key: str = "") -> None:
-    """The calls after the slash of the key, or all: fire and advance last."""
+    """Make the call that the key names after its slash; if the key names none, all calls, fire and advance last."""
     call_all(td.client(), key or KEY)
 
 
@@ -54,7 +54,7 @@ def start(name: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
 if START == "atexit, registered before the import":
     atexit.register(act)
 
-import timerd as td  # noqa: E402 - its place is the subject
+import timerd as td  # noqa: E402 - the tests are about the place of this import
 
 if START == "atexit, registered after the import":
     atexit.register(act)
@@ -159,7 +159,7 @@ def _() -> None:
 
 
 class Ends:
-    """An object that acts when it is freed."""
+    """An object with a finalizer that acts."""
 
 
 @start("weakref.finalize, before the first use")
@@ -207,7 +207,7 @@ def _() -> None:
 
 
 def child(method: str, target: Callable[..., object] = act, *arguments: object, status: int = 0) -> None:
-    """Have a child of multiprocessing do it."""
+    """Run `target` in a child of multiprocessing."""
     import multiprocessing
 
     context: Any = multiprocessing.get_context(method)
@@ -259,7 +259,7 @@ def act_and_raise(key: str) -> None:
 
 
 def act_at_exit(key: str) -> None:
-    """The finalizers that run before and after that of the client."""
+    """Act in two finalizers: one runs before the client's own finalizer, the other after it."""
     import multiprocessing.util
 
     for priority in (10, -1_000):

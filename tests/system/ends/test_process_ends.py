@@ -26,7 +26,7 @@ from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
 PROGRAM = Path(lastacts.__file__)
 STATUS = {"unhandled exception": 1}
-WITHOUT_GOODBYE = {"billiard.Pool"}  # whose workers end by os._exit(), a second after their last task
+WITHOUT_GOODBYE = {"billiard.Pool"}  # its workers end by os._exit(), a second after their last task
 OVER_PACKETS = ("end of main", "fork", "forkserver", "atexit, registered before the first use", "asyncio.run")
 
 
@@ -36,14 +36,14 @@ def long_unless(short: bool, *values: object) -> object:
 
 @pytest.fixture
 def asker(shared_daemon: Daemon) -> Iterator[td.Client]:
-    """A client of the test's own, which asks what has arrived."""
+    """A client of the test, which asks the daemon which calls have arrived."""
     del shared_daemon
     with td.connect(group=lastacts.GROUP, timeout=PATIENCE_S) as client:
         yield client
 
 
 def arrived(asker: td.Client, key: str, since: td.Mark) -> set[str]:
-    """Which of the calls of `lastacts` have arrived."""
+    """The calls of `lastacts` that have arrived."""
     asked: dict[str, Callable[[], object]] = {
         "fire": lambda: asker.register(f"{key}/fired", timeout=0, since=since).result(PATIENCE_S),
         "advance": lambda: asker.watermark(f"{key}/mark") == 7,
@@ -81,7 +81,7 @@ def test_the_last_calls_of_a_process_arrive(
     assert "lost" not in ran.stderr
     if start not in WITHOUT_GOODBYE:
         eventually(lambda: shared_daemon.stats()["counters"]["clients"] == 1)
-        assert shared_daemon.stats()["counters"]["clients_died"] == died, "it ended without a goodbye"
+        assert shared_daemon.stats()["counters"]["clients_died"] == died, "a client ended without a goodbye"
 
 
 FIRST_IMPORT = "import importlib.util, sys; sys.modules.pop('threading', None)  # as if nothing had imported it\n"
@@ -104,7 +104,7 @@ ENDS = {
 def test_a_client_that_is_used_first_in_a_handler_flushes(
     end: str, transport: str, shared_daemon: Daemon, asker: td.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If `threading` is first imported now, it takes the main thread for alive, also in a handler."""
+    """If `threading` is first imported in a handler of the exit, it takes the main thread for alive."""
     monkeypatch.setenv(TRANSPORT_VARIABLE, transport)
     died, mark = shared_daemon.stats()["counters"]["clients_died"], asker.mark()
     for number, use in enumerate(FIRST_USES.values()):
@@ -120,7 +120,7 @@ def test_a_client_that_is_used_first_in_a_handler_flushes(
         fired = asker.register(f"{transport}/{end}/{number}", timeout=0, since=mark).result(PATIENCE_S)
         assert fired, f"{use} is lost"
     eventually(lambda: shared_daemon.stats()["counters"]["clients"] == 1)
-    assert shared_daemon.stats()["counters"]["clients_died"] == died, "it ended without a goodbye"
+    assert shared_daemon.stats()["counters"]["clients_died"] == died, "a client ended without a goodbye"
 
 
 def test_a_client_that_is_used_first_in_a_handler_may_start_its_daemon(
@@ -177,7 +177,7 @@ AND_MORE = "all that follows to 'default' is lost as well"
 
 
 def stopped(daemon: Daemon, script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that stops the daemon."""
+    """Run a script that stops the daemon. Afterwards the daemon goes on."""
     script = script.format(pid=daemon.pid, signal=int(signal.SIGSTOP), logging="")
     try:
         return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=4 * PATIENCE_S)
@@ -188,7 +188,7 @@ def stopped(daemon: Daemon, script: str) -> subprocess.CompletedProcess[str]:
 def test_a_lost_daemon_costs_an_exit_two_seconds_in_sum_and_each_client_reports_its_loss(daemon: Daemon) -> None:
     ran = stopped(daemon, LOSES)
     assert ran.returncode == 0, ran.stderr
-    assert EXIT_S <= float(ran.stdout) < 2 * EXIT_S, "each client or call has waited"
+    assert EXIT_S <= float(ran.stdout) < 2 * EXIT_S, "each client or call has waited for itself"
     lines = ran.stderr.splitlines()
     assert len([line for line in lines if SAID.search(line)]) == 3, ran.stderr
     assert len([line for line in lines if AND_MORE in line]) == 3, ran.stderr
@@ -215,11 +215,11 @@ def test_a_script_without_a_daemon_ends_at_once_and_reports_its_loss(runtime_dir
     script = "import time; import timerd as td; td.client().fire('k'); begun = time.monotonic()\n"
     script += "import timerd_client.link.process_end as end; end.process_end._begin(); print(time.monotonic() - begun)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=4 * PATIENCE_S)
-    assert float(ran.stdout) < EXIT_S, "it has waited for a daemon that does not run"
+    assert float(ran.stdout) < EXIT_S, "the process waited for a daemon that does not run"
     assert "1 command to instance 'default' is lost" in ran.stderr
 
 
-def test_a_client_with_a_daemon_loses_nothing_beside_one_whose_daemon_is_lost(
+def test_a_client_with_a_daemon_loses_nothing_beside_a_client_whose_daemon_is_lost(
     make_daemon: Callable[..., Daemon], client: td.Client
 ) -> None:
     dead = make_daemon(instance="dead")
@@ -253,7 +253,7 @@ type(td.client()._link).drive = drive
     assert ran.stderr.count("1 command to instance 'default' is") == 1, ran.stderr
 
 
-def test_an_exit_does_not_wait_for_a_lock_that_nobody_leaves(daemon: Daemon) -> None:
+def test_an_exit_does_not_wait_for_a_lock_that_nobody_releases(daemon: Daemon) -> None:
     del daemon
     script = """
 import threading, time
