@@ -36,7 +36,7 @@ def test_a_client_whose_answer_was_cut_asks_for_the_rest_at_once(world: World) -
     world.daemon.announce()
     world.exchange()  # and no time passes
     assert [state_of(operation) for operation in operations] == [State.COMPLETED] * 10
-    assert world.daemon.asked == 4  # of 3, 3, 3 and 1
+    assert world.daemon.asked == 4  # the answers have 3, 3, 3 and 1 outcomes
     assert kinds(world.sent).count(UpKind.ASK) == 4
 
 
@@ -81,7 +81,7 @@ def test_an_answer_that_was_cut_and_got_lost_is_asked_for_after_a_while(world: W
     assert all(operation.done() for operation in operations)
 
 
-def test_a_frame_of_commands_is_a_packet_where_the_sockets_say_so(world: World) -> None:
+def test_frames_of_commands_fit_into_packets_if_the_sockets_send_packets(world: World) -> None:
     world.protocol.outgoing.frame_size_max = PACKET_SIZE_MAX
     for _ in range(20):
         world.fire(value=b"x" * PAYLOAD_SIZE_MAX)
