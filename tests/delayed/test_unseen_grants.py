@@ -1,4 +1,4 @@
-"""A grant that no caller has looked at: it goes to another operation when nobody holds its own, and only then."""
+"""A grant that no caller has looked at goes to another operation as soon as nobody holds its own operation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_acknowledged(world: World) -> bool:
     return not world.daemon.outcomes
 
 
-# nobody holds it when it comes ------------------------------------------------------------------------------------
+# nobody holds the operation when its grant comes -------------------------------------------------------------------
 
 
 def timed_out(operation: ThreadedOperation) -> None:
@@ -174,7 +174,7 @@ def test_a_callback_that_only_traces_an_operation_does_not_hold_it(world: World)
     assert is_acknowledged(world) and world.daemon.requeued == [1]
 
 
-def test_an_operation_that_stays_with_as_completed_is_requeued(world: World) -> None:
+def test_an_operation_that_as_completed_has_not_yielded_is_requeued(world: World) -> None:
     world.link.waiters.queue = SimpleQueue  # type: ignore[method-assign]
     settling = timerd_client.as_completed([world.register(), world.register()], 1)
     world.exchange()
@@ -189,7 +189,7 @@ def test_an_operation_that_stays_with_as_completed_is_requeued(world: World) -> 
     assert is_acknowledged(world) and world.daemon.requeued == [2]
 
 
-# references to it -------------------------------------------------------------------------------------------------
+# references to an operation ---------------------------------------------------------------------------------------
 
 
 def test_a_traceback_keeps_an_operation_and_lets_it_go(world: World) -> None:
@@ -235,7 +235,7 @@ def test_a_thread_that_waits_holds_an_operation(world: World) -> None:
     assert is_acknowledged(world) and not world.daemon.requeued
 
 
-# what comes behind it ---------------------------------------------------------------------------------------------
+# outcomes behind a grant ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -496,7 +496,7 @@ def test_a_row_that_a_close_has_requeued_has_an_error_and_its_neighbours_have_th
 
 
 def test_a_result_that_is_interrupted_anywhere_is_either_returned_or_goes_to_another_operation() -> None:
-    """A handler of a signal may raise after any call; there `result()` has not marked the outcome as looked at."""
+    """A signal handler may raise after any call. If it raises in `result()`, nobody has looked at the outcome."""
     places: set[str] = set()
     for at in range(1, 200):
         world = live_world()
@@ -517,7 +517,7 @@ def granted_and_interrupted(world: World, interrupt: Interrupt, places: set[str]
             outcome = operation.result(0)
         got = outcome.value
     places.add(interrupt.where)
-    interrupt._before.clear()  # it has kept the frames
+    interrupt._before.clear()  # it kept frames of the stack, which refer to the operation
     return got
 
 
