@@ -312,7 +312,7 @@ def test_a_dead_letter_holds_no_id_however_it_became_one() -> None:
     rig.do(member, begun(delivery), given_up(delivery))
     follower = call(id=ID, timeout_ns=HOUR, if_exists="replace", follows=delivery.operation, wants_answer=True)
     assert answered(rig, member, follower).code == ErrorCode.NONE
-    assert answered(rig, member, again).code == ErrorCode.OPERATION_EXISTS, "what follows has the id"
+    assert answered(rig, member, again).code == ErrorCode.OPERATION_EXISTS, "the following call has the id"
     assert ask(rig, member, cancel_id()) == 1
     assert len(letters(rig)) == 2
     rig.check()
@@ -437,7 +437,7 @@ def test_dead_letters_stay_where_the_id_of_a_registration_is_taken() -> None:
 
 @pytest.mark.parametrize("follows", [False, True])
 def test_dead_letters_give_way_where_the_arena_has_no_record_left(follows: bool) -> None:
-    """Workers whose calls had to be retried held them for ever, because dead letters had filled the arena."""
+    """Otherwise, in an arena full of dead letters, workers would hold calls that have to be retried for ever."""
     rig = Rig(capacity=32, quota_operations=32)
     member = handler(rig, b"job", most=2)
     delivery = due(rig, member, payload=b"held")
@@ -473,7 +473,7 @@ def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
 
 
 def test_the_next_call_is_not_refused_for_bytes_that_the_call_before_frees() -> None:
-    """Every worker of a full group would have waited for ever with a call to be retried."""
+    """Otherwise every worker of a full group would hold a call that has to be retried for ever."""
     rig = Rig(quota_bytes=1_000)
     member = handler(rig, b"job")
     delivery = due(rig, member, payload=bytes(300))
@@ -486,7 +486,7 @@ def test_the_next_call_is_not_refused_for_bytes_that_the_call_before_frees() -> 
 
 
 def test_a_group_of_dead_letters_alone_gives_way_to_another_group_after_a_week() -> None:
-    """Else a hundred groups that have come and gone would have left no room for any other, for ever."""
+    """Otherwise a hundred groups that came and went would leave no room for any other group, for ever."""
     rig = Rig(groups=2)
     for name in (b"first", b"second"):
         member = handler(rig, b"job", group=name)
