@@ -23,7 +23,7 @@ def levels(text: str) -> list[str]:
 
 
 def cimported(text: str, module: str) -> set[str]:
-    """Modules of the purgatory that the file of that name cimports. Names leave out `timerd.purgatory.`."""
+    """The modules of the purgatory that the file `module` cimports. Names leave out `timerd.purgatory.`."""
     found = set()
     package = ["timerd", "purgatory", *module.split(".")[:-1]]
     for name, _, names, plain in CIMPORT.findall(text):
