@@ -4,8 +4,8 @@
 
 A program registers, fires, cancels and waits, with usual, unusual and wrong arguments, against a daemon in memory that
 is lost, restarted and slow, and that sends damaged frames. Its trace has what every call returned or raised, each frame
-to the daemon, the callbacks in their order, and how everything has settled. The program
-prints a JSON list for each seed, from FIRST on.
+to the daemon, the callbacks in their order, and how everything has settled. The output is a JSON list for each seed,
+from FIRST on.
 """
 
 from __future__ import annotations
