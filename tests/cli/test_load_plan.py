@@ -47,7 +47,7 @@ def test_arrivals_are_exponential_and_delays_log_normal() -> None:
 
 
 @pytest.mark.parametrize(("workload", "share"), [(LOW, 0.079), (HIGH, 0.5)])
-def test_a_correct_run_expires_the_share_that_the_paper_has(workload: Workload, share: float) -> None:
+def test_a_correct_run_expires_the_expected_share(workload: Workload, share: float) -> None:
     assert expected_share(workload) == pytest.approx(share, abs=0.0005)
     planned = sum(delay > workload.timeout_ns for delay in plan(workload).delay_ns) / workload.count
     assert planned == pytest.approx(share, abs=0.01)

@@ -116,7 +116,7 @@ def test_operations_are_filtered(dead: Rig, run: Run) -> None:
 
 def test_operations_due_soon_are_found(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic_ns", lambda: dead.now_ns)
-    assert len(json_of(run, "ops", "--due-within", "100ms")) == 3  # 1, 50 and 64 ms
+    assert len(json_of(run, "ops", "--due-within", "100ms")) == 3  # due in 1, 50 and 64 ms
     assert len(json_of(run, "ops", "--due-within", "1h")) == 7
     overdue = json_of(run, "ops", "--due-within", "1ms")
     assert [row["due"] for row in overdue] == ["1.00 ms"]
@@ -264,7 +264,7 @@ def test_check_names_the_error_and_fails(dead: Rig, run: Run, runtime_dir: Path)
     assert not found["hashes_verified"] and found["hashes_unverified"] == "a copy (--file) has no seed"
 
 
-def test_check_computes_hashes_again_where_it_may_read_the_seed_and_else_says_why_not(
+def test_check_computes_hashes_again_if_it_may_read_the_seed_and_otherwise_says_why_not(
     dead: Rig, run: Run, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the seed, `check` trusts the hashes in the records. It always compares the tables with these hashes."""

@@ -45,7 +45,7 @@ def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
 def test_pending_calls_are_listed_with_their_ids_in_order_of_time(client: td.Client, run: Run) -> None:
     client.call_later_wait("mail/late", 10_800, b"x", id="user-8")
     own = client.call_later_wait("mail/soon", 7200)
-    serve(client, "cleanup", print, seconds=3600)  # on the hour: it does not run while the test looks
+    serve(client, "cleanup", print, seconds=3600)  # it runs on the hour, so not while the test looks
     eventually(lambda: len(rows(run)) == 3)
     found = rows(run)
     assert [row["name"] for row in found] == ["cleanup", "mail/soon", "mail/late"]
@@ -124,7 +124,7 @@ def test_a_dead_letter_is_listed_with_its_reason_retried_and_dropped(client: td.
         (3, "ValueError: no connection", "three"),
     ]
     assert [letter.number for letter in client.dead_letters()] == [1, 2, 3]
-    assert rows(run) == [] == client.calls(), "a dead letter is no call that waits"
+    assert rows(run) == [] == client.calls(), "a dead letter is not a waiting call"
     fails[0] = False
     assert run("calls", "retry", "1")[0] == Exit.OK
     eventually(lambda: [row["number"] for row in rows(run, "--failed")] == [2, 3])

@@ -183,7 +183,7 @@ def test_one_caller_receives_for_the_others_that_wait(client: Client) -> None:
     assert states == [State.COMPLETED] * 8
 
 
-def test_a_caller_that_waits_longer_goes_on_when_the_one_that_receives_has_left(client: Client) -> None:
+def test_a_caller_that_waits_longer_receives_when_the_receiving_caller_has_left(client: Client) -> None:
     early, late = client.register("early", timeout=60), client.register("late", timeout=60)
     waiting = threading.Thread(target=lambda: early.result(PATIENCE_S))
     waiting.start()

@@ -74,7 +74,7 @@ def test_a_message_of_several_parts_is_an_empty_frame(pair: tuple[Any, Channel])
     while len(received) < 2:
         if (frame := channel.receive()) is not None:
             received.append(frame)
-    assert received == [b"", b"one"], "nothing of the first is left"
+    assert received == [b"", b"one"], "nothing of the first message is left"
 
 
 def test_a_frame_without_a_receiver_is_not_sent(context: Any, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class Fate(NamedTuple):
 
 
 class Network:
-    """A transport that keeps a log, and ends each attempt as it was drawn."""
+    """A transport that keeps a log, and ends each attempt with the fate that `draw` gives."""
 
     def __init__(
         self, draw: Any, room: int = 1 << 30, is_ready: Callable[[Hashable, int], bool] = lambda lane, now_ns: True

@@ -212,7 +212,7 @@ class Subscriber:
 
 
 def play(seed: int) -> tuple[Daemon, list[Subscriber]]:
-    """A random program. At the end all outcomes arrive, and all has been taken."""
+    """Run a random program. At the end all outcomes arrive, and the subscribers take all events."""
     random = Random(seed)
     daemon = Daemon(random)
     living: list[Subscriber] = []
@@ -246,12 +246,12 @@ def play(seed: int) -> tuple[Daemon, list[Subscriber]]:
         for one in living:
             one.take()
     else:
-        raise AssertionError("it never comes to rest")
+        raise AssertionError("the daemon never comes to rest")
     for one in living:
         while one.take() is not None:
             pass
-        assert one.expected() is None, f"it is at {one.mark}, and {one.expected()} never came"
-        assert one.mark.incarnation == len(daemon.arenas), f"it is at {one.mark}, and there is another arena"
+        assert one.expected() is None, f"the subscriber is at {one.mark}, and {one.expected()} never came"
+        assert one.mark.incarnation == len(daemon.arenas), f"the subscriber is at {one.mark}, in an earlier arena"
     hubs = {one.hub for one in living}
     assert len(daemon.watching) == len(hubs) == len({one.keys for one in living})
     for one in living:

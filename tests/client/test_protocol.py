@@ -187,7 +187,7 @@ def test_frames_behind_a_lost_one_do_not_multiply_the_resent_commands(world: Wor
         world.fire()
         for frame in world.up():
             world.daemon.receive(frame)
-    assert len(world.daemon.routed) == 20  # "expected 1", each
+    assert len(world.daemon.routed) == 20  # each says "expected 1"
     world.sent.clear()
     world.down()
     world.exchange()
@@ -284,7 +284,7 @@ def test_a_silent_daemon_is_lost_and_found_again(world: World) -> None:
     world.lose_up = world.lose_down = lambda frame: True
     world.pass_time(DAEMON_LOST_NS / MS + 100, 100)
     assert link_state(world) is LinkState.LOST
-    world.fire()  # is kept
+    world.fire()  # the command is kept
     world.lose_up = world.lose_down = lambda frame: False
     world.pass_time(1_200, 50)
     assert link_state(world) is LinkState.LIVE

@@ -328,7 +328,7 @@ def test_an_unavailable_operation_is_cancelled_and_a_pending_one_stays_pending(w
     assert cancel.flags == CommandFlag.REQUEUE
     assert list(world.daemon.pending) == [pending.command]
     assert (told, state_of(given_up)) == ([given_up], State.UNAVAILABLE)
-    assert not world.daemon.outcomes  # the cancellation was acknowledged, to nobody
+    assert not world.daemon.outcomes  # the cancelled outcome was acknowledged, and given to nobody
     assert world.protocol.statistics()[:4] == (1, 0, 0, 1)
     assert not world.protocol.incoming._abandoned
 
@@ -478,7 +478,7 @@ def test_in_another_arena_unavailable_operations_are_forgotten_and_pending_ones_
     return_of(world)
     assert state_of(given_up) is State.UNAVAILABLE
     assert isinstance(forever.result(0).error, SessionGoneError)
-    assert world.protocol.statistics().commands_unknown == 1  # the cancel
+    assert world.protocol.statistics().commands_unknown == 1  # the command that cancels
     assert not world.protocol.incoming._abandoned
     world.silence()
     world.pass_time(LOST_MS + 100)
@@ -500,7 +500,7 @@ def test_a_daemon_that_no_longer_knows_the_client_is_not_lost(world: World) -> N
     world.pass_time(1_100)
     assert link_state(world) is LinkState.CONNECTING
     operation = world.register(timeout_ns=0)
-    world.pass_time(1_500)  # and a second more than its deadline
+    world.pass_time(1_500)  # a second beyond the deadline, and more
     assert not operation.done()
     return_of(world)
     assert list(world.daemon.pending) == [operation.command]

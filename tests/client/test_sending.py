@@ -156,7 +156,7 @@ def test_a_link_is_quiet_again_after_a_burst(sockets: Sockets) -> None:
     client, link = live(sockets)
     for _ in range(100):
         client.fire("k")
-    assert sockets.daemon.applied < 100, "callers sent all of it"
+    assert sockets.daemon.applied < 100, "callers sent all commands"
     for _ in range(100):
         if link.idle:
             break

@@ -47,7 +47,7 @@ class Alone(Purgatory, Membership[Any]):
         self.operation = self.register("k", timeout=60)
 
     def _run_handlers(self, link: object, at_once: int) -> None:
-        """Run none."""
+        """No handlers run."""
 
 
 CALLS: dict[str, Callable[[Alone], Any]] = {

@@ -45,7 +45,7 @@ def watching(client: td.Client, *keys: td.Key, timeout: float | None = 30, **mor
 # when the owner looks -------------------------------------------------------------------------------------------------
 
 
-def test_kafkas_counts_four_operations_and_three_failed_checks(client: td.Client, other: td.Client) -> None:
+def test_checks_count_completed_operations_as_in_kafka(client: td.Client, other: td.Client) -> None:
     """Three checks of four operations count 0, and the fourth check counts 4."""
     four = [watching(client if n % 2 else other, "orders") for n in range(4)]
     assert [other.check_and_complete("orders") for _ in range(3)] == [0, 0, 0]

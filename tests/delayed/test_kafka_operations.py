@@ -30,7 +30,7 @@ def test_every_point_of_operation_and_purgatory_is_tested() -> None:
 
 
 class MockDelayed(td.DelayedOperation):
-    """Kafka's MockDelayedOperation: complete when `completable`; it notes what happens to it."""
+    """Kafka's MockDelayedOperation. It is complete when `completable` is set, and notes what happens to it."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)

@@ -65,14 +65,14 @@ def test_until_the_owner_has_looked_several_events_are_one_look_at_the_newest(ri
     looks_are_due_until_the_owner_has_looked(rig)
 
 
-def test_limited_events_pass_by_and_others_take_them(rig: Rig, owner: Client) -> None:
+def test_limited_events_pass_by_delayed_operations_and_go_to_others(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, owned(K), watch(K), observe(K))
     rig.do(rig.client(), fire(K, limit=1))
     assert owner.looks == []
     assert [owner.state(first + n) for n in range(3)] == [Outcome.NONE, Outcome.COMPLETED, Outcome.COMPLETED]
 
 
-def test_an_event_after_the_mark_is_a_look_at_once(rig: Rig, owner: Client) -> None:
+def test_an_event_after_the_mark_causes_a_look_at_once(rig: Rig, owner: Client) -> None:
     mark = owner.mark()
     rig.do(rig.client(), fire(K), fire(L), fire(b"other"))
     first = rig.do(owner, owned(K, L, mark=mark), owned(K, mark=owner.mark()))
@@ -103,7 +103,7 @@ def test_an_owner_that_says_hello_again_is_sent_its_looks_again(rig: Rig, owner:
     assert owner.looks == [(first, 1)] * 2
 
 
-def test_a_report_has_a_bounded_number_of_looks_and_the_next_one_the_rest(rig: Rig, owner: Client) -> None:
+def test_a_report_has_a_bounded_number_of_looks_and_the_next_report_has_the_rest(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, *(owned(K) for _ in range(10)))
     rig.core.begin_turn(rig.now_ns)
     other = rig.client()
@@ -120,7 +120,7 @@ def test_a_report_has_a_bounded_number_of_looks_and_the_next_one_the_rest(rig: R
 # COMPLETE -------------------------------------------------------------------------------------------------------------
 
 
-def test_complete_settles_its_own_operation_and_answers_one(rig: Rig, owner: Client) -> None:
+def test_complete_settles_an_operation_of_its_client_and_answers_1(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, owned(K, L, payload=b"p"), owned(K))
     other = rig.client()
     rig.do(other, fire(K))
@@ -282,7 +282,7 @@ def test_the_oldest_check_that_waits_for_a_look_counts_what_the_look_completes(r
 def test_a_check_that_ends_early_leaves_nothing_behind(rig: Rig, owner: Client) -> None:
     checker = rig.client()
     first = rig.do(owner, owned(K))
-    for _ in range(200):  # more than an operation has tickets
+    for _ in range(200):  # more than the tickets of one operation (see checks.pxd)
         check = rig.do(checker, ask_owners(K))
         assert rig.core.check(checker.slot, check, True) == (False, 0)
     check = rig.do(checker, ask_owners(K))

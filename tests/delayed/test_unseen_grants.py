@@ -36,7 +36,7 @@ def world() -> World:
 
 
 def grant(world: World, limit: int = 1) -> None:
-    """A limited event completes what was registered first, and the outcome arrives."""
+    """A limited event completes the oldest operations, up to `limit`, and their outcomes arrive."""
     world.fire(value=b"job", limit=limit)
     world.exchange()
 
@@ -102,7 +102,9 @@ def test_a_grant_that_is_held_goes_to_nobody_else_and_is_acknowledged_when_it_is
     grant(world)
     world.fire(b"other")
     assert not is_acknowledged(world) and not world.daemon.requeued
-    assert behind.done() and sorted(world.daemon.outcomes) == [1, 2], "acknowledgements are up to a number"
+    assert behind.done() and sorted(world.daemon.outcomes) == [1, 2], (
+        "an acknowledgement covers all outcomes up to a number"
+    )
     assert operation.result(0).value == b"job"
     assert is_acknowledged(world)
     del operation
@@ -192,7 +194,7 @@ def test_an_operation_that_as_completed_has_not_yielded_is_requeued(world: World
 # references to an operation ---------------------------------------------------------------------------------------
 
 
-def test_a_traceback_keeps_an_operation_and_lets_it_go(world: World) -> None:
+def test_a_traceback_holds_an_operation_until_it_is_dropped(world: World) -> None:
     def give_up(operation: ThreadedOperation) -> TimeoutError:
         try:
             operation.result(0)
@@ -209,7 +211,7 @@ def test_a_traceback_keeps_an_operation_and_lets_it_go(world: World) -> None:
     assert is_acknowledged(world) and world.daemon.requeued == [1]
 
 
-def test_a_cycle_keeps_an_operation_until_the_collector_has_run(world: World) -> None:
+def test_a_cycle_holds_an_operation_until_the_collector_has_run(world: World) -> None:
     gc.disable()
     try:
         cycle: list[object] = [world.register()]
@@ -250,7 +252,7 @@ def test_a_grant_that_is_kept_unseen_holds_back_a_bounded_number(world: World, c
         world.daemon.settle(other.command, Outcome.COMPLETED, bytes(size))
     world.exchange()
     pass_time(world, 500)
-    assert len(world.daemon.outcomes) == 1 + count, "it came less than a second ago"
+    assert len(world.daemon.outcomes) == 1 + count, "the grant came less than a second ago"
     assert is_acknowledged(world)
     statistics = world.protocol.statistics()
     assert (statistics.grants_requeued, statistics.grants_unseen) == (0, 1)
@@ -285,7 +287,7 @@ def test_a_close_leaves_unseen_grants_to_the_daemon_and_a_later_look_gets_an_err
     world.exchange()
     grant(world, limit=3)
     assert seen.done()
-    world.daemon.apply_up_to = world.daemon.applied  # so the one that was dropped is not requeued yet
+    world.daemon.apply_up_to = world.daemon.applied  # so the grant of the dropped operation is not requeued yet
     world.protocol.close(world.now)
     world.exchange()
     assert world.daemon.byes == 1 and sorted(world.daemon.outcomes) == [2, 3], "their owner is dead now"
@@ -487,7 +489,7 @@ def test_a_row_that_a_close_has_requeued_has_an_error_and_its_neighbours_have_th
     assert batch[1].done()
     world.protocol.close(world.now)
     world.exchange()
-    assert sorted(world.daemon.outcomes) == [1, 2, 3], "acknowledgements are up to a number"
+    assert sorted(world.daemon.outcomes) == [1, 2, 3], "an acknowledgement covers all outcomes up to a number"
     assert batch.states(0) == [State.FAILED, State.COMPLETED, State.FAILED]
     assert batch.values(0) == [b"", b"job", b""] and isinstance(batch.outcomes(0)[2].error, ClosedError)
 

@@ -76,10 +76,10 @@ def test_a_call_that_is_to_run_alone_comes_to_a_member_that_is_never_idle_by_its
     (holder,) = (member for member in members if any(delivered.payload == b"alone" for delivered in held_by(member)))
     assert len(holder.delivered_for_group) == 1, "it has company"
     for other in members:
-        assert other is holder or len(held_by(other)) >= 2, "the other one goes on"
+        assert other is holder or len(held_by(other)) >= 2, "the other member goes on"
     rig.do(holder, done(holder.delivered_for_group.pop()))
     traffic.second()
-    assert len(held_by(holder)) >= 2, "and so does this one"
+    assert len(held_by(holder)) >= 2, "the former holder goes on, too"
     rig.check()
 
 

@@ -97,7 +97,7 @@ def test_a_silent_process_that_ends_later_is_not_counted_for_a_call_that_was_req
     rig.check()
 
 
-def test_only_calls_that_ran_in_a_process_are_counted_at_its_end() -> None:
+def test_at_the_end_of_a_process_only_calls_that_ran_in_it_are_counted() -> None:
     """Three calls in one process: one runs, one has not begun, and one is over."""
     rig = Rig()
     victim = handler(rig, b"job", most=3)
@@ -329,7 +329,7 @@ def test_a_call_that_nobody_served_becomes_a_dead_letter_and_frees_its_id() -> N
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
-def test_a_group_keeps_a_bounded_number_of_dead_letters_the_newest(kept: int) -> None:
+def test_a_group_keeps_its_newest_dead_letters_up_to_a_number(kept: int) -> None:
     rig = Rig(dead_letters=kept)
     member = handler(rig, b"job")
     for number in range(5):
@@ -407,7 +407,9 @@ def test_no_more_dead_letters_give_way_than_a_registration_needs() -> None:
     ],
     ids=str,
 )
-def test_dead_letters_stay_where_a_registration_is_refused_all_the_same(knobs: dict[str, Any], size: int) -> None:
+def test_dead_letters_stay_if_a_registration_would_be_refused_even_without_them(
+    knobs: dict[str, Any], size: int
+) -> None:
     """Pending calls hold the rest of the quota, or of the arena."""
     rig = Rig(**knobs)
     member = handler(rig, b"job")

@@ -55,7 +55,7 @@ ONLY_BELOW = {
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
     ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/machine.py",
 }
-# Attributes that Spark Connect does not have. Only a session of this machine's own may touch them.
+# Attributes that Spark Connect does not have. Only session.py, which starts a session on this machine, may use them.
 CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "rdd"}
 # The words are cut in two, so that this file does not find itself.
 LEFTOVERS = re.compile(
@@ -103,7 +103,7 @@ def test_the_stubs_match_the_compiled_modules(tmp_path: Path) -> None:
         *(f"timerd_client.hot.{part}" for part in ("calls", "columns", "ledger", "outcomes", "promises")),
     )  # in one run: a run for each module would read their common imports again and again
     allowed = tmp_path / "allowed"
-    allowed.write_text(r".*\.__(reduce|setstate)_cython__" + "\n")  # Cython's: "cannot be pickled"
+    allowed.write_text(r".*\.__(reduce|setstate)_cython__" + "\n")  # Cython adds them, to raise "cannot be pickled"
     options = ("--mypy-config-file=pyproject.toml", "--ignore-disjoint-bases", "--ignore-unused-allowlist")
     checked = run("mypy.stubtest", *modules, *options, f"--allowlist={allowed}")
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -193,7 +193,7 @@ print(client.fire_wait("k"))
     assert said.split("\n") == [f"{one} {why}" for why in ("disconnect", "drain") for one in names] + ["0", ""]
 
 
-def test_a_client_of_before_the_patch_is_made_anew_by_the_worker(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_client_from_before_the_patch_is_made_anew_in_the_worker(daemon: Daemon, tmp_path: Path) -> None:
     """gunicorn --preload: the module is loaded in the master, and the worker patches after its fork."""
     said = run(
         """

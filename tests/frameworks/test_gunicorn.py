@@ -137,7 +137,7 @@ def test_a_client_of_the_module_works_in_each_worker_after_a_preload(
 @pytest.mark.files(1_000 + BESIDE)  # a socket for each poll, here and in the worker
 @pytest.mark.timeout(240)
 def test_a_thousand_polls_wait_in_one_gevent_worker_and_are_answered_from_four(daemon: Daemon, directory: Path) -> None:
-    """Two servers, one application: 1,000 polls in the one worker, and posts to the four of the other."""
+    """Two servers of one application: the polls wait in the only worker of one, and the posts go to the other."""
     one = directory / "one"
     one.mkdir()
     shutil.copy(pollers.__file__, one)

@@ -370,7 +370,9 @@ def test_a_member_that_was_stopped_commits_nothing_when_its_shards_are_anothers(
     group.ask("jobs", id="2", key="k", text="second")
     group.ask("jobs", id="1", key="k", text="first")
     assert old.poll() == [(1, "first"), (2, "second")]
-    assert old.commit(1, "FIRST") == Errors.NONE == old.commit(1, "again"), "an answer may be lost"
+    assert old.commit(1, "FIRST") == Errors.NONE == old.commit(1, "again"), (
+        "a commit may be repeated, because its answer may be lost"
+    )
     joined(pool, new)  # `old` sends no heartbeat
     assert (new.generation, new.members) == (old.generation + 1, ["new"])
     assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION, "the shards are nobody's yet"

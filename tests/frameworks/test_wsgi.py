@@ -107,7 +107,7 @@ def test_a_stream_that_has_begun_ends_with_its_request_and_breaks_with_other_err
     assert not _open
 
 
-def test_lists_write_and_file_wrappers_are_left_to_the_server() -> None:
+def test_lists_calls_of_write_and_file_wrappers_are_left_to_the_server() -> None:
     class Wrapper:
         def __init__(self, file: Any) -> None:
             self.file = file

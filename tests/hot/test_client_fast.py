@@ -152,7 +152,7 @@ class Waiter:
     """An object that may have a finalizer."""
 
 
-def test_an_entry_whose_end_writes_its_own_slot_again_is_safe() -> None:
+def test_an_entry_whose_finalizer_writes_its_slot_again_is_safe() -> None:
     last = object()
     before = sys.getrefcount(last)
     for module in (fast, slow) * 500:

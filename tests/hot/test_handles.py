@@ -134,7 +134,7 @@ def test_a_class_derived_from_an_operation_may_have_attributes() -> None:
 # ids -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_id_names_its_operation_while_that_is_pending() -> None:
+def test_an_id_names_its_operation_while_the_operation_is_pending() -> None:
     program = Program(1)
     register = program.purgatory.register
     first = register("key", timeout=5, id="id")

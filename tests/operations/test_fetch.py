@@ -1,4 +1,4 @@
-"""DelayedFetch: enough bytes, its short circuits, and what it does at its deadline."""
+"""DelayedFetch: when it has enough bytes, when it need not wait, and what it does at its deadline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_fetch_waits_for_min_bytes_over_all_partitions(client: td.Client, manu
     log = Log()
     answers = fetch(client, log)
     log.there[P0] = Available(160, 500, epoch=3)
-    assert client.check_and_complete(P0) == 0, "60 bytes of it count, as many as were asked for"
+    assert client.check_and_complete(P0) == 0, "60 bytes of this partition count, as many as were asked for"
     log.there[P1] = Available(140, 39)
     assert client.check_and_complete(P1) == 0
     log.there[P1] = Available(141, 40)

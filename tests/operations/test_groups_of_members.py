@@ -74,7 +74,7 @@ def test_the_first_rebalance_waits_for_members_that_start_together(client: td.Cl
     assert len(ended) == 1, "the rebalance timeout bounds it"
 
 
-def test_a_join_is_done_and_can_be_cancelled_also_in_its_initial_delay(client: td.Client, manual: Manual) -> None:
+def test_a_join_can_be_cancelled_in_its_initial_delay_and_is_done_after_it(client: td.Client, manual: Manual) -> None:
     group, ended = Group(), list[Joined]()
     group.joined.append("a")
     waits = join(client, group, ended, timeout=10, initial_delay=3)

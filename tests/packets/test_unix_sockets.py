@@ -1,4 +1,4 @@
-"""A client's sockets of packets, over a real Unix socket, against a listener that a test holds."""
+"""A client's packets over a real Unix socket, to a listener that the test controls."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ class Tended(UnixSockets):
             self.accepted = None
             self.other = threading.Thread(target=lambda: self.receive(published=True))
             self.other.start()
-            self.other.join(0.2)  # seconds; it waits for tend() to be done
+            self.other.join(0.2)  # seconds; the thread waits until tend() is done
         self._due_ns = at_ns
 
 
