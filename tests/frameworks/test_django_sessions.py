@@ -23,13 +23,13 @@ USERS, TOUCHES = 24, 12
 
 
 class User(threading.Thread):
-    """A user logs in and makes requests for a while. Then the user is silent, or logs out."""
+    """Logs in, makes requests for a while, and then none; or logs out."""
 
     def __init__(self, port: int, number: int) -> None:
         super().__init__(daemon=True)
         self.key = ""
         self.touched = 0  # requests that were answered
-        self.last = 0.0  # the time before the last request
+        self.last = 0.0  # before the last of them
         self.logs_out = number % 4 == 0
         self.why = "logout" if self.logs_out else "silent"
         self._port = port
@@ -101,7 +101,5 @@ def test_each_session_ends_once_and_not_while_it_is_used_when_a_worker_and_the_d
         found = ended(directory)
         assert {user.key: user.why for user in users} == {key: found[key][0] for key in keys}
         early = [user for user in users if not user.logs_out and found[user.key][1] < user.last + SESSION_S]
-        assert not early, "a session lasts for SESSION_S after its last request"
-        assert not [key for key in keys if (directory / f"sessionid{key}").exists()], (
-            "the file of an ended session is removed"
-        )
+        assert not early, "a session lasts for that long after its last request"
+        assert not [key for key in keys if (directory / f"sessionid{key}").exists()], "what has ended is removed"
