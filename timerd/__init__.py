@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timerd_client import *  # noqa: F403  # what it exports, this exports
+    from timerd_client import *  # noqa: F403  # timerd exports the names that the client exports
     from timerd_client import __all__ as __all__
     from timerd_client import aio as aio
 

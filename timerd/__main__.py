@@ -1,4 +1,4 @@
-"""The command line `timerd`: reads the configuration, shows it or serves it (serve.py), and prints why it could not."""
+"""The command line `timerd`: reads the configuration, shows it or runs the daemon (serve.py), and prints errors."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ log = logging.getLogger("timerd")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the daemon; the exit status (see `timerd --help`)."""
+    """Run the daemon. Returns the exit status (see `timerd --help`)."""
     if not __debug__:
-        print("timerd: python -O switches off the checks that guard the arena: start without it", file=sys.stderr)
+        print("timerd: python -O switches off the checks that guard the arena: start without -O", file=sys.stderr)
         return EXIT_CONFIG
     try:
         settings, show_config, as_json = read_command_line(sys.argv[1:] if arguments is None else arguments)
@@ -66,15 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(text: str) -> int:
-    """Print it; the exit status."""
+    """Print the text. Returns the exit status."""
     try:
         print(text, flush=True)
         return 0
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries it again at its end
-        if isinstance(error, BrokenPipeError):  # its reader has had enough (`timerd --show-config | head -1`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes it again when it exits
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe (`timerd --show-config | head -1`)
             return 0
-        print(f"timerd: what was to be shown cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"timerd: the output cannot be written: {error.strerror}", file=sys.stderr)
         return EXIT_RESOURCES
 
 
@@ -85,7 +85,7 @@ def _group_of(settings: Settings) -> int | None:
 
 
 def _ask_the_machine(settings: Settings) -> None:
-    """Check what only this machine knows of a configuration, without making anything. Raises the errors of serve()."""
+    """Check a configuration against this machine, without making anything. Raises the errors of serve()."""
     config = settings.config
     paths = make_instance(config.instance, config.runtime_dir, look_only=True)
     _ = paths.commands_endpoint, paths.outcomes_endpoint
@@ -93,19 +93,18 @@ def _ask_the_machine(settings: Settings) -> None:
     arena = os.path.abspath(config.arena_file) if config.arena_file else ""
     if arena and not os.access(os.path.dirname(arena), os.W_OK | os.X_OK):
         raise ResourceLimitError(
-            f"the arena {arena} cannot be opened: its directory may not be written: choose another one (--arena-file)"
+            f"the arena {arena} cannot be opened: its directory may not be written: choose another file (--arena-file)"
         )
     if config.journal:
         directory = os.path.abspath(config.journal)
         if not os.access(directory if os.path.isdir(directory) else os.path.dirname(directory), os.W_OK | os.X_OK):
             raise ResourceLimitError(
-                f"the journal's directory {directory} cannot be made, or may not be written: choose another one "
-                "(--journal)"
+                f"the journal's directory {directory} cannot be made, or may not be written: choose another (--journal)"
             )
 
 
 def _set_up_logging(level: str) -> None:
-    """One line a fact on stderr; systemd's journal adds the time itself."""
+    """Log to stderr; without the time under systemd, whose journal adds the time itself."""
     in_journal = "JOURNAL_STREAM" in os.environ
     logging.basicConfig(
         level=level.upper(),

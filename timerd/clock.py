@@ -1,4 +1,4 @@
-"""Time, passed in: the conductor and everything below it never ask for it themselves (DESIGN.md, rule 10)."""
+"""Time, passed in: the conductor and everything below it never ask the system for it (DESIGN.md, rule 10)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; never backwards."""
+    """A clock that stands still until a test moves it, always forwards."""
 
     def __init__(self, now_ns: int = 1_000_000_000_000, wall_ns: int = 1_700_000_000_000_000_000) -> None:
         self._now_ns = now_ns
@@ -45,7 +45,7 @@ class ManualClock:
         return self._wall_ns
 
     def move(self, by_ns: int) -> int:
-        """Move both clocks on by `by_ns`; the new monotonic time."""
+        """Move both clocks on by `by_ns`. Returns the new monotonic time."""
         assert by_ns >= 0, f"by_ns={by_ns}"
         self._now_ns += by_ns
         self._wall_ns += by_ns

@@ -2,9 +2,9 @@
 
     python compile_python.py OUT GROUP MODULE.py...
 
-For example, of timerd/conductor/turn.py this makes OUT/timerd/conductor/turn.c, which is small, and a part of
+For example, from timerd/conductor/turn.py it makes OUT/timerd/conductor/turn.c, which is small, and a part of
 OUT/__native_GROUP.c, which has the code of all modules. `import timerd.conductor.turn` then loads the compiled module.
-Its source stays beside it.
+The source stays beside it.
 
 Why: on a quiet machine the daemon's turn for one frame begins with cold caches. Then the interpreter takes most of the
 turn's time. The sources do not change: where nothing can be compiled, the interpreter runs them.

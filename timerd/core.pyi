@@ -11,7 +11,7 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 
 APPLIED: Final = 0  # the whole frame was applied (or had been before)
 EXPECTED: Final = 1  # its first command is not the next one, or the client has too many unacknowledged answers
-UNFINISHED: Final = 2  # a long event is in delivery: call resume() until no work is left, then apply() the frame again
+UNFINISHED: Final = 2  # applied in part: call resume() until no work is left, then apply() the frame again
 MALFORMED: Final = 3  # the frame has a wrong length, or names something unknown; commands before that are applied
 
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -163,6 +163,9 @@ class Core:
         """
     def watermark(self, purgatory: int, key: bytes) -> tuple[int, int, int] | None:
         """A key's watermark, the index of its record, and its hash; None: it has none."""
+    @property
+    def is_delivering(self) -> bool:
+        """Whether a long event is in delivery: until its end no command is applied."""
     @property
     def touched(self) -> int:
         """Records that were touched since the start."""

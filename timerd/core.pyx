@@ -204,6 +204,10 @@ cdef class Core:
         return watermark_found(self._here(), purgatory, key)
 
     @property
+    def is_delivering(self):
+        return self._here().header.unfinished != 0
+
+    @property
     def touched(self):
         return self._here().turn.touched
 

@@ -1,20 +1,20 @@
 """Copies of the arena as it was between two turns: made for clients that ask, and removed by the daemon itself.
 
-There is one copy at a time, under a name of its own. It answers every client that had asked when it was begun. A client
-that asks again gets the same answer: its first answer was lost, or it asked again while the daemon was copying.
+There is one copy at a time, under a name of its own. The copy is the answer for every client that had asked when it was
+begun. If such a client asks again, because the answer was lost or the copy takes long, it gets the same answer.
 
 A copy begins at the end of a turn, and shows the arena of that moment. A thread makes it, and turns go on meanwhile
-(arena/snapshot.py). Beginning it, a look at it and its end take constant time. If turns change more of the
+(arena/snapshot.py). To begin a copy, to look at it and to end it takes constant time. If turns change more of the
 arena than the copy's log has room for, or if the copy takes longer than COPY_NS_MAX, it is given up, and the clients
 get an error: no turn ever waits for a copy.
 
 The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. If a client
-waits for the next copy, it is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
+waits for the next copy, this copy is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
 it. A copy that a killed daemon has left is removed at the next start. So no other process needs the right to remove
 copies, and no copy is made for a client that has ended.
 
-The next copy is for all clients that wait by then: one that asks again and again delays another by one copy at most. It
-begins when the memory of the one before is free, which takes milliseconds.
+The next copy is for all clients that wait by then. So a client that asks again and again delays another client by one
+copy at most. The next copy begins when the memory of the last copy is free, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .clock import Clock
 from .core import NEVER, Core
 
 WANTED_MAX = 8  # questions of one client; beyond that it asks again
-REST = 9  # until the next copy, times the CPU time of the last one: copies take a tenth of a processor at most
-KEEP_NS = 10_000_000_000  # the time in which a client opens the copy
+REST = 9  # times a copy's CPU time, until the next copy begins: copies take a tenth of a processor at most
+KEEP_NS = 10_000_000_000  # how long a copy stays, so that its clients can open it
 WAITED_FOR_NS = 1_000_000_000  # the same, if a client waits for the next copy
 LOOK_NS = 5_000_000  # from one look at the thread that copies, or frees memory, to the next
 COPY_NS_MAX = 60_000_000_000  # a copy that takes longer is given up: the disk hangs, or the thread gets no processor
@@ -51,7 +51,7 @@ class Files(Protocol):
     """The files of copies: begins a copy, shows whether it is whole, and removes it."""
 
     def begin(self) -> None:
-        """Begin a copy of the arena as it is now. Raises OSError, and leaves nothing then."""
+        """Begin a copy of the arena as it is now. After an OSError nothing is left."""
 
     def made(self) -> str | None:
         """The path of the copy that was begun, once it is whole; None before. Raises CopyGivenUpError."""
@@ -77,8 +77,8 @@ class CopyFiles:
         self._paths = paths
         self._group_id = group_id
         self._number = 0
-        self._copy: ArenaCopy | None = None  # that is being made, or is there
-        self._last: ArenaCopy | None = None  # that was removed; its memory may not be free yet
+        self._copy: ArenaCopy | None = None  # the copy that is being made, or is there
+        self._last: ArenaCopy | None = None  # the copy that was removed; its memory may not be free yet
         self._remove_left()
 
     def begin(self) -> None:
@@ -180,7 +180,7 @@ class Snapshots:
                 return
             yield from self._begin()
             if self.is_copying:
-                yield from self._look(now_ns)  # a small one may be whole
+                yield from self._look(now_ns)  # a small copy may be whole
 
     @property
     def due_ns(self) -> int:
@@ -239,7 +239,7 @@ class Snapshots:
                     yield session, number, answer
 
     def _rest(self) -> int:
-        """No copy is being made any more; the time.
+        """Note that no copy is being made any more, and how long to rest. Returns the time.
 
         The rest is for the other users of the processor, so a copy that got little of it has a short one. But turns
         touch fewer records while a copy is made. So the rest has the copy's whole time at least.
@@ -247,7 +247,7 @@ class Snapshots:
         ended_ns = self._clock.now_ns()
         took_ns = ended_ns - self._began_ns
         cpu_ns = self._files.cpu_ns
-        if cpu_ns is None:  # it was ended: at worst it has had the processor all the time
+        if cpu_ns is None:  # the copy was ended: at worst it has had the processor all the time
             cpu_ns = min(took_ns, COPY_NS_MAX // REST)
         self._rest_ns = ended_ns + max(REST * max(cpu_ns, LOOK_NS), took_ns)
         self._began_ns = self._look_ns = NEVER

@@ -62,7 +62,7 @@ cdef errno_function zmq_errno = <errno_function><size_t>found["errno"]
 cdef class Channel:
     cdef void *handle
     cdef object socket
-    cdef td_message newest  # the last part that was received, until the next one is
+    cdef td_message newest  # the part that was received last
     cdef bint has_newest
 
     def __init__(self, socket):

@@ -77,7 +77,7 @@ QUOTAS = {
 
 
 def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
-    """The error of a command that the daemon refused. `value` is the one of wire.WireAnswer, or 0."""
+    """The error of a command that the daemon refused. `value`: as in wire.WireAnswer, or 0."""
     met, limit = value >> MET_SHIFT, value & ((1 << MET_SHIFT) - 1)
     message = ""
     match code:
@@ -97,7 +97,7 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
         case ErrorCode.OPERATION_EXISTS if about.id is not None and about.is_call:
             message = (
                 f"a call of id {_shown(about.id)} exists: it {'is due, or runs' if value else 'is pending'}; "
-                'if_exists="again" makes one that follows it, "replace" one in its place'
+                'if_exists="again" makes a call that follows it, "replace" makes a call in its place'
             )
         case ErrorCode.OPERATION_EXISTS if about.id is not None:
             settled = {int(outcome): outcome.name.lower() for outcome in Outcome}.get(value, f"outcome {value}")

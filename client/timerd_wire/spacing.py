@@ -1,7 +1,7 @@
-"""The intervals of work that costs a wake-up or a frame each time: at once when it was quiet, else spaced.
+"""The intervals between passes, each of which costs a wake-up or a frame: none after a quiet time, else spaced.
 
 A few passes may follow each other at once, so a caller that does one thing after another does not wait. Under load
-there is one pass in each interval, with all that piled up in it. (This is the generic cell rate algorithm of ITU-T
+there is one pass in each interval, for all that has come meanwhile. (This is the generic cell rate algorithm of ITU-T
 I.371; `_full_ns` is its theoretical arrival time.)
 
 The interval follows the duration of the last pass, so the fixed cost of passes has a bounded share of the processor.

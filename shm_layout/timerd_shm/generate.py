@@ -106,10 +106,10 @@ DEFECTS = (
     "LOOKS_NOT_RESTORED",  # a start does not find the looks that owners have not taken
     "COMPLETE_IS_NEVER_LATE",  # COMPLETE counts after the deadline
     "ENDS_NOT_COUNTED",  # calls: the end of a process in which a call ran is not counted
-    "ALONE_GETS_COMPANY",  # calls: a member that runs a call which is to run alone gets another one
-    "TWO_OF_AN_ID",  # calls: a call is delivered although a member holds another one of its id
-    "ENDED_BY_FORMER_HOLDER",  # calls: a member gives up a call that another one runs
-    "FORGETS_CALLS",  # calls: the id of a call that runs is forgotten by its age
+    "ALONE_GETS_COMPANY",  # calls: a member that runs a call which is to run alone gets another call
+    "TWO_OF_AN_ID",  # calls: a call is delivered although a member holds another call of its id
+    "ENDED_BY_FORMER_HOLDER",  # calls: a member gives up a call that another member runs
+    "FORGETS_CALLS",  # calls: the id of a running call is forgotten because of its age
 )
 
 

@@ -209,7 +209,7 @@ def test_very_many_findings_are_counted_not_listed() -> None:
         pen.set(Region.OPS, index, "seen", 1 << 40)
     found = examine(rig.memory)
     assert len(found.truth) == SENTENCES_MAX + 1
-    assert found.truth[-1] == f"and {250 - SENTENCES_MAX} more that are of truth"
+    assert found.truth[-1] == f"and {250 - SENTENCES_MAX} more findings of the truth"
 
 
 def test_check_reports_its_progress(sound: bytes) -> None:

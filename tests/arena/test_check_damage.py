@@ -383,7 +383,7 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.CLIENTS, slot(ClientState.TOMBSTONE, 0), group=2),
     ),
     "a tombstone that listens": (
-        r"client \d in state 4 of group -1 is said to listen",
+        r"client \d in state 4 of group -1 has the flag LISTENS",
         write(Region.CLIENTS, slot(ClientState.TOMBSTONE, 0), flags=1),
     ),
     "one that leaves to a group, and has none": (

@@ -487,7 +487,7 @@ def test_R1_an_announcement_touches_only_the_operations_that_it_completes() -> N
         client.issue(Register((Key(b"offset", target),), timeout_ns=S))
     rig.turn()
     client.issue(advance(b"offset", 3))
-    assert rig.turn() < 32
+    assert rig.turn() < 150, "of 2,000: three ways through the heap, of 11 levels each"
     assert [each.command for each in client.delivered] == [1, 2, 3]
 
 

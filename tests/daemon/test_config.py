@@ -33,7 +33,7 @@ def test_a_closed_pipe_of_the_shown_configuration_is_no_error() -> None:
     command = [sys.executable, "-m", "timerd", "--show-config"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    says = "timerd: what was to be shown cannot be written: No space left on device\n"
+    says = "timerd: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (4, says)
     reader, writer = os.pipe()
     os.close(reader)
@@ -85,7 +85,7 @@ def test_an_unknown_key_of_the_file_names_its_nearest_neighbour(tmp_path: Path, 
 )
 def test_a_table_in_the_file_is_refused_with_the_right_position_of_keys(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.toml").write_text(text)
-    with pytest.raises(InvalidConfigError, match="is a table, and keys stand at the top level"):
+    with pytest.raises(InvalidConfigError, match="is a table, but all keys belong at the top level"):
         settle("--config", str(tmp_path / "t.toml"))
 
 

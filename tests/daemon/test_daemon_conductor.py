@@ -268,7 +268,7 @@ def test_expiries_and_acknowledgements_continue_during_a_long_event() -> None:
 
 
 def test_frames_wait_up_to_a_bound_and_then_stay_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timerd.conductor.deferred.DEFERRED_FRAMES_MAX", 4)
+    monkeypatch.setattr("timerd.conductor.deferred.FRAMES_MAX", 4)
     world, alice, bob = crowded_world(16 * STEP)
     bob.send(fire())
     for _ in range(20):

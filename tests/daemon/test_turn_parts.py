@@ -1,4 +1,4 @@
-"""The small parts that a turn's larger ones share: deferred frames, and the gap."""
+"""The small parts that a turn's larger ones share: CPU time, the loop, and the gap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from support.fakes.networks import World
 from support.rig.harness import MS, S
 from timerd.clients.process import Process
 from timerd.clients.session import Session
-from timerd.conductor.deferred import DEFERRED_BYTES_MAX, DEFERRED_FRAMES_MAX, Deferred
 from timerd.conductor.gap import DRY_NS, GAP_READ_NS, Gap
 from timerd.conductor.loop import Loop
 from timerd.core import NEVER
@@ -84,48 +83,6 @@ def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop(monkeypatc
         loop.close()
         selector.close()
     assert quiet.turns <= 7
-
-
-# deferred frames --------------------------------------------------------------------------------------------------
-
-
-def test_clients_take_turns_and_the_frames_of_one_stay_in_order() -> None:
-    deferred, alice, bob = Deferred(), session(1), session(2)
-    for frame in (b"a1", b"a2", b"a3"):
-        deferred.add(alice, frame)
-    deferred.add(bob, b"b1")
-    taken = []
-    while deferred.frames:
-        taken.append(deferred.first())
-        deferred.pass_on(done=True)
-    assert taken == [(alice, b"a1"), (bob, b"b1"), (alice, b"a2"), (alice, b"a3")]
-
-
-def test_an_unfinished_frame_stays_first_of_its_client_and_the_next_client_is_served() -> None:
-    deferred, alice, bob = Deferred(), session(1), session(2)
-    deferred.add(alice, b"a1")
-    deferred.add(bob, b"b1")
-    deferred.pass_on(done=False)
-    assert deferred.first() == (bob, b"b1")
-    deferred.pass_on(done=True)
-    assert deferred.first() == (alice, b"a1")
-    assert deferred.slots() == {1}
-
-
-@pytest.mark.parametrize(
-    ("frame", "fit"), [(b"f", DEFERRED_FRAMES_MAX), (bytes(1 << 20), DEFERRED_BYTES_MAX >> 20)], ids=["frames", "bytes"]
-)
-def test_the_queue_is_full_by_frames_or_by_bytes_until_a_frame_is_done(frame: bytes, fit: int) -> None:
-    deferred, alice = Deferred(), session(1)
-    for _ in range(fit - 1):
-        deferred.add(alice, frame)
-    assert not deferred.is_full
-    deferred.add(alice, frame)
-    assert deferred.is_full
-    deferred.pass_on(done=False)
-    assert deferred.is_full
-    deferred.pass_on(done=True)
-    assert not deferred.is_full
 
 
 # the gap ----------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def number_of(transport: PolledTransport, peer: PacketPeer) -> int:
 
 
 def share_of(transport: PolledTransport) -> Share:
-    (share,) = transport._shares._by_pid.values()
+    (share,) = transport._shares._by_process.values()
     return share
 
 
@@ -250,7 +250,7 @@ def test_packets_for_many_clients_that_read_nothing_are_bounded_for_their_proces
         assert MEMORY_MAX - QUEUED_MAX < share_of(transport).memory <= MEMORY_MAX
     while transport.connections():
         received(transport)
-    assert not transport._shares._by_pid
+    assert not transport._shares._by_process
 
 
 def test_small_frames_that_wait_are_charged_with_what_they_cost(transport: PolledTransport, peer: PacketPeer) -> None:
@@ -362,7 +362,7 @@ def test_a_packet_that_no_client_sends_ends_its_connection_and_is_named(
     ((pid, error),) = transport.complaints()
     assert pid == os.getpid() and isinstance(error, MalformedError)
     assert f"process {pid}: a connection was closed: {complaint}" in str(error)
-    assert not transport._shares._by_pid and not transport.has_input()
+    assert not transport._shares._by_process and not transport.has_input()
 
 
 def test_an_empty_packet_is_the_end(transport: PolledTransport, peer: PacketPeer) -> None:
@@ -452,7 +452,7 @@ def test_a_connection_that_shows_another_session_is_watched_for_that_one_alone(
     assert peer.receive() == (FRAME, b"of the second")
     peer.close()
     received(transport)
-    assert transport.adopted[3:] == [(2, True)] and not transport._shares._by_pid
+    assert transport.adopted[3:] == [(2, True)] and not transport._shares._by_process
 
 
 def test_a_stranger_gets_nothing_and_may_still_say_hello(transport: PolledTransport, peer: PacketPeer) -> None:
@@ -549,7 +549,7 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
         list(transport.outlet_messages(10))
     assert len(os.listdir("/proc/self/fd")) == before
     assert all(isinstance(error, MalformedError) for _, error in transport.complaints())
-    assert not transport._shares._by_pid and not would_wake(transport.selector)
+    assert not transport._shares._by_process and not would_wake(transport.selector)
 
 
 @pytest.mark.parametrize("name", ["packets", "commands", "outcomes"])

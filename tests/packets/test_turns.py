@@ -20,14 +20,14 @@ def test_turns_are_those_of_a_dumb_model(seed: int) -> None:
     rng, turns = Random(seed), Turns[int]()
     shares = [Share(pid) for pid in range(1, 4)]
     order: list[int] = []  # processes that have something, the next one first
-    waiting: dict[int, list[int]] = {share.pid: [] for share in shares}
+    waiting: dict[int, list[int]] = {share.process: [] for share in shares}
     for number in range(2_000):
         if rng.random() < 0.6:
             share = rng.choice(shares)
             turns.add(share, number)
-            waiting[share.pid].append(number)
-            if share.pid not in order:
-                order.append(share.pid)
+            waiting[share.process].append(number)
+            if share.process not in order:
+                order.append(share.process)
         elif order:
             pid = order.pop(0)
             assert turns.next() == waiting[pid].pop(0)

@@ -27,7 +27,7 @@ from timerd_client.transport.unix_sockets import UnixSockets
 from timerd_shm.generate import DEFECTS
 
 # A measured seed takes three times as long. So there are few, which together run nearly all lines; groups first.
-MEASURED_SEEDS = (45, 102, 22, 15, 128, 52, 62, 99, 8)
+MEASURED_SEEDS = (102, 45, 22, 15, 128, 52, 62, 99, 8)
 OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 FAULTS = (
     "arena destroyed",
@@ -117,7 +117,7 @@ def found(*first: int) -> str:
         ("EARLY_BY_A_TICK", 2),
         ("NO_REPLAY", 3),
         ("LIMIT_NOT_LOWERED", 2),
-        ("TAKEN_OVER_AT_ONCE", 21225),
+        ("TAKEN_OVER_AT_ONCE", 21970),
         pytest.param("NO_REDO", 16, marks=pytest.mark.long),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkey
                 value = yield step
 
     monkeypatch.setattr(Carrier, "_run", early)
-    says = found(25, 38, 53, 58)
+    says = found(6, 25, 38, 53, 58)
     assert any(what in says for what in ("attempts have ended", "has run")), says
 
 

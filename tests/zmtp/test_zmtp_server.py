@@ -236,7 +236,7 @@ def test_where_all_places_are_taken_the_newest_of_who_has_most_makes_room() -> N
         def wake(self) -> None: ...
 
         def end(self) -> None:
-            ended.append((self.share.pid, self.number))
+            ended.append((self.share.process, self.number))
             shares.remove(self.share, self)
 
     def come(pid: int) -> bool:
@@ -270,7 +270,7 @@ def test_the_memory_of_a_process_is_bounded(transport: PolledTransport, paths: I
     frames = []
     for _ in range(5):
         frames += received(transport)
-    share = next(iter(transport._shares._by_pid.values()))
+    share = next(iter(transport._shares._by_process.values()))
     assert share.memory == MEMORY_MAX and len(share.waiting) == 10 - MEMORY_MAX // FRAME_SIZE_MAX
     deadline = time.monotonic() + PATIENCE_S
     while len(frames) < len(peers):
@@ -296,7 +296,7 @@ def test_frames_for_many_peers_that_read_nothing_are_bounded_for_their_process(
         connections |= {connection for connection, _ in transport.receive(100)}
     for connection in connections:
         transport.send(connection, bytes(1_300_000))
-    share = next(iter(transport._shares._by_pid.values()))
+    share = next(iter(transport._shares._by_process.values()))
     assert 0 < share.memory <= MEMORY_MAX
     for peer in peers:
         peer.close()
@@ -307,7 +307,7 @@ def test_a_large_frame_that_waits_ends_with_its_connection(transport: PolledTran
     peers = [raw(paths.commands, HELLO + head + bytes(40_000)) for _ in range(10)]
     for _ in range(5):
         received(transport)
-    share = next(iter(transport._shares._by_pid.values()))
+    share = next(iter(transport._shares._by_process.values()))
     assert share.waiting
     for peer in reversed(peers):
         peer.close()
@@ -322,7 +322,7 @@ def test_frames_that_a_peer_leaves_unread_are_bounded(transport: PolledTransport
     ((connection, _),) = received(transport)
     for _ in range(20):
         transport.send(connection, bytes(1 << 20))
-    share = next(iter(transport._shares._by_pid.values()))
+    share = next(iter(transport._shares._by_process.values()))
     assert 1 << 20 < share.memory <= QUEUED_MAX + (1 << 20)
     assert not would_wake(transport.selector), "it wakes nobody while it cannot be written to"
     got = 0

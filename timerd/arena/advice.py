@@ -1,4 +1,4 @@
-"""Advice for a start that is refused: the flags that fit the arena that is there, or that make a new one fit."""
+"""Advice for a start that is refused: flags that fit the existing arena, or with which a new one fits into the room."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .plan import SIZED_BY, plan_of
 
 
 def flags_as_made(descriptor: int, config: Config) -> str:
-    """The flags that make the configuration fit the arena; empty where none do, as for an arena of another layout."""
+    """The flags that make the configuration fit the arena; empty if no flags do: the arena may have another layout."""
     flags = []
     with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
         if len(view) < layout.HEADER_SIZE or unpack(ArenaHeader, view).fingerprint != layout.fingerprint():
@@ -40,14 +40,14 @@ def flags_that_fit(config: Config, free: int) -> str:
         return plan_of(config._replace(capacity=capacity, ring_events=ring_events)).size
 
     if size(config.capacity, config.ring_events) <= free:
-        return "lower --capacity, "  # the failure had another cause than want of room
+        return "lower --capacity, "  # the failure had another cause than a lack of room
     ring = config.ring_events
     while ring > RING_EVENTS_MIN and size(config.capacity, ring) > free:
         ring //= 2
     # The ring is made smaller first, as long as it holds as many events as one registration may walk.
     if size(config.capacity, ring) <= free and ring >= REPLAY_WALK_MAX:
         return f"--ring-events {ring} would fit; else "
-    # The largest capacity of two digits, beside the ring as it is, or one that leaves half of the room.
+    # The largest capacity, of two digits and then zeros. The ring stays as it is, or is cut down to half of the room.
     ring = config.ring_events
     while ring > RING_EVENTS_MIN and size(CAPACITY_MIN, ring) > free // 2:
         ring //= 2

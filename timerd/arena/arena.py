@@ -1,7 +1,7 @@
-"""An arena that is mapped for writing. This module stores the daemon's process and configuration; the core, the rest.
+"""An arena that is mapped for writing. This module stores the daemon's process and settings, the core the rest.
 
-An arena that is made anew is always a new object under the old name: a worker that still maps the old one keeps it, and
-finds by the incarnation that it is another (an arena that shrinks under a reader would be a SIGBUS).
+An arena that is made anew is always a new object under the old name. A worker that still maps the old object keeps it,
+and notices by the incarnation that there is a newer one. (If the arena shrank, its readers would get a SIGBUS.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ATTACHED = "attached"
 
 
 class Arena:
-    """An arena that is mapped for writing. With it goes the lock against all other daemons, in whatever directory."""
+    """An arena that is mapped for writing, and the lock that keeps out all other daemons, of any directory."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Arena:
         self.location = location
         self.plan = plan
         self.origin = origin  # a phrase for the log: made, made anew and why, or ATTACHED
-        self.seed = seed  # of its hashes: a secret
-        self.seed_lost = seed_lost  # why it is a new one, although the arena was there; "": it is not
+        self.seed = seed  # of the arena's hashes: a secret
+        self.seed_lost = seed_lost  # why an existing arena got a new seed; "" if it did not
         self.memory = mmap.mmap(descriptor, plan.size)
         self._descriptor = descriptor
         self._lock = lock
@@ -61,7 +61,7 @@ class Arena:
             return unpack(ClientRecord, view, region.offset + slot * region.record_size)
 
     def map_pages(self) -> int:
-        """Map the pages that a start will read, or all pages where they are huge; how many bytes huge pages map."""
+        """Map the pages that a start will read, or all pages where they are huge. Returns the bytes in huge pages."""
         if pages.has_huge_pages(self._descriptor):
             pages.map_huge(self.memory)
             return pages.huge_bytes(self.location.path)
@@ -85,7 +85,7 @@ class Arena:
         self._store("pid", pid)
 
     def close(self) -> None:
-        """Unmap and unlock; the core has let go of the memory."""
+        """Unmap and unlock. The core must have released the memory before."""
         self.memory.close()
         os.close(self._descriptor)
         self._lock.release()
@@ -98,13 +98,13 @@ class Arena:
         self._lock.remove()
 
     def refresh(self) -> None:
-        """Enter what may change in an arena that was there: the configuration, and the labels of the counters."""
+        """Enter the values that may differ from those in an existing arena: the configuration, the counters' labels."""
         for word, value in self.plan.words.items():
             self._store(word, value)
         with memoryview(self.memory) as view:
             write_labels(view, self.plan.regions[Region.COUNTER_LABELS])
 
     def _store(self, name: str, value: int) -> None:
-        """Store one number of the header: at once, because readers are there (a format with "<" goes byte by byte)."""
+        """Store one number of the header, in one store, because others may read it (a format with "<" stores bytes)."""
         field = next(field for field in fields(ArenaHeader) if field.name == name)
         struct.pack_into("@" + field.storage.code, self.memory, field.offset, value)

@@ -1,4 +1,4 @@
-"""Checks whether a daemon may attach to the arena that is there: of this layout, this boot, and this configuration."""
+"""Checks whether a daemon may attach to an existing arena: of this layout, this boot and this configuration."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from .plan import SIZED_BY, ArenaPlan
 
 
 def check_arena(view: memoryview, plan: ArenaPlan, boot: bytes) -> None:
-    """Whether this daemon may attach to the arena in `view`.
+    """Check that this daemon may attach to the arena in `view`.
 
-    Raises ArenaNotReadyError (its maker has not finished, or it is of another boot, so its times have no meaning any
-    more), ArenaTruncatedError, and LayoutMismatchError with both values where it can never be attached.
+    Raises ArenaNotReadyError (the arena is unfinished, or it is of another boot, so that its times mean nothing),
+    ArenaTruncatedError, and LayoutMismatchError, which names both values, if no start can attach to it.
     """
     if not any(view[: layout.HEADER_SIZE]):
-        raise ArenaNotReadyError("its maker did not begin to write it")
+        raise ArenaNotReadyError("nothing was written into it yet")
     if len(view) < layout.HEADER_SIZE:
-        raise LayoutMismatchError(
-            f"there are {len(view)} bytes, which are no arena: its header has {layout.HEADER_SIZE}"
-        )
+        raise LayoutMismatchError(f"the {len(view)} bytes are no arena: the header alone has {layout.HEADER_SIZE}")
     header = unpack(ArenaHeader, view)
     if header.layout_version == 0 and header.magic == layout.MAGIC:
-        raise ArenaNotReadyError("its maker did not finish it")
+        raise ArenaNotReadyError("it was not finished")
     for what, found, wanted in (
         ("magic", header.magic, layout.MAGIC),
         ("layout version", header.layout_version, layout.LAYOUT_VERSION),

@@ -1,4 +1,4 @@
-"""Copies an arena beside the turns that change it (see copier.pyi; purgatory/memory/before_images.h has the log's order)."""
+"""Copies an arena beside the turns that change it (see copier.pyi). purgatory/memory/before_images.h has the order."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_SetFromErrno
@@ -66,7 +66,7 @@ cdef class Copier:
     cdef TdImageLog *log
     cdef uint64_t log_size
     cdef int fd, exports
-    cdef uint64_t line  # up to which all lines are copied, or logged
+    cdef uint64_t line  # all lines before this one are copied, or logged
 
     def __init__(self, memory, int fd, uint64_t images_max):
         cdef uint64_t lines
@@ -105,7 +105,7 @@ cdef class Copier:
             PyBuffer_Release(&self.memory)
 
     cdef Status _copy(self, uint64_t lines) noexcept nogil:
-        """Copy the next lines that have no mark, in runs. The log has the other ones."""
+        """Copy the next lines that have no mark, in runs. The others are in the log."""
         cdef TdImageLog *log = self.log
         cdef const uint8_t *memory = <const uint8_t *>self.memory.buf
         cdef uint64_t at = self.line, last = min(self.line + lines, log.lines), first, word
@@ -131,7 +131,7 @@ cdef class Copier:
         return GOES_ON
 
     cdef Status _drain(self) noexcept nogil:
-        """Write the images that are in the log. Then each line that was copied before is as it was at the beginning."""
+        """Write the images that are in the log. Each line that was copied before is then as it was at the beginning."""
         cdef TdImageLog *log = self.log
         cdef TdImage *image
         cdef uint64_t drained = log.drained, count

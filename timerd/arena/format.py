@@ -1,4 +1,4 @@
-"""Formats an arena: header, region table, labels. The layout version comes last: with it, all else is there."""
+"""Formats an arena: header, region table, labels. The layout version is written last, as the sign of a whole arena."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def format_arena(
         instance=instance.encode(),
         created_wall_ns=wall_ns,
         region_count=len(plan.regions),
-        tail=1,  # empty: after the newest
+        tail=1,  # the ring is empty: its tail is after its newest event
         **plan.words,
     )
     struct_of(ArenaHeader).pack_into(view, 0, *header)

@@ -1,7 +1,7 @@
-"""Makes an arena, or opens the one that is there: POSIX shared memory or a file, as the configuration says.
+"""Makes an arena, or opens the existing one: POSIX shared memory or a file, as the configuration says.
 
-The one that is there is attached to if it fits (check.py), and else refused with the flags that would fit (advice.py).
-An arena is made anew only if no daemon can use it any more: it is unfinished, or of another boot.
+If an existing arena fits (check.py), it is attached. If not, the start is refused, with flags that fit (advice.py).
+An arena is made anew only if no daemon can use the old one any more: it is unfinished, or of another boot.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .seed import NoSeedError, make_seed, read_seed
 
 
 def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:
-    """The instance's arena: the one that is there if it fits, else a new one. The caller writes NAME.arena.
+    """Open the instance's arena, or make it. The caller writes NAME.arena.
 
-    Raises LayoutMismatchError and ArenaTruncatedError (never attached, never overwritten), InstanceRunningError when
-    another daemon has it, ResourceLimitError when the machine does not give it.
+    Raises LayoutMismatchError and ArenaTruncatedError if the existing arena does not fit (it stays as it is),
+    InstanceRunningError if another daemon has it, ResourceLimitError if the machine lacks room or permission.
     """
     plan, boot = plan_of(config), boot_id()
     if config.arena_file:
@@ -126,7 +126,7 @@ def _open(location: ArenaLocation) -> int:
     if owner != os.geteuid():
         os.close(descriptor)
         raise ResourceLimitError(
-            f"the arena {location.path} belongs to uid {owner}, and this is {os.geteuid()}: "
+            f"the arena {location.path} belongs to uid {owner}, and this daemon runs as {os.geteuid()}: "
             "remove it, or give this daemon another --instance"
         )
     return descriptor

@@ -20,7 +20,7 @@ from timerd_shm.declare.records import ArenaHeader, RegionRecord
 ANSWERS_DEFAULT = 16_384
 ERRORS_DEFAULT = 64
 LABELS = layout.PURGATORY_COUNTERS_MAX + layout.DAEMON_COUNTERS_MAX
-# The regions whose number of records is a knob, and which; the capacity comes first, as others are made from it.
+# The regions whose number of records is a knob, and that knob. The capacity is first: other knobs are computed from it.
 SIZED_BY = {
     Region.OPS: "capacity",
     Region.NODES: "nodes",
@@ -30,7 +30,7 @@ SIZED_BY = {
     Region.EVENTS: "ring_events",
     Region.CLIENTS: "clients",
 }
-# Words of the header that a configuration may change in an arena that is there: the word, and the knob.
+# Words of the header that a configuration may change in an existing arena: the word, and the knob.
 CONFIGURED = {
     knob.word or name: name
     for name, knob in KNOBS.items()
@@ -61,7 +61,7 @@ def plan_of(
     purgatories: int = PURGATORIES_MAX,
     errors: int = ERRORS_DEFAULT,
 ) -> ArenaPlan:
-    """The plan that a configuration asks for. A test may choose the numbers of records that are no knobs.
+    """The plan that a configuration asks for. A test may choose the numbers of records that no knob sets.
 
     The default capacity stays under 62 MiB, so that it fits a container's 64 MiB of /dev/shm.
     """
@@ -73,11 +73,11 @@ def plan_of(
         **{region: sizes[name] for region, name in SIZED_BY.items()},
         **layout.FIXED_COUNTS,
         Region.SLOTS: ring_events,
-        Region.KEY_TABLE: power_of_two((capacity + sizes["nodes"]) // 2),  # two heads a record
+        Region.KEY_TABLE: power_of_two((capacity + sizes["nodes"]) // 2),  # a record holds two heads
         Region.WATERMARK_TABLE: power_of_two(max(sizes["watermarks"] // 2, 1)),
         Region.HANDLES: power_of_two(2 * max(capacity, 8)),  # at most half full; 16 make one probing group
         Region.ID_TABLE: power_of_two(max(ids // 2, 1)),
-        Region.ANSWERS: answers + sizes["clients"],  # one is reserved for each, so that no client can use up all
+        Region.ANSWERS: answers + sizes["clients"],  # one is reserved for each client, so that no client can use up all
         Region.GROUPS: groups,
         Region.PURGATORIES: purgatories,
         Region.PURGATORY_COUNTERS: purgatories * layout.PURGATORY_COUNTERS_MAX,
@@ -93,7 +93,7 @@ def plan_of(
         regions.append(RegionRecord(offset, size_of(record), counts[region], 0, 0, 0, link))
         offset += aligned(counts[region] * size_of(record))
     words = {word: sizes[name] for word, name in CONFIGURED.items()}
-    words["quota_answers"] = min(words["quota_answers"], counts[Region.ANSWERS])  # not more than there are
+    words["quota_answers"] = min(words["quota_answers"], counts[Region.ANSWERS])  # no more than the region has
     return ArenaPlan(capacity, tuple(regions), offset, config.tick, words)
 
 

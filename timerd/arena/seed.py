@@ -47,7 +47,7 @@ def read_seed(path: Path) -> bytes:
 
 
 def make_seed(path: Path) -> bytes:
-    """A new seed, in a file of its own (0600) in the place of any that is there. Raises ResourceLimitError."""
+    """A new seed, in a new file (0600) that replaces an old one. Raises ResourceLimitError."""
     seed = secrets.token_bytes(SEED_SIZE)
     try:
         path.unlink(missing_ok=True)

@@ -34,10 +34,10 @@ class ArenaCopy:
     """One copy of the arena. It begins with this object, at the end of a turn, and shows the arena of that moment."""
 
     def __init__(self, core: Core, memory: mmap.mmap, path: Path, group_id: int | None = None) -> None:
-        """Begin to log, and make the file, for all who may read the arena. Raises OSError, and leaves nothing then."""
+        """Begin to log, and make the file, with the arena's read permissions. After an OSError nothing is left."""
         self.path = path
         self.failure: Exception | None = None
-        self.cpu_ns = 0  # that the thread took to copy
+        self.cpu_ns = 0  # CPU time of the copy, by the thread
         self._core = core
         self._over, self._ended, self._removed, self._gone = Event(), Event(), Event(), Event()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -34,11 +34,11 @@ class Ends:
 
     @property
     def due_ns(self) -> int:
-        """When the next end is to be acted upon."""
+        """When to act upon the next end."""
         return min((session.ends_ns for session in self.ending.values()), default=NEVER)
 
     def begin(self, session: Session, now_ns: int) -> None:
-        """Watch a session's process, where it is seen; it may have ended already."""
+        """Watch a session's process, if this daemon can see it. The process may have ended already."""
         if not self._watch(session):
             self._end(session, now_ns)
 
@@ -57,7 +57,7 @@ class Ends:
         self._by_watch[watch] = session
 
     def broken(self, watch: int, now_ns: int) -> None:
-        """A connection cannot be watched any more: watch a pidfd instead, where there can be one."""
+        """A connection cannot be watched any more: watch a pidfd instead, where that is possible."""
         session = self._by_watch.pop(watch, None)
         if session is not None:
             session.watch = 0
@@ -71,12 +71,12 @@ class Ends:
             self._end(session, now_ns)
 
     def take(self, now_ns: int) -> list[Session]:
-        """Sessions whose end is to be acted upon now; a bounded number, which the caller closes or puts off."""
+        """Sessions whose end is due, a bounded number of them. The caller closes each or puts its end off."""
         due = (session for session in self.ending.values() if now_ns >= session.ends_ns)
         return list(itertools.islice(due, ENDS_PER_TURN))
 
     def put_off(self, session: Session, now_ns: int) -> None:
-        """The end of this session is not to be acted upon yet."""
+        """Act upon this session's end later: some of its frames are still waiting."""
         session.ends_ns = now_ns + LAST_WORDS_NS
 
     def look_up(self, by_slot: Mapping[int, Session], now_ns: int) -> None:
@@ -89,19 +89,19 @@ class Ends:
                 self._end(session, now_ns)
 
     def _watch(self, session: Session) -> bool:
-        """Watch the session's process, where this daemon can see it; False if the process has ended.
+        """Watch the session's process, if this daemon can see it. Returns False if the process has ended.
 
-        The pidfd is opened first, and then the owner of the pid is looked at. So the pid cannot have become another
-        process's in between without being noticed.
+        The pidfd is opened first, and then the pid is looked up. So if the pid belongs to another process by then, that
+        is noticed.
         """
         pid = session.process.pid
         if not pid or not (watch := self._liveness.watch(pid)):
             return not self._host.has_ended(session.process)
         session.watch = watch
         self._by_watch[watch] = session
-        is_its_own = self._host.shows(session.process)  # a zombie shows nothing, and the pidfd reports it
+        is_its_own = self._host.shows(session.process)  # /proc shows nothing of a zombie, but the pidfd reports its end
         if is_its_own is None:
-            self._unwatch(session)  # it may be a watch on another process: look_up() looks again
+            self._unwatch(session)  # the watch may be on another process: look_up() looks again
             return True
         return is_its_own
 
@@ -112,7 +112,7 @@ class Ends:
             session.watch = 0
 
     def _end(self, session: Session, now_ns: int) -> None:
-        """It has certainly ended."""
+        """The session's client has certainly ended."""
         if session.slot not in self.ending:
             session.ends_ns = now_ns + LAST_WORDS_NS
             self.ending[session.slot] = session

@@ -6,8 +6,8 @@ and outcomes while it is silent, for the time in its hello (its *takeover*, 5 mi
 to other members.
 
 A client keeps nothing if its process is stopped, has ended, or cannot be seen by this daemon (another pid namespace,
-hidepid). On each beat the daemon looks up in /proc the processes of the clients that keep something. If more clients
-keep something than a beat has looks, they take turns. If the daemon can open no file for a look, the client keeps all.
+hidepid). On each beat the daemon looks up in /proc the processes of the clients that keep something, LOOKED_UP_MAX at
+most. If there are more, the clients take turns. If the daemon can open no file for a look, the client keeps all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Keepers:
     def __init__(self, core: Core, host: Host) -> None:
         self._core = core
         self._host = host
-        self._looks = 0  # on this beat
+        self._looks = 0  # so far on this beat
         self._sessions: dict[Session, None] = {}  # in order of their last looks, the oldest first
 
     def begin_beat(self) -> None:

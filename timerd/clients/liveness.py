@@ -6,9 +6,9 @@ where the daemon can see its process. The selector reports both, so nothing is p
 sleeps. A process that is stopped has not ended.
 
 The daemon sends nothing over these connections, and takes no more from them than a session. Every process that may open
-the socket may misuse it, so three things are bounded: the connections that have not shown a session, in number and in
-time; all connections (RLIMIT_NOFILE is shared with the other sockets); and those that are looked at in a turn. A
-connection over a bound is closed and counted. Its client goes on without one.
+the socket may misuse it. So there are three bounds: on the connections that have not shown a session, in number and in
+time; on all connections (RLIMIT_NOFILE is shared with the other sockets); and on the connections that a turn looks at.
+A connection over a bound is closed and counted. Its client goes on without such a connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from timerd_shm.host.paths import InstancePaths
 SESSION_SIZE = 16
 ACCEPTS_PER_TURN = 64
 NEWCOMER_NS = 2_000_000_000  # the time in which a new connection has to show its session
-FULL_NS = 1_000_000_000  # the time in which nothing is accepted after no descriptor was left
+FULL_NS = 1_000_000_000  # how long nothing is accepted after the descriptors have run out
 
 
 class Kind(Enum):
@@ -37,7 +37,7 @@ class Kind(Enum):
 
     SHOWN = "shown"  # a new connection has shown a session
     ENDED = "ended"  # the holder of the connection, or the process, has ended
-    BROKEN = "broken"  # more than a session came over the connection: it is closed, and watched no longer
+    BROKEN = "broken"  # more than a session came over the connection: it is closed, and no longer watched
 
 
 class Sign(NamedTuple):
@@ -59,23 +59,23 @@ class Liveness(Protocol):
         """The signs since the last call: about `limit` at most. A watch that has ended is dropped."""
 
     def watch(self, pid: int) -> int:
-        """Watch a process; 0 if that cannot be done here, or there is none. The caller checks which process it is."""
+        """Watch a process. Returns 0 if there is none, or watching failed. The caller checks which process it is."""
 
     def drop(self, watch: int) -> None:
-        """End this watch; one that was dropped before is ignored."""
+        """End this watch, unless it was dropped before."""
 
     def take_refused(self) -> int:
-        """Connections that were closed since the last call because they showed no session, or because of a bound."""
+        """How many connections were closed since the last call: they showed no session, or were over a bound."""
 
 
 class Adopter(Protocol):
-    """The calls with which a transport reports its connections that end with their clients."""
+    """The calls by which a transport reports its own connections of clients: the end of such a one is its client's."""
 
     def adopt(self, session: bytes) -> int:
         """A connection of another socket has shown this session. Returns its watch, which is reported as SHOWN."""
 
     def adopted_ended(self, watch: int, *, is_client: bool) -> None:
-        """That connection has ended; `is_client`: the client has closed it, which is its end. Else it is BROKEN."""
+        """An adopted connection has ended: reported as ENDED if the client has closed it, else as BROKEN."""
 
 
 class _Watch:
@@ -98,7 +98,7 @@ class _Watch:
 class Watches:
     """The socket NAME.live, its connections, and pidfds.
 
-    The socket has safe permissions from the moment of bind, as those of the transport. Raises ResourceLimitError.
+    The socket has safe permissions from the moment of bind, as the transport's sockets. Raises ResourceLimitError.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Watches:
         self._made = 0
         self._of_adopted: list[Sign] = []  # about connections of other sockets
         self._refused = 0
-        self._full_until_ns = NEVER  # while nothing is accepted
+        self._full_until_ns = NEVER  # nothing is accepted until then; NEVER: the socket accepts
         self._noticed: dict[int, None] = {}  # descriptors that the selector has reported
         self._has_newcomers = False
         self._selector = selector
@@ -168,7 +168,7 @@ class Watches:
         return refused
 
     def close(self) -> None:
-        """Close everything and remove the socket's file; before the instance's lock is given up."""
+        """Close everything and remove the socket's file. The caller still holds the instance's lock."""
         for watch in list(self._by_number.values()):
             self._remove(watch)
         self._selector.forget(self._listener.fileno())
@@ -194,13 +194,13 @@ class Watches:
             data = os.read(watch.descriptor, SESSION_SIZE + 1)
         except BlockingIOError:
             return
-        except OSError:  # reset: it has ended with something unread
+        except OSError:  # reset: the client has ended with something unread
             data = b""
         if not data:
             self._remove(watch)
             if watch.has_shown:
                 found.append(Sign(watch.number, Kind.ENDED))
-            elif watch.received:  # one that sent nothing has only looked whether a daemon runs (paths.py)
+            elif watch.received:  # a connection that sent nothing was only a check whether a daemon runs (paths.py)
                 self._refused += 1
             return
         had_shown = watch.has_shown
@@ -256,7 +256,7 @@ class Watches:
         self._refused += 1
 
     def _add(self, descriptor: int, *, is_process: bool, until_ns: int = NEVER) -> _Watch:
-        """Watch it. Raises OSError where the kernel watches no more (fs.epoll.max_user_watches), and closes it then."""
+        """Watch a descriptor. If the kernel watches no more (fs.epoll.max_user_watches), close it and raise OSError."""
         try:
             self._selector.register(descriptor, select.EPOLLIN, self._notice)
         except OSError:

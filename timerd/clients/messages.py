@@ -147,12 +147,12 @@ def purgatory_name(name: object) -> str:
 
 
 def message_frame(header: bytes, message: dict[str, Any]) -> bytes:
-    """A frame down that carries a map."""
+    """A frame to a client that carries a map."""
     return header + bytes(msgpack.packb(message, use_bin_type=True))
 
 
 def bare_header(kind: DownKind, incarnation: int, newest: int, now_ns: int, topic: int = 0, applied: int = 0) -> bytes:
-    """A ReportHeader that covers nothing, for the frames that are none of the core's."""
+    """A ReportHeader that covers no outcomes or answers, for the frames that the core does not make."""
     return _REPORT.pack(
         *_NO_REPORT._replace(
             topic=topic,
@@ -174,12 +174,12 @@ def _read_map(frame: bytes) -> dict[str, Any]:
             strict_map_key=True,
             max_str_len=TEXT_SIZE_MAX,
             max_bin_len=TEXT_SIZE_MAX,
-            max_array_len=min(WAITS_MAX, len(frame)),  # an element has a byte at least
+            max_array_len=min(WAITS_MAX, len(frame)),  # an element takes a byte at least
             max_map_len=MAP_FIELDS_MAX,
             max_ext_len=0,
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise MalformedError(f"the frame holds no msgpack map of ours ({type(error).__name__})") from None
+        raise MalformedError(f"the frame holds no acceptable msgpack map ({type(error).__name__})") from None
     if not isinstance(found, dict):
         raise MalformedError(f"the frame holds a msgpack {type(found).__name__}, not a map")
     return found
@@ -208,7 +208,7 @@ def _numbers(found: dict[str, Any], name: str) -> list[int]:
 
 def _name(what: str, name: object) -> str:
     if not isinstance(name, str):
-        # Its text is not shown: that of a list in a list in a list is a recursion.
+        # The name is not shown: printing deeply nested lists would be a RecursionError.
         raise InvalidNameError(f"a {what}'s name is a {type(name).__name__}, not a str")
     if not NAME_PATTERN.fullmatch(name):
         raise InvalidNameError(f"{what} {name[:NAME_SIZE_MAX]!r} {NAME_FORM}")

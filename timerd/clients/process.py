@@ -1,4 +1,4 @@
-"""A client's process, as far as this daemon can see it, and the boot and namespaces that both must share for that."""
+"""A client's process, if this daemon can see it, and the boot and namespaces that both must share for that."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ class Process(NamedTuple):
 class Host(NamedTuple):
     """The boot and namespaces of the daemon, and a look at pids.
 
-    A client of the same boot and time namespace has the same clock; in the same pid namespace its pid is one here.
+    A client of the same boot and time namespace has the same clock. If the pid namespace is the same, a pid names the
+    same process here.
     """
 
     boot_id: bytes
     pid_namespace: int
     time_namespace: int
-    start_ticks_of: Callable[[int], int | None]  # of a pid; None = there is no such process. Raises OSError: not known
-    is_running_of: Callable[[int, int], bool]  # of a pid and start ticks: it is seen, and not stopped. Raises OSError
+    start_ticks_of: Callable[[int], int | None]  # None = no process has this pid. OSError: not known
+    is_running_of: Callable[[int, int], bool]  # (pid, start ticks): seen, and not stopped. OSError: not known
 
     @classmethod
     def here(cls) -> Host:
-        """This process's own."""
+        """The boot and namespaces of this process."""
         return cls(boot_id(), namespace_inode("pid"), namespace_inode("time"), process_start_ticks, process_is_running)
 
     def maker(self, pid: int) -> Process:
-        """The process of a pid that the kernel has named; pid 0 if that process has ended, or was none of ours.
+        """The process of a pid that the kernel has named; pid 0 if that process has ended, or cannot be seen here.
 
         Raises ResourceLimitError where no file can be opened to look.
         """
         try:
             start_ticks = self.start_ticks_of(pid) if pid else None
         except OSError as error:
-            # Not pid 0: that has a share of its own, which is larger.
+            # Not pid 0: pid 0 has a share of its own, which is larger.
             raise ResourceLimitError(f"process {pid} cannot be looked up ({error.strerror}): try again") from None
         return Process(0, 0) if start_ticks is None else Process(pid, start_ticks)
 
@@ -60,7 +61,7 @@ class Host(NamedTuple):
             return None
 
     def shows(self, process: Process) -> bool | None:
-        """Whether its pid is the process's own, or that of a process hidden from us; None where that is not known."""
+        """Whether the pid still names this process, or a process hidden from us; None where that is not known."""
         try:
             return self.start_ticks_of(process.pid) in (None, process.start_ticks)
         except OSError:

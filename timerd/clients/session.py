@@ -1,8 +1,8 @@
 """One session: a client that is connected, or was when an earlier daemon ended.
 
-A client is its incarnation, which is the hash of a secret that it has made; its *session* is a 128-bit secret that it
-got at hello and shows in every frame, to its outlet and to the liveness socket. The arena, which every worker may read,
-holds the session's hash only.
+A client is known by its *incarnation*, the hash of a secret that the client has made. Its *session* is a 128-bit secret
+that the daemon gives it at hello. The client shows its session in every frame, to its outlet and to the liveness
+socket. The arena, which every worker may read, holds the session's hash only.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ class Session:
         self.process = process
         self.lease_ns = lease_ns
         self.secret = NO_SESSION
-        self.maker_pid = 0  # the process that it is charged to, as the kernel says; 0 = not known
-        self.routing = 0  # the connection that its newest frame came over
+        self.maker_pid = 0  # the process that the client is charged to, as the kernel says; 0 = not known
+        self.routing = 0  # the connection over which its newest frame came
         self.subscribed = False  # whether its outlet is connected
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
-        self.is_greeted = False  # whether a hello of it was accepted, by this daemon or an earlier one
+        self.is_greeted = False  # whether this daemon, or an earlier one, has accepted a hello of it
         self.is_leaving = False  # whether its newest frame said that its process is ending: its end is a goodbye then
         self.published_ns = 0  # when it was last sent a report
-        self.gone = 0  # operations of its commands up to this one are gone, since it came back from its tombstone
+        self.gone = 0  # after it came back from its tombstone: operations of commands up to this one are gone
         self.asked_turn = 0  # the turn in which it last asked for missing outcomes
         self.received = (0, 0)  # newest outcome and answer that it has acknowledged
         self.progress_ns = 0  # when `received` last changed, or the client was last reminded
         self.gap_ns = ANNOUNCE_FIRST_NS  # from progress_ns to its next reminder
-        self.held = False  # whether its next command waits until it acknowledges answers
-        self.expected = (-1, 0)  # the command that the last EXPECTED frame named, and the answer acknowledged then
+        self.held = False  # whether its next command waits until the client acknowledges answers
+        self.expected = (-1, 0)  # the command in the last EXPECTED frame, and the newest acknowledged answer then
         self.expected_ns = 0  # when that frame was sent
-        self.has_returned = True  # False: it may have ended before this daemon watched it, and has sent nothing since
+        self.has_returned = True  # False: it has sent nothing yet, and may have ended before this daemon watched it
         self.last_frame_ns = now_ns
-        self.silent_ns = 0  # its silence since then, as far as it was counted
+        self.silent_ns = 0  # its silence since then, as far as silence was counted
         self.is_silent = False  # whether silent_ns is more than its lease
         self.keeps = False  # whether it is silent, and keeps its calls and outcomes of its group (keepers.py)
-        self.takeover_ns = 0  # the silence after which it does not
+        self.takeover_ns = 0  # the silence after which it no longer keeps them
         self.watch = 0  # the watch that reports its end (liveness.py); 0 = there is none
         self.ends_ns = NEVER  # when its end is acted upon, if it has ended
 

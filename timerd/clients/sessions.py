@@ -1,14 +1,14 @@
 """The table of the clients' sessions, and the choice of the session that a hello gets.
 
-The arena has the hash of each session. So after a restart the daemon knows a client again that outlived it. Answers go
-over the connection of the client's newest frame. Every process can read an incarnation in the arena. But a hello has
-the secret whose hash the incarnation is (timerd_wire/proof.py), so only its own client can use it.
+The arena has the hash of each session, so a restarted daemon recognizes the clients that outlived the daemon before.
+Answers go over the connection of the client's newest frame. Every process can read an incarnation in the arena. But a
+hello has the secret whose hash the incarnation is (timerd_wire/proof.py), so only its own client can use it.
 
     HELLO, session zero            a new incarnation: a slot and a session
-    HELLO, its session             resumes: same slot, same session, its numbering goes on; a silent one is live again
-    HELLO, session of a dead one   no answer before the sweep is done with it; then its tombstone is live again
-    HELLO, known incarnation,      the same again while no command was applied: its WELCOME was lost; else SessionGone
-      session not shown
+    HELLO, its session             resumes: same slot and session, the numbering goes on; a silent client is live again
+    HELLO, session of a dead one   no answer until the sweep is done; then the client goes on from its tombstone
+    HELLO, known incarnation,      the same session again if no command was applied, because the WELCOME was lost;
+      session not shown            else SessionGone
     HELLO, unknown incarnation,    SessionGone: its unacknowledged commands are unknown
       a session shown
 
@@ -90,12 +90,12 @@ class Sessions:
         return self._by_slot.get(slot)
 
     def named(self, session: Session) -> str:
-        """Its client, as the log names it."""
+        """The session's client, as the log names it."""
         record = self._record_of(session.slot)
         return client_name(session.slot, record.name[: record.name_length], session.maker_pid or session.process.pid)
 
     def find(self, secret: bytes) -> Session | None:
-        """The session of that secret, also where an earlier daemon made the session."""
+        """The session of that secret, even if an earlier daemon made the session."""
         session = self.by_secret.get(secret)
         if session is None and secret != NO_SESSION:
             session = self._by_slot.get(self._core.find_session(session_hash(secret)))
@@ -104,7 +104,7 @@ class Sessions:
         return session
 
     def knows(self, secret: bytes) -> bool:
-        """Whether that is the session of a client, of a dead client that is being cleared away, or of a tombstone."""
+        """Whether the session is that of a client, of a dead client that is being cleared away, or of a tombstone."""
         if secret == NO_SESSION or self.find(secret) is not None:
             return secret != NO_SESSION
         known = session_hash(secret)
@@ -117,8 +117,8 @@ class Sessions:
 
         None: the hello is not answered, because what the client held when it died is still being cleared away. The
         client says hello again. Raises SessionGoneError (the client must come back as a new incarnation),
-        ArenaFullError (all slots, or all groups, are in use), QuotaExceededError (its process has as many slots, or
-        has made as many groups, as it may), NotAMemberError, and ResourceLimitError (its process cannot be looked up).
+        ArenaFullError (all slots, or all groups, are in use), QuotaExceededError (its process has used up its share of
+        slots or groups), NotAMemberError, and ResourceLimitError (its process cannot be looked up).
         """
         core = self._core
         slot = core.find_incarnation(hello.incarnation)
@@ -128,12 +128,12 @@ class Sessions:
             return session
         if slot >= 0:
             if core.last_command(slot):
-                raise SessionGoneError("that incarnation is another session's: connect as a new one")
+                raise SessionGoneError("that incarnation belongs to another session: connect as a new one")
             known = self._by_slot[slot]
             if known.secret != NO_SESSION:
                 self.silence.came(known, now_ns, shows_session=False)
                 return known
-            # An earlier daemon made the session, and only its hash is left: a new slot, with another session.
+            # An earlier daemon made the session, and only its hash is left: the client gets a new slot and session.
             self.close(known, now_ns, goodbye=True)
         elif shown != NO_SESSION:
             if core.is_dying(session_hash(shown)):
@@ -147,9 +147,9 @@ class Sessions:
     def _take_in(
         self, hello: Hello, secret: bytes, tombstone: int | None, pid: int, now_ns: int, wall_ns: int
     ) -> Session:
-        """A new client, or the one of a tombstone again, whose numbering goes on."""
+        """Take in a new client, or a client that comes back to its tombstone and goes on with its numbering."""
         core = self._core
-        # A pid of another namespace is another process here; with other start ticks it is another process by now.
+        # A pid of another namespace names another process here. With other start ticks, the pid was used again.
         process = Process(hello.pid if hello.pid_namespace == self._host.pid_namespace else 0, hello.start_ticks)
         if self._host.has_ended(process):
             process = Process(0, 0)
@@ -178,7 +178,7 @@ class Sessions:
         session = self._add(slot, process, self._lease_ns, now_ns)
         if tombstone is not None:
             session.gone = core.last_command(slot)
-        # A process that cannot be seen may have ended while its hello waited, until a frame shows the session.
+        # Until a frame shows the session, a process that cannot be seen may have ended while its hello waited.
         session.has_returned = process.pid != 0
         self._bind(session, secret)
         self.ends.begin(session, now_ns)

@@ -30,7 +30,7 @@ class Lapses(NamedTuple):
     """Clients that a count of silence has found."""
 
     silent: list[Session]  # from now on
-    lost: list[Session]  # silent before; the calls and outcomes that they had kept go to other members
+    lost: list[Session]  # silent before; from now on their calls and outcomes go to other members
     dead: list[Session]
 
 
@@ -45,7 +45,7 @@ class Silence:
     def came(self, session: Session, now_ns: int, *, shows_session: bool = True) -> None:
         """A frame came from the client: it is not silent, and has come back if there was a restart.
 
-        A hello that shows no session says less: its process may have ended while the hello waited.
+        A hello without a session is no proof that the client is back: it may have ended while the hello waited.
         """
         self._core.heard(session.slot, now_ns)
         session.last_frame_ns = now_ns
@@ -66,12 +66,12 @@ class Silence:
     def count(self, sessions: Iterable[Session], until_ns: int, now_ns: int) -> Lapses:
         """Count how long clients have been silent until the last turn that had read the sockets dry.
 
-        Enters the silent ones in the core; the caller closes the dead ones.
+        Tells the core which clients are silent; the caller closes the dead ones.
         """
         lapses = Lapses([], [], [])
         counted_ns, self._counted_ns = self._counted_ns, max(until_ns, self._counted_ns)
         if until_ns <= counted_ns:
-            return lapses  # the sockets were not dry since: a frame of a silent client may lie there
+            return lapses  # the sockets have not been dry since: a frame of a client may still wait there
         self.keepers.begin_beat()
         for session in sessions:
             silence_ns = until_ns - max(counted_ns, session.last_frame_ns)

@@ -1,7 +1,7 @@
 """The bounds of a turn: how many records each of its steps may touch, and whether a bound has cut one of them.
 
 A record is an operation, a watcher or a bucket. For example: an event on a key that 200,000 operations watch takes 13
-turns, because it touches two records for each, a turn touches 32,768 in a step, and the rest is left to the next turn.
+turns. It touches two records for each operation, and a step of a turn touches 32,768. The rest waits for the next turn.
 A record takes 30 to 50 ns of the processor, 100 ns where little of the arena is in its caches. So a step takes 1 to 3
 ms. Other work is charged as the number of records that takes the same time.
 """
@@ -26,5 +26,5 @@ class Bounds:
         self.is_cut = True
 
     def narrow(self, is_copying: bool) -> None:
-        """Touch fewer records in a step while the arena is copied: the copy's share of a turn is bounded by them."""
+        """Touch fewer records in a step while the arena is copied. That bounds the copy's share of a turn."""
         self.records = min(self._most, RECORDS_WHILE_COPYING) if is_copying else self._most

@@ -1,7 +1,7 @@
 """The query "check": how many operations the owners of a key have completed for a CHECK command of the client.
 
 For example, {"id": 7, "query": "check", "command": 31, "end": False} is answered when every owner has looked, by
-{"id": 7, "finished": True, "completed": 4}. With "end" the answer comes at once: the client waits no longer.
+{"id": 7, "finished": True, "completed": 4}. With "end" the answer comes at once, because the client waits no longer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Checks:
         self._asked: dict[tuple[int, int], Asked] = {}  # by slot and command
 
     def ask(self, session: Session, number: int, command: int, *, end: bool) -> dict[str, Any] | None:
-        """The answer, or None: it comes with finished()."""
+        """The answer; None if the check goes on: finished() will return the answer."""
         key = session.slot, command
         found = self._core.check(session.slot, command, end)
         if found is not None and not found[0] and not end:
@@ -63,6 +63,6 @@ class Checks:
 
 
 def _answer(found: tuple[bool, int] | None) -> dict[str, Any]:
-    """A check that is not known has not finished: its daemon has ended, or its command has not come."""
+    """The answer. An unknown check counts as not finished: an earlier daemon had it, or its command has not come."""
     finished, completed = found or (False, 0)
     return {"finished": finished, "completed": completed}

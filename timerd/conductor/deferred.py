@@ -1,53 +1,160 @@
 """Deferred frames: they wait for a later turn, behind a long event, or because they were applied in part.
 
-Clients take turns, a frame each, so that one with many frames does not hold up the others. The frames of one client
-stay in order. When too many frames are deferred, the command socket is not read until they have drained.
+Processes share the core by fair queueing (Demers, Keshav and Shenker, 1989). For example, processes A to H fire all the
+time on a key with 120,000 watchers, and P sends a small command while A's event is under way. P's command is next when
+that event is done, because it is expected to be done first:
+
+    start       the records that a process has taken; at least `now`, so that it saves nothing up while it is away
+    expected    the records of its next frame, by its last ones: the largest counts, and is forgotten step by step
+    next        the process with the least start + expected
+    now         the largest start of those that had the core
+
+So a process that takes less than its share waits for one event at most, and a process that has caused a long event
+waits until the others have taken as much. When no frame is left, all debts are forgiven.
+
+Within a process its clients take turns, a frame each. The frames of one client stay in order. When too many frames of a
+process are deferred, its connections are not read until half of them are done.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
 
 from timerd.clients.session import Session
 
-DEFERRED_FRAMES_MAX = 256  # beyond it the socket is not read
-DEFERRED_BYTES_MAX = 16 << 20
+FRAMES_MAX = 128  # deferred frames of a process; beyond it its connections are held
+BYTES_MAX = 2 << 20
+LINES_KEPT = 512  # processes without deferred frames are forgotten beyond it, if they owe nothing
+EXPECTED_FIRST = 4_096  # records of the first frame of a process that is not known
+
+
+class Line:
+    """The deferred frames of a process."""
+
+    __slots__ = ("bytes", "clients", "expected", "frames", "is_held", "process", "start", "taken")
+
+    def __init__(self, process: int, start: int) -> None:
+        self.process = process
+        self.start = start  # records
+        self.expected = EXPECTED_FIRST  # records
+        self.taken = 0  # records, since it has the core
+        self.frames = 0
+        self.bytes = 0
+        self.is_held = False
+        self.clients: dict[Session, deque[bytes]] = {}  # the client whose turn it is comes first
 
 
 class Deferred:
-    """The deferred frames, a queue for each client. `frames` is how many there are."""
+    """The deferred frames of all processes; `frames` is the number of them.
 
-    def __init__(self) -> None:
-        self._queues: dict[Session, deque[bytes]] = {}  # the client whose turn it is comes first
+    `hold` is called with a process and True when its connections are not to be read, and with False when they are.
+    """
+
+    def __init__(self, hold: Callable[[int, bool], None]) -> None:
         self.frames = 0
-        self._bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so much is deferred that the socket is not read."""
-        return self.frames >= DEFERRED_FRAMES_MAX or self._bytes >= DEFERRED_BYTES_MAX
+        self._hold = hold
+        self._lines: dict[int, Line] = {}  # by process
+        self._by_client: dict[Session, Line] = {}
+        self._waiting: list[tuple[int, int, Line]] = []  # a heap: lines with frames, but the one that has the core
+        self._served: Line | None = None  # it has the core: its frame is applied, or its long event is under way
+        self._now = 0  # records
+        self._order = 0
 
     def slots(self) -> set[int]:
         """Slots of the clients that have deferred frames."""
-        return {session.slot for session in self._queues}
+        return {session.slot for session in self._by_client}
 
-    def add(self, session: Session, frame: bytes) -> None:
-        """Defer a frame of this client, behind its others."""
-        self._queues.setdefault(session, deque()).append(frame)
+    def has(self, session: Session) -> bool:
+        """Whether a frame of this client is deferred."""
+        return session in self._by_client
+
+    def add(self, session: Session, process: int, frame: bytes) -> None:
+        """Defer a frame of a client of this process, behind the client's others."""
+        line = self._by_client.get(session) or self._line_of(process)
+        if not line.frames and line is not self._served:
+            line.start = max(line.start, self._now)
+            self._wait(line)
+        line.clients.setdefault(session, deque()).append(frame)
+        self._by_client[session] = line
+        line.frames += 1
+        line.bytes += len(frame)
         self.frames += 1
-        self._bytes += len(frame)
+        if not line.is_held and (line.frames >= FRAMES_MAX or line.bytes >= BYTES_MAX):
+            line.is_held = True
+            self._hold(line.process, True)
+
+    def add_begun(self, session: Session, process: int, frame: bytes, records: int) -> None:
+        """Defer a frame that was applied in part and took `records`. Its process has the core; no frame waits."""
+        line = self._line_of(process)
+        line.start = max(line.start, self._now)
+        self._give(line)
+        self.charge(records)
+        self.add(session, process, frame)
 
     def first(self) -> tuple[Session, bytes]:
-        """The client whose turn it is, and its oldest frame."""
-        session, queue = next(iter(self._queues.items()))
+        """Give the core to the next process: the client whose turn it is there, and its oldest frame."""
+        self._put_back()
+        line = heappop(self._waiting)[2]
+        self._give(line)
+        session, queue = next(iter(line.clients.items()))
         return session, queue[0]
 
+    def charge(self, records: int) -> None:
+        """The process that has the core has taken more records."""
+        if self._served is not None:
+            self._served.taken += records
+
     def pass_on(self, *, done: bool) -> None:
-        """Let the next client come first. `done`: the first frame is dealt with, so it leaves its queue."""
-        session, queue = next(iter(self._queues.items()))
-        del self._queues[session]
+        """After first(): let the next client of the process come first. `done`: the frame is dealt with."""
+        line = self._served
+        assert line is not None, "no process has the core"
+        session, queue = next(iter(line.clients.items()))
+        del line.clients[session]
         if done:
             self.frames -= 1
-            self._bytes -= len(queue.popleft())
+            line.frames -= 1
+            line.bytes -= len(queue.popleft())
+            if line.is_held and line.frames <= FRAMES_MAX // 2 and line.bytes <= BYTES_MAX // 2:
+                line.is_held = False
+                self._hold(line.process, False)
         if queue:
-            self._queues[session] = queue
+            line.clients[session] = queue
+        else:
+            del self._by_client[session]
+        if not self.frames:
+            self._put_back()
+            self._now = max(each.start for each in self._lines.values())
+
+    def _line_of(self, process: int) -> Line:
+        line = self._lines.get(process)
+        if line is None:
+            if len(self._lines) >= LINES_KEPT:
+                self._lines = {
+                    number: kept
+                    for number, kept in self._lines.items()
+                    if kept.frames or kept.start > self._now or kept is self._served
+                }
+            line = self._lines[process] = Line(process, self._now)
+        return line
+
+    def _give(self, line: Line) -> None:
+        """Give the core to a process."""
+        line.taken = 0
+        self._now = max(self._now, line.start)
+        self._served = line
+
+    def _put_back(self) -> None:
+        """Take the core back. The process has taken what it took."""
+        line = self._served
+        if line is not None:
+            line.start += line.taken
+            line.expected = max(line.taken, line.expected - line.expected // 8)
+            self._served = None
+            if line.frames:
+                self._wait(line)
+
+    def _wait(self, line: Line) -> None:
+        self._order += 1
+        heappush(self._waiting, (line.start + line.expected, self._order, line))

@@ -36,7 +36,7 @@ class Departures:
         self._bounds = bounds
 
     def take_signs(self, now_ns: int) -> int:
-        """Deal with connections that show a session, and with connections and processes that have ended; how many."""
+        """Deal with connections that show a session, and with ended connections and processes. Returns their number."""
         sessions, liveness = self._sessions, self._liveness
         signs = liveness.signs(SIGNS_PER_TURN, now_ns)
         for watch, kind, secret in signs:
@@ -54,7 +54,7 @@ class Departures:
         return len(signs) + refused
 
     def act_upon_ends(self, now_ns: int) -> int:
-        """Close the clients that have ended and have nothing left to be applied; how many were looked at."""
+        """Close the clients that have ended and have nothing left to be applied. Returns how many it looked at."""
         sessions = self._sessions
         if now_ns < sessions.due_ns:
             return 0
@@ -68,7 +68,7 @@ class Departures:
         return len(ended)
 
     def count_silence(self, dry_ns: int, now_ns: int) -> None:
-        """Count silence up to the last turn that had read the sockets dry; close the clients that are dead by it."""
+        """Count silence up to the last turn that had read the sockets dry. Close clients that were silent too long."""
         silent, lost, dead = self._sessions.count_silence(dry_ns, now_ns)
         for session in silent:
             kept = ", and keeps what it holds of its group: its process runs" if session.keeps else ""
@@ -87,7 +87,7 @@ class Departures:
 
     def _close(self, session: Session, why: str, now_ns: int, *, goodbye: bool = False) -> None:
         if goodbye:
-            log.debug("client %d (pid %d) %s, as it had said", session.slot, session.process.pid, why)
+            log.debug("client %d (pid %d) %s, as it had announced", session.slot, session.process.pid, why)
         else:
             log.info("client %d (pid %d) %s", session.slot, session.process.pid, why)
             self._core.count(CLIENTS_DIED)

@@ -1,13 +1,15 @@
-"""The errors of clients: counted in the arena's log of errors (`timerctl errors`), the first of a kind logged as well.
+"""The errors of clients: counted in the arena's log of errors (`timerctl errors`), and logged, each kind once.
 
 For example: a client that sends 10,000 malformed frames makes one line in the daemon's log, and one entry with the
-count 10,000 in the arena. The line names the client. Where a quota was met, it names the one whose share is used up:
+count 10,000 in the arena. The line names the client. If a quota was met, the line names the client or group that has
+used up its quota:
 
     refused: QuotaExceededError: client 'billing' (slot 3, process 1234) holds 500 operations, ...
 
-A message may quote a frame, so a client can make ever new messages. Each process has 16 of them. Then one line reports
-that there are more, and all further errors of the process have one entry. So no process hides the errors of others.
-Processes may be ever new, too: 8 new ones a minute have messages of their own, and all others share 16.
+A message may quote a frame, so a client can make ever new messages. Each process gets 16 different messages. Then one
+line reports that there are more, and all further errors of the process have one entry. So no process hides the errors
+of others. There may be ever new processes, too: 8 new processes a minute have messages of their own, and all others
+share 16.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from timerd_wire.refusals import NO_SUBJECT, Subject, refusal
 MESSAGES_PER_SOURCE_MAX = 16
 NEW_SOURCES_MAX = 8  # processes that begin to have errors, within NEW_SOURCES_NS
 NEW_SOURCES_NS = 60_000_000_000
-COME_AND_GO = -1  # the source of all others of that time
-SOURCES_MAX = 64  # processes whose messages are remembered; then the one that came first is forgotten
-RECOUNTED = "a client or group that ended held less than its counts said: they were set to what two sweeps found"
+COME_AND_GO = -1  # the source that all other new processes of that time share
+SOURCES_MAX = 64  # processes whose messages are remembered; beyond it the oldest is forgotten
+RECOUNTED = "the counts of a client or group that ended were too high: they were set to what two sweeps found"
 MANY_CLIENTS = NO_SUBJECT._replace(holder="one of many clients at once")
 KINDS = ("client", "group")
 WHO = {0: "processes that the daemon cannot see", COME_AND_GO: "processes that come and go"}
@@ -47,16 +49,16 @@ class ErrorLog:
         self._core = core
         self._clock = clock
         self._of_commands: set[str] = set()
-        self._by_source: dict[int, set[str]] = {}  # by pid; 0: all that are not known
+        self._by_source: dict[int, set[str]] = {}  # by pid; 0: all unknown processes
         self._new_ns: deque[int] = deque(maxlen=NEW_SOURCES_MAX)  # when the newest sources came
         self._held: dict[
             tuple[int, int, int, bytes, bool, int], str
-        ] = {}  # messages of quotas, which stay as they were
+        ] = {}  # messages of quotas, as at the first refusal
 
     def note(self, error: TimerdError, source: int, client: str = "") -> None:
         """Count an error of a frame; `source`: the process that has sent it, as the kernel says, 0 = not known.
 
-        `client`: its client, as Sessions.named() has it, where it has a session.
+        `client`: the client of the frame, as Sessions.named() names it, if it has a session.
         """
         self._note(error, f"{client}: {error}" if client else str(error), source, 1)
 
@@ -69,7 +71,7 @@ class ErrorLog:
         self._count(error, message, seen, count)
 
     def _source_of(self, source: int) -> int:
-        """The source of a process's messages: its own, or the one that processes share which come and go."""
+        """The source of a process's messages: the process itself, or COME_AND_GO, which other new processes share."""
         if source in self._by_source:
             return source
         now_ns = self._clock.now_ns()
@@ -90,9 +92,9 @@ class ErrorLog:
             log.warning("refused: %s: %s", type(error).__name__, message)
 
     def note_refusals(self, refusals: list[tuple[int, int, int, Holder | None]]) -> None:
-        """Count the commands that the core has refused: (code, limit met, count, whose quota) of each kind."""
+        """Count the commands that the core has refused: for each kind (code, limit, count, holder of the quota)."""
         for code, value, count, holder in refusals:
-            if code == ErrorCode.ARENA_DAMAGED:  # of the sweep, which refuses nobody
+            if code == ErrorCode.ARENA_DAMAGED:  # from the sweep; nothing was refused
                 self._core.log_error(code, RECOUNTED.encode(), self._clock.wall_ns(), count)
                 log.error("%s", RECOUNTED)
             elif holder is None:
@@ -103,7 +105,7 @@ class ErrorLog:
                 self._note_quota(code, value, count, holder)
 
     def _note_quota(self, code: int, value: int, count: int, holder: Holder) -> None:
-        """Count refusals of one client, or group. The message has its holdings at the first refusal."""
+        """Count refusals by the quota of one client, or group. The message shows what it held at the first refusal."""
         slot, name, is_group, pid, bytes_held = holder
         who = group_name(name, pid) if is_group else client_name(slot, name, pid)
         error = refusal(code, value, Subject(holder=who, kind=KINDS[is_group], bytes_held=bytes_held))

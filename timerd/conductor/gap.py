@@ -23,7 +23,7 @@ class Gap:
         self._last_frame_ns = now_ns
         self._until_ns = now_ns + GAP_READ_NS
         self.is_open = True  # the wheel still waits for the sockets to be dry
-        self.dry_ns = 0  # the last turn outside of a gap that had read all there was
+        self.dry_ns = 0  # the last turn outside of a gap that had read all that had come
 
     @property
     def due_ns(self) -> int:

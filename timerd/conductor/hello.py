@@ -19,14 +19,14 @@ from timerd_shm.declare.wire import DownKind
 
 from .outbox import Outbox
 
-HELLO_SIZE_EASY = 262_144  # a larger one lists many operations that its client waits for; each of them is looked up:
-HELLO_REST_NS = 100_000_000  # such a client is welcomed once in that time
+HELLO_SIZE_EASY = 262_144  # a larger hello lists many operations, and each of them is looked up
+HELLO_REST_NS = 100_000_000  # a client with such a hello is welcomed once in this time
 
 log = logging.getLogger("timerd")
 
 
 class Greeter:
-    """Answers hellos. `pid` is the daemon's own, which stands in a welcome."""
+    """Answers hellos. `pid` is the daemon's own pid, which every welcome shows."""
 
     def __init__(self, core: Core, clock: Clock, sessions: Sessions, outbox: Outbox, *, pid: int) -> None:
         self._core = core
@@ -36,9 +36,9 @@ class Greeter:
         self._pid = pid
 
     def rests(self, routing: int, shown: bytes, frame: bytes, now_ns: int) -> bool:
-        """Whether a large hello is passed over, because its sender was welcomed a moment ago.
+        """Whether a large hello is ignored, because its sender was welcomed a moment ago.
 
-        No client is lost by that: one that was not welcomed sends its hello again after 250 ms.
+        That loses no client: a client that was not welcomed sends its hello again after 250 ms.
         """
         if len(frame) <= HELLO_SIZE_EASY:
             return False
@@ -46,16 +46,16 @@ class Greeter:
         return session is not None and session.routing == routing and now_ns < session.greeted_ns + HELLO_REST_NS
 
     def _name(self, hello: Hello, session: Session, now_ns: int) -> dict[str, int]:
-        """The indices of the purgatories that an accepted hello names. Those that are new are made.
+        """The indices of the purgatories that an accepted hello names. New purgatories are made.
 
-        Raises ArenaFullError and QuotaExceededError (its process has made as many as it may). Then a client that this
-        hello has opened is closed again.
+        Raises ArenaFullError and QuotaExceededError (the process has made as many purgatories as it may). If this
+        hello has opened the client, the client is closed again then.
         """
         try:
             return {name: self._core.purgatory(name.encode(), session.slot) for name in hello.purgatories}
         except TimerdError:
             if not session.is_greeted:
-                # One that has come back from its tombstone is a tombstone again.
+                # A client that has come back from its tombstone becomes a tombstone again.
                 self._sessions.close(session, now_ns, goodbye=not self._core.last_command(session.slot))
             raise
 

@@ -3,10 +3,10 @@
     HELLO               the greeter
     COMMANDS            the core, in order; they are deferred behind a long event
     ACK, ASK, QUERY     at once, also while commands are deferred
-    BYE                 at once, or behind the deferred commands
+    BYE                 at once, or behind the client's deferred commands
 
-A *long event* is delivered over several turns. Until it is done the core answers UNFINISHED to commands, which are then
-deferred in order. A frame that needs more than its share of a turn is deferred as well.
+A *long event* is delivered over several turns. Until it is done commands are deferred. A frame that needs more than its
+share of a turn is deferred as well. Deferred frames of all processes share the core fairly (deferred.py).
 """
 
 from __future__ import annotations
@@ -85,37 +85,49 @@ class Inbox:
         self._incarnation = core.incarnation
 
     def read(self, now_ns: int) -> int:
-        """Apply the deferred frames, then those of the socket, up to the turn's bounds; how many were dealt with."""
-        deferred, budget = self._deferred, self._bounds.records
-        frames = 0
-        while deferred.frames and budget > 0:
-            session, frame = deferred.first()
-            _, kind, _, count, *_ = HEADER.unpack_from(frame)
-            done = self._apply_deferred(session, frame, kind, count, now_ns)
-            deferred.pass_on(done=done)
-            if not done:
-                self._bounds.cut()
-                break
-            budget -= self._share(count)
-            frames += 1
-        if budget <= 0 or deferred.is_full:
-            self._bounds.cut()
-            return frames
+        """Read the socket's frames, then apply deferred ones, up to the turn's bounds; how many were dealt with.
+
+        Half of the turn is for deferred frames, if there are any: a flood of frames that are dealt with at once does
+        not keep the core from them.
+        """
+        deferred, bounds = self._deferred, self._bounds
+        budget = bounds.records // 2 if deferred.frames else bounds.records
         received = 0
-        for routing, frame in self._transport.receive(self._bounds.records):
+        for routing, frame in self._transport.receive(bounds.records):
             received += 1
             budget -= self._take(routing, frame, now_ns) + len(frame) // BYTES_PER_RECORD
-            if budget <= 0 or deferred.is_full:
-                self._bounds.cut()
+            if budget <= 0:
+                bounds.cut()
                 break
         else:
             if self._transport.is_dry():
                 self._gap.read_dry(now_ns)
             else:
-                self._bounds.cut()
+                bounds.cut()
         if received:
             self._core.count(FRAMES_IN, received)
-        return frames + received
+        return received + self._serve(max(budget, bounds.records // 2), now_ns) if deferred.frames else received
+
+    def charge_event(self, records: int) -> None:
+        """The long event under way has taken records: its process is charged for them."""
+        self._deferred.charge(records)
+
+    def _serve(self, budget: int, now_ns: int) -> int:
+        """Apply deferred frames within a budget of records; how many were dealt with."""
+        core, deferred = self._core, self._deferred
+        frames = 0
+        while deferred.frames and budget > 0 and not core.is_delivering:
+            session, frame = deferred.first()
+            _, kind, _, count, *_ = HEADER.unpack_from(frame)
+            touched = core.touched
+            done = self._apply_deferred(session, frame, kind, count, now_ns)
+            deferred.charge(core.touched - touched + RECORDS_PER_FRAME)
+            deferred.pass_on(done=done)
+            budget -= self._share(count)
+            frames += done
+        if deferred.frames:
+            self._bounds.cut()
+        return frames
 
     # Bounds -----------------------------------------------------------------------------------------------------------
 
@@ -144,7 +156,7 @@ class Inbox:
         if kind == UpKind.HELLO:
             if self._greeter.rests(routing, secret, frame, now_ns):
                 return RECORDS_PER_FRAME
-            self._greeter.greet(routing, secret, frame, self._transport.sender(routing), now_ns)
+            self._greeter.greet(routing, secret, frame, max(self._transport.sender(routing), 0), now_ns)
             return RECORDS_PER_HELLO + self._share_of_map(frame)
         session = self._sessions.by_secret.get(secret)
         if session is None or incarnation != self._incarnation:
@@ -164,7 +176,7 @@ class Inbox:
         self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
         if go_on:
             self._send_expected(session, now_ns)
-        if kind == UpKind.BYE and self._deferred.frames:
+        if kind == UpKind.BYE and self._deferred.has(session):
             self._defer(session, frame)
         elif kind == UpKind.ASK:
             return self._report_again(session, outcome, answer, now_ns)
@@ -200,15 +212,19 @@ class Inbox:
             error = MalformedError(f"a frame says {count} commands; at most {COMMANDS_PER_FRAME_MAX} fit")
             self._outbox.refuse(session.routing, error, now_ns, session)
             return RECORDS_PER_FRAME
-        if self._deferred.frames:
-            self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
+        core = self._core
+        if self._deferred.frames or core.is_delivering:
+            core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
             self._defer(session, frame)
-        elif not self._apply(session, frame, count, now_ns):
-            self._defer(session, frame)
+            return RECORDS_PER_FRAME
+        touched = core.touched
+        if not self._apply(session, frame, count, now_ns):
+            process = self._transport.sender(session.routing)
+            self._deferred.add_begun(session, process, frame, core.touched - touched + RECORDS_PER_FRAME)
         return self._share(count)
 
     def _apply(self, session: Session, frame: bytes, count: int, now_ns: int) -> bool:
-        """Apply a frame of commands; False if it has to be deferred: behind a long event, or its share is used up."""
+        """Apply a frame of commands; False if it has to be deferred: it is a long event, or used up its share."""
         status = self._core.apply(session.slot, frame, now_ns, self._share(count))
         if status == APPLIED:
             session.held = False
@@ -240,7 +256,7 @@ class Inbox:
     # Deferred frames --------------------------------------------------------------------------------------------------
 
     def _defer(self, session: Session, frame: bytes) -> None:
-        self._deferred.add(session, frame)
+        self._deferred.add(session, self._transport.sender(session.routing), frame)
         self._bounds.cut()
 
     def _apply_deferred(self, session: Session, frame: bytes, kind: int, count: int, now_ns: int) -> bool:

@@ -32,12 +32,12 @@ from .turn import Conductor
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TURN_INTERVAL_NS = 100_000  # from turn to turn under load, at least
 TURN_INTERVAL_NS_MAX = 1_000_000  # and at most
-TURN_BURST = 4  # that may follow each other at once when it was quiet
-TURN_REST = 1  # else callers who wait for each other would wait for the daemon's rest, while a processor is free
+TURN_BURST = 4  # turns that may follow each other at once after a quiet time
+TURN_REST = 1  # with a longer rest, callers who wait for each other would wait for the daemon while a processor is idle
 
 
 class Loop:
-    """The daemon's one thread. `watchdog_ns` is the service manager's patience (0: it has none to keep)."""
+    """The daemon's one thread. `watchdog_ns`: how long the service manager waits for a sign of life; 0 = for ever."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Loop:
         self._handlers_before = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS}
 
     def run(self, is_over: Callable[[int], int]) -> str:
-        """Turn after turn until a stop signal comes, or until `is_over(now_ns)` gives 0; the reason, for the log.
+        """Do turns until a stop signal comes, or until `is_over(now_ns)` returns 0. Returns the reason, for the log.
 
         Otherwise `is_over` returns when to ask it again (NEVER: only after an event).
         """
@@ -118,7 +118,7 @@ class Loop:
         self._button.close()
 
     def _poll(self, timeout: int) -> None:
-        """Have the selector report ready descriptors: those of now (0), or after a wait for one (-1)."""
+        """Have the selector report ready descriptors: those that are ready now (0), or after a wait for one (-1)."""
         self._sleeps = timeout != 0
         self._selector.poll(timeout)
 
@@ -131,7 +131,7 @@ class Loop:
         self._conductor.wall_clock_set()
 
     def _on_bell(self, descriptor: int, events: int) -> None:
-        if self._sleeps:  # else the signal has still to end the next sleep
+        if self._sleeps:  # otherwise the byte stays there, to end the next sleep
             self._bell.recv(64)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

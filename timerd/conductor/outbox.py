@@ -20,9 +20,9 @@ from .bounds import Bounds
 from .error_log import ErrorLog
 from .transport import Transport
 
-REPORT_BYTES_PER_TURN = 1 << 20  # of all clients; a turn copies one report more at most
+REPORT_BYTES_PER_TURN = 1 << 20  # of all clients together; the last report of a turn may go beyond it
 OUTCOMES_PER_REPORT = 2_048  # 200 KB, and some 0.4 ms of the processor
-CONFIRM_NS = 100_000_000  # a confirmation waits at most this time for an outcome to ride with, unless its client asks
+CONFIRM_NS = 100_000_000  # the longest that a confirmation waits to go with an outcome, unless its client asks
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
@@ -31,7 +31,7 @@ REPORT = struct_of(ReportHeader)
 
 
 class Outbox:
-    """Makes the frames that go down, and sends them. `frames` is how many went out in this turn."""
+    """Makes the frames to clients, and sends them. `frames` counts those that went out in this turn."""
 
     def __init__(self, core: Core, transport: Transport, sessions: Sessions, errors: ErrorLog, bounds: Bounds) -> None:
         self._core = core
@@ -62,11 +62,11 @@ class Outbox:
     def refuse(
         self, routing: int, error: TimerdError, now_ns: int, session: Session | None = None, number: int | None = None
     ) -> None:
-        """Answer with the error's code and message, and count it. `number` is that of the query, if it was one."""
+        """Answer with the error's code and message, and count it. `number`: the query's, if the frame was a query."""
         if isinstance(error, MalformedError | UnsupportedVersionError):
             self._core.count(FRAMES_MALFORMED)
         if session is None:
-            self._errors.note(error, self._transport.sender(routing))
+            self._errors.note(error, max(self._transport.sender(routing), 0))
         else:
             self._errors.note(error, session.maker_pid, self._sessions.named(session))
         answer = {"code": int(error.code), "message": str(error), "id": number}
@@ -77,13 +77,13 @@ class Outbox:
     def publish_reports(self, now_ns: int) -> None:
         """Publish outcomes, answers and the numbers of applied commands to each client that has new ones.
 
-        With more to publish than the two bounds allow, the rest follows in the next turn.
+        If the two bounds do not allow all of it, the rest follows in the next turn.
         """
         core = self._core
         due = core.reports(now_ns, OUTCOMES_PER_REPORT, REPORT_BYTES_PER_TURN, CONFIRM_NS)
         for slot, frame in due:
             session = self._sessions.at(slot)
-            # A client that has not subscribed yet gets the newest numbers when it does, and asks for missing outcomes.
+            # A client that has not subscribed yet gets the newest numbers when it subscribes, and asks then.
             if session is not None and session.subscribed:
                 self.publish(session, frame, now_ns)
         if core.reports_due_ns <= now_ns:
@@ -108,13 +108,13 @@ class Outbox:
     # Frames -----------------------------------------------------------------------------------------------------------
 
     def header(self, kind: DownKind, now_ns: int, session: Session | None = None) -> bytes:
-        """The header of a frame that carries a map, or nothing."""
+        """The header of a frame that carries a map, or no body."""
         applied = self._core.last_command(session.slot) if session else 0
         topic = session.topic if session else 0
         return bare_header(kind, self._incarnation, self._core.newest, now_ns, topic, applied)
 
     def empty_report(self, session: Session, now_ns: int, kind: DownKind = DownKind.REPORT) -> bytes:
-        """A report that covers nothing, and holds the newest numbers."""
+        """A report without outcomes and answers: it holds the newest numbers."""
         report = ReportHeader._make(REPORT.unpack_from(self._core.report(session.slot, NEVER, NEVER, now_ns, kind)))
         newest = report.outcome_newest
         return REPORT.pack(*report._replace(outcome_first=newest + 1, outcome_last=newest, answer_previous=0))

@@ -31,7 +31,7 @@ class Queries:
         self._outbox = outbox
 
     def answer(self, session: Session, frame: bytes, now_ns: int) -> None:
-        """Answer a frame with a query; one for a snapshot or a check may be answered later."""
+        """Answer the query in a frame. A query for a snapshot or a check may be answered later."""
         number: int | None = None
         try:
             query = read_query(frame)
@@ -75,7 +75,7 @@ class Queries:
             case "held":
                 return {"held": core.held(session.slot, query.numbers("operations", HELD_QUERY_MAX))}
         raise NotSupportedError(
-            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held, check, "
+            "this daemon does not know that query; it knows purgatory, mark, ping, listen, handle, held, check, "
             "watermark and snapshot"
         )
 
@@ -85,7 +85,7 @@ class Queries:
             self._send(session, {"id": number, **answer}, now_ns)
 
     def answer_snapshot(self, session: Session, number: int, answer: str | ResourceLimitError, now_ns: int) -> None:
-        """Answer the query of that number with the copy's path, or with the reason why there is none."""
+        """Answer the query of that number with the copy's path, or with the reason why there is no copy."""
         if isinstance(answer, ResourceLimitError):
             self._outbox.refuse(session.routing, answer, now_ns, session, number)
         else:

@@ -4,7 +4,7 @@
     a second connection of a client     takes the place of the first, which is closed
     messages of a client over it        its one subscription (the empty prefix), and the end of it
 
-With one subscription more the outlet is closed. The client connects again, and asks for the outcomes that it lacks.
+A second subscription closes the outlet. The client connects again, and asks for the outcomes that it lacks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Subscriptions:
         sessions.on_end = self._ended
 
     def accept(self, now_ns: int) -> int:
-        """Admit connections, and announce the newest numbers to subscribers; how much was dealt with."""
+        """Admit connections, and announce the newest numbers to subscribers. Returns the number of messages."""
         heard = 0
         for connection, slot, message in self._transport.outlet_messages(MESSAGES_PER_TURN):
             heard += 1
@@ -78,7 +78,7 @@ class Subscriptions:
         return heard
 
     def _answer(self, connection: int, secret: bytes, now_ns: int) -> None:
-        """Admit a connection that shows a known session. Any other one is not admitted, and gets HELLO_FIRST."""
+        """Admit a connection that shows a known session. Any other is not admitted, and gets HELLO_FIRST."""
         session = self._sessions.find(secret)
         if session is None:
             self._core.count(FRAMES_UNKNOWN_SESSION)

@@ -54,7 +54,13 @@ class Transport(Protocol):
         """Whether the last receive(), taken to its end, has given all that had come."""
 
     def sender(self, connection: int) -> int:
-        """Pid of the process that has opened a connection for commands, as the kernel says; 0 = not known."""
+        """The process that has opened a connection for commands, as the kernel says (host/listener.py).
+
+        Its pid; in another pid namespace a negative number; 0 = not known.
+        """
+
+    def hold(self, process: int, is_held: bool) -> None:
+        """Leave the frames of a process (as sender() names it) in the network; or read them again."""
 
     def send(self, connection: int, frame: bytes) -> None:
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
@@ -148,7 +154,10 @@ class SocketTransport:
 
     def sender(self, connection: int) -> int:
         found = self._commands.get(connection) or self._packets.get(connection)
-        return 0 if found is None else found.share.pid
+        return 0 if found is None else found.share.process
+
+    def hold(self, process: int, is_held: bool) -> None:
+        self._shares.hold(process, is_held)
 
     def send(self, connection: int, frame: bytes) -> None:
         found = self._commands.get(connection) or self._packets.get(connection)
@@ -235,12 +244,13 @@ class SocketTransport:
         if not self._complaints and not self._shares.has_refused:
             return []
         found, self._complaints = self._complaints, []
-        for (pid, has_all), number in self._shares.take_refused().items():
+        for (process, has_all), number in self._shares.take_refused().items():
             why = "no more files may be open (LimitNOFILE=, ulimit -n)"
             if has_all:
-                most = self._shares.most_of(pid)
+                most = self._shares.most_of(process)
                 why = f"it has {most}, as many as it may: close some, or use a larger --quota-clients"
-            found += [(pid, ResourceLimitError(f"{_named(pid)}: a connection was closed: {why}"))] * number
+            error = ResourceLimitError(f"{_named(process)}: a connection was closed: {why}")
+            found += [(max(process, 0), error)] * number
         return found
 
     def close(self) -> None:
@@ -263,9 +273,12 @@ class SocketTransport:
             self._ready[slot] = OutletMessage(connection.number, slot, UNSUBSCRIBE)
 
     def _on_error(self, connection: Connection | PacketConnection, error: ProtocolError | ValueError) -> None:
-        pid = connection.share.pid
-        self._complaints.append((pid, MalformedError(f"{_named(pid)}: a connection was closed: {error}")))
+        process = connection.share.process
+        closed = MalformedError(f"{_named(process)}: a connection was closed: {error}")
+        self._complaints.append((max(process, 0), closed))
 
 
-def _named(pid: int) -> str:
-    return f"process {pid}" if pid else "processes of other pid namespaces"
+def _named(process: int) -> str:
+    if process > 0:
+        return f"process {process}"
+    return "a process of another pid namespace" if process else "processes of other pid namespaces"

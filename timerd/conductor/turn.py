@@ -84,7 +84,7 @@ class Conductor:
         self._subscriptions = Subscriptions(core, transport, sessions, outbox, self._errors, bounds)
         self._snapshots = Snapshots(copies, sessions, clock)
         self._queries = queries = Queries(core, sessions, self._snapshots, outbox)
-        greeter, deferred = Greeter(core, clock, sessions, outbox, pid=pid), Deferred()
+        greeter, deferred = Greeter(core, clock, sessions, outbox, pid=pid), Deferred(transport.hold)
         self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, deferred, gap, bounds)
         self._departures = Departures(core, sessions, liveness, deferred, bounds)
         self._wall = WallWatch(clock.wall_ns, clock.now_ns)
@@ -124,7 +124,7 @@ class Conductor:
         work += self._departures.take_signs(now_ns)
         if not gap.is_open:
             work += self._departures.act_upon_ends(now_ns)
-        if core.resume(now_ns, bounds.records):
+        if self._resume(now_ns):
             bounds.cut()
         if not gap.is_open and core.advance(now_ns, bounds.records):
             bounds.cut()
@@ -142,6 +142,16 @@ class Conductor:
         bounds.narrow(self._snapshots.is_copying)
         self._close_turn(now_ns, due_ns, work)
         return work
+
+    def _resume(self, now_ns: int) -> bool:
+        """Go on with work that a bound has cut; whether some is left. A long event is charged to its process."""
+        core = self._core
+        if not core.is_delivering:
+            return core.resume(now_ns, self._bounds.records)
+        touched = core.touched
+        is_left = core.resume(now_ns, self._bounds.records)
+        self._inbox.charge_event(core.touched - touched)
+        return is_left
 
     def wall_clock_set(self) -> None:
         """Have the next turn compare the clocks: the kernel has reported that the wall clock was set."""

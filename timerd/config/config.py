@@ -50,7 +50,7 @@ def part(name: str, times: int = 1, over: int = 1) -> Callable[[Config], int]:
 
 
 def share_of_client(name: str) -> Callable[[Config], int]:
-    """A formula: the records that a client may hold. Half, or as large a part as it may hold of the operations."""
+    """A formula: a client may hold half of the records, or the same part as of the operations if that is larger."""
 
     def share(config: Config) -> int:
         records: int = getattr(config, name)
@@ -64,7 +64,7 @@ class Config(NamedTuple):
 
     instance: Annotated[str, Knob("name", "the instance: daemons of several names run side by side")] = INSTANCE_DEFAULT
     runtime_dir: Annotated[
-        str | None, Knob("path", "directory of sockets, lock and NAME.arena", derived="the first that may be written")
+        str | None, Knob("path", "directory of sockets, lock and NAME.arena", derived="the first writable one")
     ] = None
     capacity: Annotated[
         int,
@@ -122,7 +122,7 @@ class Config(NamedTuple):
         int, Knob("count", "events remembered for late registrations; a power of two", RING_EVENTS_MIN, RING_EVENTS_MAX)
     ] = RING_EVENTS_DEFAULT
     ring_bytes: Annotated[
-        int, Knob("bytes", "bytes of values that those events may hold", 0, 1 << 40, word="ring_bytes_max")
+        int, Knob("bytes", "bytes of values that the ring's events may hold", 0, 1 << 40, word="ring_bytes_max")
     ] = RING_VALUE_BYTES
     clients: Annotated[int, Knob("count", "connected clients at most", 1, 4096)] = CLIENTS_MAX
     quota_clients: Annotated[
@@ -189,7 +189,7 @@ class Config(NamedTuple):
         ),
     ] = None
     quota_outcomes: Annotated[
-        int, Knob("count", "unacknowledged outcomes with which a client may not register", 1, CAPACITY_MAX)
+        int, Knob("count", "a client with this many unacknowledged outcomes may not register", 1, CAPACITY_MAX)
     ] = OUTCOMES_PER_CLIENT_MAX
     quota_answers: Annotated[
         int, Knob("count", "unacknowledged refusals and answers a client may have", 1, ANSWERS_PER_CLIENT_MAX)
@@ -254,7 +254,7 @@ class Config(NamedTuple):
         int, Knob("bytes", "bytes of the journal; beyond it the oldest files are removed", SEGMENT_SIZE_MIN, 1 << 50)
     ] = 1 << 30
     journal_hold_limit: Annotated[
-        int, Knob("bytes", "bytes beyond that, of files that a consumer holds", 0, 1 << 50)
+        int, Knob("bytes", "bytes beyond journal-keep, for files that a consumer holds", 0, 1 << 50)
     ] = 4 << 30
     journal_buffer: Annotated[
         int | None,
@@ -282,9 +282,9 @@ KNOBS: dict[str, Knob] = _knobs()
 
 
 def sizes_of(config: Config) -> dict[str, int]:
-    """The effective number of each knob that has one, by the knob's name: as given, or as its formula makes it.
+    """The value of each knob that is a number, by the knob's name: the given one, or the one that its formula gives.
 
-    With capacity=1000 and nothing else, `nodes` is 750, as its formula says.
+    For example, with capacity=1000 and nothing else, `nodes` is 750.
     """
     for name, knob in KNOBS.items():
         if knob.formula is not None and getattr(config, name) is None:

@@ -26,10 +26,10 @@ class Knob(NamedTuple):
     about: str
     low: int = 0
     high: int = 0
-    derived: str = ""  # the default in words, if it is None and no number
+    derived: str = ""  # the default in words, if it is None and has no formula
     choices: tuple[str, ...] = ()
     formula: Formula | None = None  # gives the number, if the value is None
-    word: str = ""  # the word of the arena's header that holds it, if that has another name
+    word: str = ""  # the word of the arena's header that holds the value, if the names differ
 
     def read(self, text: str) -> int | str | bool:
         """The value of a flag's or variable's text; raises ValueError with what is wrong and what to write instead."""

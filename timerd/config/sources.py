@@ -3,7 +3,7 @@
     flag          --ring-events 1024
     environment   TIMERD_RING_EVENTS=1024
     file          ring-events = 1024
-    default       that of `Config`
+    default       the one in `Config`
 
 An unknown key of the file is an error that names the nearest knob. An unknown variable is a warning, because an
 environment is shared: an application, or Kubernetes for a service called timerd, may have chosen a name that begins
@@ -27,7 +27,7 @@ from .settings import Settings
 PREFIX = "TIMERD_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 # TRANSPORT_VARIABLE is no knob: clients read it.
-NEAR = 0.8  # how alike two names are when one may be meant for the other (difflib's ratio)
+NEAR = 0.8  # names at least this alike (difflib's ratio) are suggested for each other
 
 
 def variable(name: str) -> str:
@@ -66,17 +66,17 @@ def settle(
 
 
 def _check(config: Config, sources: Mapping[str, str]) -> None:
-    """Whether the values fit each other. Raises InvalidConfigError."""
+    """Check that the values fit each other. Raises InvalidConfigError."""
     if config.ring_events & (config.ring_events - 1):
         below = 1 << (config.ring_events.bit_length() - 1)
         raise InvalidConfigError(
             f"ring-events = {config.ring_events} ({sources['ring_events']}): "
-            f"it is a power of two; the nearest are {below} and {2 * below}"
+            f"write a power of two; the nearest are {below} and {2 * below}"
         )
 
 
 def _odd_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence for each variable that begins with TIMERD_, and is no knob's."""
+    """A sentence for each variable whose name begins with TIMERD_, but which belongs to no knob."""
     known = [CONFIG_VARIABLE, TRANSPORT_VARIABLE, *map(variable, KNOBS)]
     odd = []
     for name in sorted(environment):
@@ -100,8 +100,8 @@ def read_file(path: Path) -> dict[str, object]:
         if isinstance(value, (dict, list)):
             inside = next(iter(value if isinstance(value, dict) else ()), "capacity")
             raise InvalidConfigError(
-                f"configuration {path}: [{key}] is a table, and keys stand at the top level: "
-                f"write `{inside} = ...` above or without it"
+                f"configuration {path}: [{key}] is a table, but all keys belong at the top level: "
+                f"write `{inside} = ...` without a table's header"
             )
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]

@@ -1,7 +1,7 @@
 """The division of the open files that the daemon may have (RLIMIT_NOFILE).
 
-clients     for each a connection for commands, one for outcomes, and one to NAME.live
-the rest    connections that belong to no client yet; beyond it they are closed as soon as they are accepted
+clients     for each client a connection for commands, one for outcomes, and one to NAME.live
+the rest    connections that belong to no client yet; further connections are closed as soon as they are accepted
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from timerd_shm.declare.errors import ResourceLimitError
 
 CONNECTIONS_PER_CLIENT = 2  # one for commands, one for outcomes
 NEWCOMERS_MAX = 128  # connections to NAME.live that have shown nothing yet
-DESCRIPTORS_BESIDE = 64  # of the daemon itself: arena, journal, lock, timer, standard streams
+DESCRIPTORS_BESIDE = 64  # for the daemon itself: arena, journal, lock, timer, standard streams
 UNLIMITED = 1 << 20
 
 
 class Descriptors(NamedTuple):
     """The number of descriptors of each kind."""
 
-    watches: int  # of ends of clients
+    watches: int  # for the ends of clients
     connections: int  # for commands and outcomes
 
 

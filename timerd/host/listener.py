@@ -1,4 +1,8 @@
-"""A Unix socket that listens, with safe permissions from the moment of bind; and the shares of its peers."""
+"""A Unix socket that listens, with safe permissions from the moment of bind; and the shares of its peers.
+
+A peer's process is a number: its pid, or, in a pid namespace that this daemon cannot see, the inode of its pidfd, made
+negative (Linux 6.9). On older systems the process of such a peer is 0: all of them are one.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from timerd.host.unix_socket import listen_guarded
 
 ACCEPTS_PER_CALL = 16
 CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+SO_PEERPIDFD = 77  # Linux 6.5; Python has no name for it
 
 
 class Listener:
@@ -63,7 +68,7 @@ class Listener:
             except OSError:
                 self._turn_away()
                 return
-            share = self._shares.open(_pid_of(accepted))
+            share = self._shares.open(process_of(accepted))
             if share is None:
                 accepted.close()
             else:
@@ -87,15 +92,29 @@ class Listener:
         """No file can be opened. The spare one makes room to end a connection, which would wake the daemon for ever."""
         self._spare.close()
         with suppress(OSError), self._socket.accept()[0] as accepted:
-            self._shares.turn_away(_pid_of(accepted))
+            self._shares.turn_away(process_of(accepted))
         with suppress(OSError):  # another thread may have taken the place; then there is a spare one the next time
             self._spare = _spare_file()
 
 
-def _pid_of(accepted: socket.socket) -> int:
-    """The process that has connected; 0 = it is in another pid namespace."""
+def process_of(accepted: socket.socket) -> int:
+    """The process that has connected: its pid; in another pid namespace a negative number; 0 = not known."""
     pid: int = CREDENTIALS.unpack(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[0]
-    return pid
+    if pid:
+        return pid
+    try:
+        process, other = _stat(accepted.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)), _stat(os.eventfd(0))
+    except OSError:  # an older system, no file can be opened, or the process has ended
+        return 0
+    # Before Linux 6.9 a pidfd is an anonymous file, as an eventfd is. All of these have the same inode.
+    return 0 if process.st_dev == other.st_dev else -process.st_ino
+
+
+def _stat(descriptor: int) -> os.stat_result:
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _spare_file() -> FileIO:

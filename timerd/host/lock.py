@@ -25,8 +25,8 @@ class InstanceLock:
     """flock on NAME.lock. The kernel releases the lock at any end of the process.
 
     The file is never unlinked. Otherwise a daemon that had opened it before would get the lock of a file without a name
-    while the next daemon locks a new one, and both would serve the instance. systemd-tmpfiles may not unlink it either.
-    It leaves alone the files in a directory with a lock (systemd.io/TEMPORARY_DIRECTORIES), so the directory has a
+    while the next daemon locks a new one, and both would serve the instance. systemd-tmpfiles must not unlink it
+    either. It leaves alone the files in a locked directory (systemd.io/TEMPORARY_DIRECTORIES), so the directory gets a
     shared lock. If the file is unlinked all the same, a daemon that listens prevents a second start.
 
     Raises InstanceRunningError, which names the holder, and ResourceLimitError when the file cannot be made.
@@ -46,7 +46,7 @@ class InstanceLock:
             raise
 
     def release(self) -> None:
-        """Let the next daemon in. Only after the sockets are closed: their files could be the successor's."""
+        """Let the next daemon in. Close the sockets before: afterwards their files could be the next daemon's."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         os.close(self._directory)

@@ -11,7 +11,7 @@ WATCHDOG = "WATCHDOG=1"
 
 
 def notify(state: str) -> bool:
-    """Tell the service manager; False when there is none that listens. Never raises: a daemon runs without it, too."""
+    """Notify the service manager. Returns False if none listens. Never raises: a daemon runs without one, too."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return False

@@ -17,7 +17,7 @@ Owner = Callable[[int, int], None]  # (descriptor, events of epoll)
 
 
 class Selector:
-    """Knows a descriptor from register() until forget(), which comes before the descriptor is closed."""
+    """Knows a descriptor from register() until forget(). Forget a descriptor before you close it."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -29,7 +29,7 @@ class Selector:
         return self._epoll.fileno()
 
     def register(self, descriptor: int, interest: int, owner: Owner) -> None:
-        """Raises OSError where the kernel watches no more (ENOSPC: fs.epoll.max_user_watches)."""
+        """Watch a descriptor. Raises OSError if the kernel watches no more (ENOSPC: fs.epoll.max_user_watches)."""
         self._epoll.register(descriptor, interest)
         self._owners[descriptor] = owner
 
@@ -37,7 +37,7 @@ class Selector:
         self._epoll.modify(descriptor, interest)
 
     def forget(self, descriptor: int) -> None:
-        """Ignored for a descriptor that is not registered."""
+        """Forget a descriptor. Does nothing if it is not registered."""
         if self._owners.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 

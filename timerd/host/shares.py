@@ -7,8 +7,8 @@
 A client that has shown its session has a right to two connections. The connections of a process beyond the rights of
 its clients are its excess.
 
-The kernel names the process (SO_PEERCRED). The pids of other pid namespaces are 0 here. All such processes have one
-share together, with twice the connections.
+The kernel names the process (listener.py). Processes of other pid namespaces that it cannot tell apart have the
+number 0, and one share together, with twice the connections.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ class Holder(Protocol):
 class Share:
     """The share of one process."""
 
-    __slots__ = ("clients", "connections", "memory", "pid", "waiting")
+    __slots__ = ("clients", "connections", "is_held", "memory", "process", "waiting")
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, process: int) -> None:
+        self.process = process
         self.connections: dict[int, Holder] = {}  # by number: the oldest first
         self.clients = 0  # connections that are admitted
         self.memory = 0
         self.waiting: deque[Holder] = deque()  # for memory
+        self.is_held = False  # whether its connections are not to be read
 
     @property
     def excess(self) -> int:
@@ -72,7 +73,7 @@ class Shares:
     def __init__(self, connections_max: int, total_max: int) -> None:
         self._connections_max = connections_max
         self._total_max = total_max
-        self._by_pid: dict[int, Share] = {}
+        self._by_process: dict[int, Share] = {}
         self._total = 0
         self._made = 0
         self._refused: Counter[tuple[int, bool]] = Counter()
@@ -80,24 +81,24 @@ class Shares:
     def __len__(self) -> int:
         return self._total
 
-    def open(self, pid: int) -> Share | None:
+    def open(self, process: int) -> Share | None:
         """The share for a new connection of a process; None: there is no room. An older connection may end for it."""
-        share = self._by_pid.get(pid) or Share(pid)
-        if len(share.connections) >= self.most_of(pid):
-            self._refused[pid, True] += 1
+        share = self._by_process.get(process) or Share(process)
+        if len(share.connections) >= self.most_of(process):
+            self._refused[process, True] += 1
             return None
         if not self._make_room(share):
-            self.turn_away(pid)
+            self.turn_away(process)
             return None
         return share
 
-    def most_of(self, pid: int) -> int:
+    def most_of(self, process: int) -> int:
         """How many connections a process may have."""
-        return self._connections_max * (1 if pid else 2)
+        return self._connections_max * (1 if process else 2)
 
-    def turn_away(self, pid: int) -> None:
+    def turn_away(self, process: int) -> None:
         """Note a connection that was closed because all connections are taken, not because of its process."""
-        self._refused[pid, False] += 1
+        self._refused[process, False] += 1
 
     def new_number(self) -> int:
         """A number for a connection, which is never used twice."""
@@ -107,7 +108,7 @@ class Shares:
     def add(self, share: Share, connection: Holder) -> None:
         """Charge a connection to the share that open() has given for it."""
         share.connections[connection.number] = connection
-        self._by_pid[share.pid] = share
+        self._by_process[share.process] = share
         self._total += 1
 
     def remove(self, share: Share, connection: Holder) -> None:
@@ -115,8 +116,19 @@ class Shares:
         del share.connections[connection.number]
         share.clients -= connection.is_admitted
         self._total -= 1
-        if not share.connections:
-            del self._by_pid[share.pid]
+        self._drop_empty(share)
+
+    def hold(self, process: int, is_held: bool) -> None:
+        """Read no connection of a process, also none that it makes from now on; or read them again."""
+        share = self._by_process.get(process)
+        if share is None:
+            share = self._by_process[process] = Share(process)
+        share.is_held = is_held
+        self._drop_empty(share)
+
+    def _drop_empty(self, share: Share) -> None:
+        if not share.connections and not share.is_held:
+            del self._by_process[share.process]
 
     @property
     def has_refused(self) -> bool:
@@ -130,12 +142,12 @@ class Shares:
     def _make_room(self, newcomer: Share) -> bool:
         if self._total < self._total_max:
             return True
-        greediest = max(self._by_pid.values(), key=lambda share: share.excess)
+        greediest = max(self._by_process.values(), key=lambda share: share.excess)
         if greediest.excess <= newcomer.excess + 1:
             return False
         newest = next((each for each in reversed(greediest.connections.values()) if not each.is_admitted), None)
         if newest is None:
             return False
-        self.turn_away(greediest.pid)
+        self.turn_away(greediest.process)
         newest.end()
         return True

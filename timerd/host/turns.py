@@ -1,4 +1,4 @@
-"""Turns of connections: process after process, and the connections of a process one by one.
+"""Turns of connections: process after process, and the connections of a process one by one. Held processes have none.
 
 As an example, one process has 400 connections with a large packet in each, and another process has one connection. The
 turn of that connection comes after one packet of the first process, and not after 400.
@@ -31,11 +31,15 @@ class Turns(Generic[Connection]):
         else:
             waiting.append(connection)
 
-    def next(self) -> Connection:
-        """The next connection; its process is the last from now on. There must be one."""
-        share, waiting = next(iter(self._by_share.items()))
+    def next(self) -> Connection | None:
+        """The next connection; its process is the last from now on. None: the processes of all are held."""
+        for share in self._by_share:
+            if not share.is_held:
+                break
+        else:
+            return None
+        waiting = self._by_share.pop(share)
         connection = waiting.popleft()
-        del self._by_share[share]
         if waiting:
             self._by_share[share] = waiting
         return connection

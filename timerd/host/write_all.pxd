@@ -8,7 +8,7 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef inline int write_all(int fd, const uint8_t *data, uint64_t size, uint64_t offset) noexcept nogil:
-    """Write all of it; -1 with errno."""
+    """Write all bytes. Returns 0, or -1 with errno."""
     cdef ssize_t written
     while size:
         written = pwrite(fd, data, size, offset)

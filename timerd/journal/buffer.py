@@ -1,7 +1,7 @@
 """The journal's buffer: shared memory beside the arena, for rows that stand in no file yet.
 
-The buffer outlives the daemon, as the arena does: the next daemon writes the rows that a killed one has not written,
-once. A buffer of another size, or of another arena, is replaced; rows that are not written yet go over to the new one.
+The buffer outlives the daemon, as the arena does: the next daemon writes, once, the rows that a killed daemon has not
+written. A buffer of another arena is replaced. So is one of another size, and its unwritten rows go to the new one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from timerd_shm.declare.records import ArenaHeader
 def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple[mmap.mmap, bool]:
     """The buffer beside an arena, old or new, and whether it may hold rows that stand in no file.
 
-    It has `rows` rows; where there is no room, half as many, and so on, but not less than `least`. Rows in a buffer of
-    another size go over to the new one; the old buffer stays if they are too many. Raises ResourceLimitError.
+    It has `rows` rows. If there is not enough room, the number is halved until it fits, down to `least`. Unwritten rows
+    in a buffer of another size go to the new one. If they do not fit, the old buffer stays. Raises ResourceLimitError.
     """
     try:
         old = _map_buffer(path, header)
         if old is None:
-            path.unlink(missing_ok=True)  # another arena's, whose room may be needed
+            path.unlink(missing_ok=True)  # another arena's buffer: its room may be needed
         while True:
             if old is not None:
                 there = unpack(BufferHeader, old[:BUFFER_HEADER_SIZE]).rows
@@ -48,7 +48,7 @@ def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple
 
 
 def _map_buffer(path: Path, header: ArenaHeader) -> mmap.mmap | None:
-    """The buffer that is there, if it is of this arena."""
+    """The existing buffer, if it is of this arena."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def _map_buffer(path: Path, header: ArenaHeader) -> mmap.mmap | None:
 
 
 def _make_buffer(path: Path, rows: int, header: ArenaHeader, old: mmap.mmap | None) -> mmap.mmap:
-    """A new buffer, with the rows of the old one that no file has. It takes the old one's name as a whole."""
+    """A new buffer, with the unwritten rows of the old one. It takes the old buffer's name once it is complete."""
     size = BUFFER_HEADER_SIZE + rows * ROW_SIZE
     fresh = path.with_name(f"{path.name}.new")
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

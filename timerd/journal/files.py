@@ -81,12 +81,12 @@ class JournalFiles:
     """
 
     def __init__(self, plan: JournalPlan, clock: Clock, boot: bytes) -> None:
-        """Raises InstanceRunningError when another daemon writes there, ResourceLimitError."""
+        """Raises InstanceRunningError if another daemon writes there, and ResourceLimitError."""
         self.plan = plan
         self.written = 0
         self.notes: list[str] = []  # errors for the conductor to log; taken by list.pop(0)
         self.failures = 0
-        self.renew = False  # the present segment is lost: the core is to begin another
+        self.renew = False  # the present segment is lost: the core must begin another segment
         self._clock = clock
         self._boot = boot
         self._buffer = memoryview(b"")
@@ -107,32 +107,32 @@ class JournalFiles:
             ) from None
 
     def attach(self, buffer: memoryview, header: ArenaHeader, buffered: bool) -> int:
-        """Find out which rows of this arena stand in files; `written`, for the core.
+        """Find out which rows of this arena stand in files. Returns `written`, for the core.
 
-        `buffered`: the buffer holds the newest rows. Otherwise it is new, and rows that stand in no file are lost.
+        `buffered`: the buffer holds the newest rows. Else the buffer is new, and rows that stand in no file are lost.
         """
         self._buffer = buffer
         self._incarnation = header.incarnation
         self._segment = header.journal_segment
         self.written = header.journal_written
         rows = header.journal_rows
-        oldest = rows  # of those that the buffer holds
+        oldest = rows  # the oldest row that the buffer holds
         if buffered:
-            # A killed daemon may have begun rows behind the last one: these lie on the oldest ones.
+            # A killed daemon may have begun rows behind the last one, and so overwritten the oldest rows.
             capacity = unpack(BufferHeader, buffer).rows
             oldest = min(header.journal_written, max(0, rows - capacity + BUFFER_ROWS_MIN))
         self._go_on(header)
         if self._descriptor < 0:
             if oldest <= self.written < rows and self._begins_segment(self.written):
-                self._segment = self.written  # killed again before the first file: the buffer holds several segments
-            # In a directory without the present segment: rows before it have no file to stand in.
+                self._segment = self.written  # killed before a file was made: the buffer holds several segments
+            # The directory lacks the present segment, so rows before that segment have no file.
             oldest = max(oldest, self._segment)
         if not oldest <= self.written <= rows:
             self._seal(self._next())
             self._segment = header.journal_segment
             start = min(-(-max(oldest, self._segment) // BLOCK_ROWS) * BLOCK_ROWS, rows)
             lost = f"rows {self.written} to {start - 1}" if self.written < start else f"rows from {start} on"
-            self.notes.append(f"{lost} of the journal are lost: their file, and the buffer before that, are gone")
+            self.notes.append(f"{lost} of the journal are lost: neither a file nor the buffer holds them")
             self.written = start
         self._shown = self.written
         self._look_for_others()
@@ -156,12 +156,12 @@ class JournalFiles:
                 break
 
     def close(self) -> None:
-        """Let another daemon in. The present file stays as it is: the next daemon goes on in it."""
+        """Let another daemon in. The present file stays as it is, and the next daemon continues it."""
         self._close()
         os.close(self._lock)
 
     def _look_for_others(self) -> None:
-        """Note that rows of another instance or level are in the directory: an audit may need them apart."""
+        """Note if the directory has rows of another instance or level: an audit may need each in its own directory."""
         plan = self.plan
         for header in headers_of(plan.directory):
             instance = header.instance.rstrip(b"\0").decode("utf-8", "replace")
@@ -176,7 +176,7 @@ class JournalFiles:
             return
 
     def _look_for_removal(self) -> None:
-        """Rows in a file that was removed are lost: make another file, and the directory where it was removed too."""
+        """If the present file was removed, begin another: its rows are lost. Make a removed directory again."""
         if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
             self._close()
             self.renew = True
@@ -191,7 +191,7 @@ class JournalFiles:
             self._lock = lock
 
     def _next(self) -> int:
-        """The first row to write: the first of the block that is not full. A start may have to begin behind it."""
+        """The first row to write: the first row of a block. After a start, `written` may lie in the block before."""
         return -(-self.written // BLOCK_ROWS) * BLOCK_ROWS
 
     def _begins_segment(self, row: int) -> bool:
@@ -201,13 +201,13 @@ class JournalFiles:
     # files ------------------------------------------------------------------------------------------------------------
 
     def _go_on(self, header: ArenaHeader) -> None:
-        """Open the newest segment if it is of this arena, and find the block to go on with. Cut it if it is not."""
+        """If the newest segment is of this arena, open it and find the block to go on with. If not, cut its file."""
         plan = self.plan
         for sequence in reversed(segments_of(plan.directory)):
             path = segment_path(plan.directory, sequence)
             try:
                 if is_unfinished(plan.directory, sequence):
-                    path.unlink()  # its daemon was killed while it made the file
+                    path.unlink()  # a daemon was killed while it made the file
                     continue
             except OSError:
                 pass  # for example, it is no plain file: Segment() raises the error for that
@@ -230,9 +230,9 @@ class JournalFiles:
                 os.ftruncate(descriptor, BLOCK_SIZE + segment.blocks() * BLOCK_SIZE)
                 return
             if found.first_row + found.first_block * BLOCK_ROWS > header.journal_rows:
-                self.notes.append(f"the journal goes on behind segment {sequence}: it begins behind the last row")
+                self.notes.append(f"the journal goes on behind segment {sequence}: that begins behind the last row")
                 return
-            # From the block that was known to be full, or from the first one if that is not so any more.
+            # From the block that was known to be full; from the first block if that one is no longer full.
             block = max((header.journal_written - found.first_row) // BLOCK_ROWS - 1, found.first_block)
             if segment.good(block, 1)[1] != BLOCK_ROWS:
                 block = found.first_block
@@ -247,9 +247,9 @@ class JournalFiles:
                 os.close(descriptor)
 
     def _begin_file(self, row: int) -> None:
-        """Make the present segment's file, for blocks from that of `row` on. Raises OSError, and leaves nothing."""
+        """Make the present segment's file, for the block of `row` and later ones. After an OSError there is no file."""
         plan = self.plan
-        sequence = max(self._sequence, *segments_of(plan.directory), 0) + 1  # others may have taken names meanwhile
+        sequence = max(self._sequence, *segments_of(plan.directory), 0) + 1  # others may have taken a number meanwhile
         if sequence > SEGMENT_LAST:
             raise OSError(errno.EEXIST, f"no number is left behind segment {SEGMENT_LAST}: move it away")
         path = segment_path(plan.directory, sequence)
@@ -299,7 +299,7 @@ class JournalFiles:
             self._descriptor = -1
 
     def _retain(self) -> None:
-        """Remove the oldest segments beyond `keep`; those that a consumer holds, only beyond `hold_limit` more."""
+        """Remove the oldest segments beyond `keep`. Segments that a consumer holds may take `hold_limit` bytes more."""
         plan = self.plan
         held = holds_of(plan.directory)
         least = min(held.values(), default=self._sequence)
@@ -307,7 +307,7 @@ class JournalFiles:
         for number in segments_of(plan.directory):
             with contextlib.suppress(FileNotFoundError):
                 status = segment_path(plan.directory, number).lstat()
-                if stat.S_ISREG(status.st_mode):  # what else lies there is not ours, and takes no room
+                if stat.S_ISREG(status.st_mode):  # anything else there is not the journal's, and does not count
                     sizes[number] = status.st_size
         total = sum(sizes.values())
         for number, size in sizes.items():

@@ -3,7 +3,7 @@
     core  --rows-->  buffer (shared memory)  --JournalFiles.append-->  DIR/000000000017.segment
 
 The buffer and the arena's header hold the rows that are to be written, and they outlive the daemon: the next daemon
-writes the rows that a killed one has not written, once. Only a crash of the machine costs the tail of the journal,
+writes, once, the rows that a killed daemon has not written. Only a crash of the machine costs the tail of the journal,
 because files are not synced.
 
 A disk that is full, or a directory that was removed, stops nothing: rows wait in the buffer, then the core drops and
@@ -44,7 +44,7 @@ ANCHOR_NS = 10_000_000_000  # between two rows with both clocks, while there are
 PAUSE_S = 0.001  # the rows of this time are written together
 RETRY_FIRST_S = 0.25
 RETRY_LAST_S = 10.0
-SAY_AGAIN_NS = 10_000_000_000  # in the log, that rows are missing
+SAY_AGAIN_NS = 10_000_000_000  # between two lines in the log about missing rows
 BUFFER_SIZE_MOST = 16 << 20
 BUFFER_SIZE_LEAST = 1 << 20
 END_TIMEOUT_S = 5.0  # for the last rows; the next start writes those that stay in the buffer
@@ -77,13 +77,13 @@ class Journal:
         self._dropped = core.journal_dropped
         self._failures = 0
         self._said_ns = -SAY_AGAIN_NS
-        self._rows = 0  # to be written; the thread reads it
+        self._rows = 0  # the core's rows at the last turn, which are to be written; the thread reads this number
         self._bell = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._ended_by = ""  # the error that has ended the thread before it should end
         self._end_reported = False
-        core.set_count(JOURNAL_THREAD_DEAD, 0)  # an earlier daemon's
+        core.set_count(JOURNAL_THREAD_DEAD, 0)  # an earlier daemon may have set it
         written = files.attach(memoryview(buffer), header, buffered)
         rows = files.plan.segment_rows
         self.continues = core.open_journal(buffer, files.plan.level, rows, written, self._anchored_ns)
@@ -94,7 +94,7 @@ class Journal:
         self._thread.start()
 
     def tend(self, now_ns: int) -> bool:
-        """Ring the bell if the turn has made rows, and free written rows; True if the journal's snapshot goes on."""
+        """Ring the bell if the turn has made rows, and free written rows. True if the journal's snapshot goes on."""
         core, files = self._core, self._files
         if files.renew:
             files.renew = False
@@ -124,7 +124,7 @@ class Journal:
             self._thread.join(END_TIMEOUT_S)
         self._rows = self._core.journal_rows
         if self._thread is None or not self._thread.is_alive():
-            if not self._ended_by:  # or it would end the same way
+            if not self._ended_by:  # an attempt after such an error would end in the same way
                 self._append()
             self._core.tend_journal(self._files.written)
             self._files.close()
@@ -149,8 +149,8 @@ class Journal:
         if core.journal_dropped != self._dropped:
             self._dropped = core.journal_dropped
             message = (
-                "the journal lacks rows (journal_rows_dropped), and cannot be audited behind them: they came faster "
-                "than its files were written. A larger --journal-buffer helps, or a faster disk"
+                "the journal lacks rows (journal_rows_dropped), and what follows them cannot be audited: rows came "
+                "faster than the files were written. A larger --journal-buffer helps, or a faster disk"
             )
             if self._clock.now_ns() - self._said_ns >= SAY_AGAIN_NS:
                 self._said_ns = self._clock.now_ns()
@@ -158,7 +158,7 @@ class Journal:
             core.log_error(ErrorCode.RESOURCE_LIMIT, message.encode(), self._clock.wall_ns())
 
     def _append(self) -> bool:
-        """Write; False with a note when it failed."""
+        """Write the rows. If that fails, note the reason and return False."""
         try:
             self._files.append(self._rows)
         except OSError as error:
@@ -187,8 +187,8 @@ class Journal:
                 self._bell.clear()
             try:
                 done = self._append()
-            except Exception as error:  # a mistake of ours: the next rows may be written all the same
-                log.error("the journal's thread goes on after a mistake", exc_info=True)
+            except Exception as error:  # a bug: the next rows may be written all the same
+                log.error("the journal's thread goes on after a bug", exc_info=True)
                 self._note_failure(one_line(error))
                 done = False
             if done:
@@ -207,9 +207,9 @@ def one_line(error: BaseException) -> str:
 def open_journal(
     config: Config, paths: InstancePaths, arena: Arena, core: Core, clock: Clock, group_id: int | None
 ) -> Journal:
-    """The journal that a configuration asks for, writing, and NAME.journal, which leads to it.
+    """Open the journal that a configuration asks for, start its thread, and make the link NAME.journal.
 
-    Raises InstanceRunningError when another daemon writes there, ResourceLimitError.
+    Raises InstanceRunningError if another daemon writes there, and ResourceLimitError.
     """
     assert config.journal is not None
     plan = JournalPlan(
@@ -227,7 +227,7 @@ def open_journal(
     least = power_of_two((config.journal_buffer or BUFFER_SIZE_LEAST) // ROW_SIZE)
     buffer, buffered = open_buffer(arena.location.journal_buffer, most, header, least)
     if len(buffer) < BUFFER_HEADER_SIZE + most * ROW_SIZE:
-        log.info("the journal's buffer has %d bytes: no more was free, or it was there", len(buffer))
+        log.info("the journal's buffer has %d bytes: no more was free, or an earlier start made it", len(buffer))
     try:
         journal = Journal(core, files, buffer, header, clock, buffered=buffered)
         paths.journal.symlink_to(plan.directory)

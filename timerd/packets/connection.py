@@ -11,9 +11,9 @@ from timerd_shm.declare.limits import PACKET_SIZE_MAX
 from timerd_wire.packets import FRAME, Joined, Packets, cut
 
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one client; beyond it frames are dropped
-EASY_SIZE_MAX = 16_384  # of a frame that may wait even if its process has no memory left, if no other one waits
+EASY_SIZE_MAX = 16_384  # a frame of this size may wait even if its process has no memory left, if no other frame waits
 PACKETS_PER_WRITE = 64
-PACKET_COST = 128  # bytes beside the body of a waiting packet: many small ones took three times their bodies
+PACKET_COST = 128  # bytes that a waiting packet takes beside its body: many small packets took three times their bodies
 
 
 class FrameServer(Protocol):
@@ -23,11 +23,11 @@ class FrameServer(Protocol):
         """Send a frame; False: it was dropped."""
 
     def close_connection(self, connection: PacketConnection) -> None:
-        """Close it, and forget it."""
+        """Close the connection, and forget it."""
 
 
 class PacketConnection:
-    """Made for an accepted connection, of which it owns the descriptor."""
+    """A connection that was accepted. It owns its descriptor."""
 
     __slots__ = (
         "_joined",
@@ -54,9 +54,9 @@ class PacketConnection:
         self.packets = Packets(descriptor)
         self.number = number  # never used twice
         self.share = share
-        self.session = b""  # that it has shown
+        self.session = b""  # the one that it has shown
         self.slot = -1  # the client whose outcomes it gets
-        self.watch = 0  # by which its end is reported as the client's; 0 = it is nobody's
+        self.watch = 0  # the watch by which its end is reported as its client's end; 0 = it has no client
         self.is_admitted = False
         self.interest = 0  # what its server waits for
         self.is_listed = False  # whether its server looks at it without waiting
@@ -83,7 +83,7 @@ class PacketConnection:
         return 0
 
     def wake(self) -> None:
-        """Nothing: it does not wait for memory. A frame without room is dropped."""
+        """Do nothing: a connection does not wait for memory. A frame without room is dropped."""
 
     def end(self) -> None:
         self._server.close_connection(self)
@@ -93,7 +93,7 @@ class PacketConnection:
         self._server.send(self, frame)
 
     def take_part(self, kind: int, body: bytes) -> bytes | None:
-        """A part of a frame has come: the frame, if it is complete. Raises ValueError for what no client sends."""
+        """Take a part of a frame. Returns the frame if it is complete. Raises ValueError for what no client sends."""
         if not self.share.has_room(len(body)):
             self.drop_parts()
             return None
@@ -102,7 +102,7 @@ class PacketConnection:
         return frame
 
     def drop_parts(self) -> None:
-        """Something else has come: the frame will not be completed."""
+        """Drop the parts of a frame: something else has come, so the frame will not be completed."""
         self._joined.drop()
         self._charge(0)
 
@@ -155,7 +155,7 @@ class PacketConnection:
         return True
 
     def _charge(self, held: int) -> None:
-        """Charge the process for the bytes of a frame that are here: `held` of them."""
+        """Charge the process for `held` bytes of a frame that comes in parts."""
         taken, self._taken = self._taken, held
         if held > taken:
             self.share.memory += held - taken

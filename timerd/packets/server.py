@@ -25,8 +25,8 @@ WRITES_PER_CALL = 64
 STEPS_PER_CALL = 1_024  # packets, of 1 to 10 us each
 BYTES_PER_CALL = 1 << 20
 SESSION_SIZE = 16
-# The kernel doubles it, which gives its usual default. If net.core.wmem_default is smaller than a packet, no packet of
-# 128 KiB could be sent otherwise (EMSGSIZE).
+# The kernel doubles this number, which gives its usual default. Without it, where net.core.wmem_default is small, no
+# packet of 128 KiB could be sent (EMSGSIZE).
 SEND_BUFFER = 106_496
 
 
@@ -85,6 +85,8 @@ class PacketServer:
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
             connection = listed.next()
+            if connection is None:
+                return
             connection.is_listed = False
             if connection.is_closed:
                 continue
@@ -129,7 +131,7 @@ class PacketServer:
         self._on_end(connection)
 
     def close(self) -> None:
-        """Close everything and remove the socket's file; before the instance's lock is given up."""
+        """Close everything and remove the socket's file. The caller still holds the instance's lock."""
         for connection in list(self._by_number.values()):
             self.close_connection(connection)
         self._listener.close()

@@ -6,18 +6,18 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
 
     state < memory < journal < index < wheel < events < members < operation < commands < turn < start < binding < core.pyx
 
-    state      of each room its file state.pxd: what the core remembers for it beside the arena's records
+    state      the file state.pxd of each room: what the core remembers for the room beside the arena's records
     memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters, the log of errors; before-images
     journal    the journal's buffer, and the rows that a transaction leaves in it
-    index      how a record is found: keys, ids, purgatories, operations by number, watermarks
-    wheel      when something is due
+    index      finding a record: keys, ids, purgatories, operations by number, watermarks
+    wheel      which operations are due, and when
     events     the ring of events
     members    slots of clients, groups and their members, answers, reports
     operation  an operation from its registration to its settlement; conditions, quotas
     commands   frames, acknowledgements, commands, batches of them, prefetching
     turn       a turn's work besides frames: expiry, sweep, the retention of groups
-    start      a start checks an arena, finishes the transaction that was cut, and makes anew what is derived
-    binding    Python's objects become arguments in C, and results become Python's objects; no other room knows Python
+    start      checking an arena, finishing the transaction that was cut, making derived fields anew
+    binding    from Python's objects to arguments in C, and back to Python's objects; no other room knows Python
 
 Between Cython and C, twins.py gives each function that stores into the arena a twin, which logs before it stores. The
 twins run while the arena is copied.

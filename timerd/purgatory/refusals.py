@@ -23,7 +23,7 @@ from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX, KEY_SIZ
 
 
 def attached_already() -> TimerdError:
-    return ClosedError("this Core is attached already; make another one")
+    return ClosedError("this Core is attached already; make another Core")
 
 
 def no_seed(length: int) -> TimerdError:
@@ -35,7 +35,7 @@ def released() -> TimerdError:
 
 
 def no_live_client(slot: int) -> TimerdError:
-    return SessionGoneError(f"slot {slot} is no live client's")
+    return SessionGoneError(f"slot {slot} belongs to no live client")
 
 
 def no_tombstone(slot: int) -> TimerdError:
@@ -105,7 +105,7 @@ def groups_are_full(count: int) -> TimerdError:
     )
 
 
-# The log of errors has room for 223 bytes: this comes last, and in full only in the exception.
+# This sentence comes last: the log of errors has room for 223 bytes, and cuts it off.
 TO_FREE_A_PURGATORY = (
     "One is reclaimed when its clients have ended and it holds nothing: free its watermarks "
     "(`timerctl forget KEY --purgatory NAME`); its ids are forgotten after --settled-ids-kept, "
@@ -114,7 +114,7 @@ TO_FREE_A_PURGATORY = (
 
 
 def purgatories_are_full(count: int, pid: int, made: int) -> TimerdError:
-    """`pid`: the process that has made most of them; 0 = not known."""
+    """`pid`: the process that has made the most of them; 0 = not known."""
     who = f"process {pid}" if pid else "processes not seen"
     return ArenaFullError(
         f"{count} of {count} purgatories are in use, {made} of them made by {who}: "

@@ -15,12 +15,12 @@ This step adds a twin of it, and a function that chooses between both:
     static CYTHON_INLINE void leave_bucket_either(Arena *a, OpRecord *op) {
       if (td_images) leave_bucket_logged(a, op); else leave_bucket(a, op);
 
-A twin calls twins. The methods of Core choose. So a copy of the arena costs nothing while none is being made, and no
-function of the core has to name its stores. memory/before_images.h says what TD_LOGGED does.
+A twin calls twins. The methods of Core choose between twins and plain functions. So copies cost nothing while none is
+being made, and no function of the core has to name its stores. memory/before_images.h says what TD_LOGGED does.
 
-Why by text: every store of the core has to be found, also one that is written next year. Cython writes one statement a
-line. An assignment that this step does not know ends the build. tests/arena/test_before_images.py compares copies with
-the arena, byte by byte.
+Why this step works on text: it must find every store of the core, including those that are written next year. Cython
+writes one statement a line. An assignment that this step does not know ends the build. A test compares copies with the
+arena, byte by byte (tests/arena/test_before_images.py).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def logged(line: str) -> str:
 
 
 def twinned(source: str) -> tuple[str, int]:
-    """The C file with twins, and how many it has. Raises UnknownStoreError."""
+    """The C file with twins, and the number of twins. Raises UnknownStoreError."""
     functions = {found[2]: found for found in FUNCTION.finditer(source) if found[2].startswith(PURGATORY)}
     functions = {name: found for name, found in functions.items() if not name.startswith(START)}
     bodies = {name: "\n".join(map(logged, found[4].split("\n"))) for name, found in functions.items()}
@@ -89,11 +89,9 @@ def twinned(source: str) -> tuple[str, int]:
         if name not in storing:
             continue
         head, parameters = functions[name][1], functions[name][3]
-        plain = head.replace(
-            "CYTHON_INLINE ", ""
-        )  # and cold, so that twins take nothing from what is inlined elsewhere
+        plain = head.replace("CYTHON_INLINE ", "")  # twins are marked cold instead
         arguments = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters.replace("void", "", parameters == "void")))
-        # Cold: a twin does not count where the compiler decides what it inlines elsewhere (1 to 2 % of instructions).
+        # Cold, so that the compiler inlines the plain functions as if there were no twins (1 to 2 % of instructions).
         ahead.append(f"__attribute__((cold)) {plain}{name}_logged({parameters});\n")
         ahead.append(
             f"{head}{name}_either({parameters}) {{\n"

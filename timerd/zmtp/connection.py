@@ -25,7 +25,7 @@ class MessageServer(Protocol):
         """Send a message of one part; False: it was dropped."""
 
     def close_connection(self, connection: Connection) -> None:
-        """Close it, and forget it."""
+        """Close the connection, and forget it."""
 
 
 class Connection:
@@ -63,7 +63,7 @@ class Connection:
         self.is_closed = False
         self._server = server
         self._pieces: deque[bytes | memoryview] = deque()  # they wait to be sent
-        self._queued = 0  # bytes of it
+        self._queued = 0  # bytes of these
         self._taken = 0  # memory for the large frame that comes in
 
     @property
@@ -96,7 +96,7 @@ class Connection:
     # In ---------------------------------------------------------------------------------------------------------------
 
     def make_room(self) -> bool:
-        """Take memory for the large frame that comes in, if one does; False: there is none, and it is held back."""
+        """Take memory for the large frame that comes in, if any. False: no memory is left, so the connection waits."""
         if self.peer.large and not self._taken:
             if not self.share.has_room(self.peer.large):
                 self.is_held_back = True
@@ -137,7 +137,7 @@ class Connection:
     def send_handshake(self) -> None:
         """Send the bytes of the handshake, from the `out` of the Peer. Raises OSError."""
         out, self.peer.out = self.peer.out, b""
-        if self._has_room(len(out)):  # else the peer asks again and again, and does not read
+        if self._has_room(len(out)):  # otherwise the peer asks again and again, and does not read
             self._write((out,))
 
     def write_more(self) -> None:

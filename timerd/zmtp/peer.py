@@ -18,10 +18,10 @@ MORE, LONG, COMMAND = 1, 2, 4
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 VERSION = bytes((3, 0))  # with 3.0 a subscription is a message, and libzmq sends no other commands than PING
 GREETING_SIZE = 64
-COMMAND_SIZE_MAX = 512  # those of libzmq's handshakes have 60 bytes at most
-EASY_SIZE_MAX = 16_384  # of a frame that may wait for its rest; for a larger one the caller sets memory aside
+COMMAND_SIZE_MAX = 512  # the commands of libzmq's handshakes have 60 bytes at most
+EASY_SIZE_MAX = 16_384  # a frame of this size may wait for its rest; for a larger frame the caller sets memory aside
 READ_SIZE = 32_768  # bytes to read at once, where no large frame has begun
-READ_SIZE_LARGE = 262_144  # and of a large frame
+READ_SIZE_LARGE = 262_144  # the same within a large frame
 
 
 class ProtocolError(Exception):
@@ -34,7 +34,7 @@ class Side(NamedTuple):
     socket_type: bytes
     peer_types: tuple[bytes, ...]
     message_size_max: int
-    is_plain: bool = False  # PLAIN's server, else NULL
+    is_plain: bool = False  # whether this end is PLAIN's server; else NULL
 
     @property
     def mechanism(self) -> bytes:
@@ -67,7 +67,7 @@ class Peer:
         self._data, self._at = b"", 0  # the bytes that were read, and how many of them are done
         self._body: bytearray | None = None  # of a large frame that is not complete
         self._size = self._flags = 0  # of that frame
-        self._had_more = False  # whether the last message was a part of more
+        self._had_more = False  # whether more parts follow the last frame
         self.is_starved = True  # whether next() needs more bytes
         self.out = side.greeting()  # bytes to send to the peer; the caller takes them
 
@@ -101,7 +101,7 @@ class Peer:
     def next(self) -> bytes | None:
         """The next message; b"" for a part of a message of several parts, which no client sends.
 
-        None: there was a command, or `is_starved`. Raises ProtocolError.
+        None after a command, or if `is_starved`. Raises ProtocolError.
         """
         if self._stage is Stage.GREETING:
             self._take_greeting()
@@ -126,12 +126,12 @@ class Peer:
         assert self._stage is Stage.ANSWER, self._stage
         self._stage = Stage.INITIATE
         self.out += _command(b"WELCOME")
-        self.is_starved = False  # it may have sent more already
+        self.is_starved = False  # the peer may have sent more already
 
     # Frames -----------------------------------------------------------------------------------------------------------
 
     def _frame(self) -> bytes | None:
-        """The next complete frame's body, with `_flags`; None: starved."""
+        """The body of the next complete frame, whose flags are then `_flags`; None if starved."""
         if self._body is not None:
             if len(self._body) < self._size:
                 self.is_starved = True

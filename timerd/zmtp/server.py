@@ -29,7 +29,7 @@ ENDED = select.EPOLLHUP | select.EPOLLERR
 
 class Server:
     """Listens at `path` from the moment it is made (listener.py). `on_end` is called for each connection that is
-    closed, `on_error` before that for one whose peer has not kept to the protocol. Raises ResourceLimitError.
+    closed, `on_error` before that if its peer has broken the protocol. Raises ResourceLimitError.
     """
 
     def __init__(
@@ -80,6 +80,8 @@ class Server:
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
             connection = listed.next()
+            if connection is None:
+                return
             connection.is_listed = False
             if connection.is_closed:
                 continue
@@ -130,7 +132,7 @@ class Server:
         self._on_end(connection)
 
     def close(self) -> None:
-        """Close everything and remove the socket's file; before the instance's lock is given up."""
+        """Close everything and remove the socket's file. The caller still holds the instance's lock."""
         for connection in list(self._by_number.values()):
             self.close_connection(connection)
         self._listener.close()
@@ -171,7 +173,7 @@ class Server:
         self._set_interest(connection)
 
     def _read(self, connection: Connection) -> int:
-        """Read once, unless the last read was dry or there is no memory; how many bytes there were. Raises OSError."""
+        """Read once, unless the last read was dry or no memory is left. Returns how many bytes came. Raises OSError."""
         if connection.is_read_dry or not connection.peer.wanted or not connection.make_room():
             return 0
         data = connection.read()

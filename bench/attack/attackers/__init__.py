@@ -39,6 +39,8 @@ ATTACKS = {
     "ids": Attack(operations.use_up_ids),
     "keys64": Attack(operations.register_64_keys),
     "fan": Attack(operations.fire_many_watchers),
+    "counting-20": Attack(operations.fire_20_at_counting_watchers),
+    "counting-1000": Attack(operations.fire_1000_at_counting_watchers),
     "snapshots": Attack(operations.ask_for_snapshots),
     "ask": Attack(frames.ask_again),
     "refusals": Attack(frames.be_refused_differently),
@@ -65,4 +67,6 @@ ATTACKS = {
     "unix-slots": Attack(members.take_slots, transport="unix"),
     "unix-dropped": Attack(members.drop_clients, transport="unix"),
     "unix-fan": Attack(operations.fire_many_watchers, transport="unix"),
+    "unix-counting-20": Attack(operations.fire_20_at_counting_watchers, transport="unix"),
+    "unix-counting-1000": Attack(operations.fire_1000_at_counting_watchers, transport="unix"),
 }

@@ -9,6 +9,7 @@ import timerd as td
 from .attacker import Attacker
 
 WATCHERS = 60_000
+PART = 5_000  # watchers of a call
 
 
 def use_up_ids(attacker: Attacker) -> None:
@@ -43,6 +44,30 @@ def fire_many_watchers(attacker: Attacker) -> None:
                 client.fire("fan")
                 attacker.did()
                 client.flush(timeout=10)
+
+
+def fire_20_at_counting_watchers(attacker: Attacker) -> None:
+    """Fire a key whose 120,000 watchers count, and are never complete: 20 fires in a frame."""
+    _fire_at_counting_watchers(attacker, 20)
+
+
+def fire_1000_at_counting_watchers(attacker: Attacker) -> None:
+    """The same, with 1,000 fires in a frame."""
+    _fire_at_counting_watchers(attacker, 1_000)
+
+
+def _fire_at_counting_watchers(attacker: Attacker, fires: int) -> None:
+    with attacker.client(name="one") as one, attacker.client(name="two") as two, attacker.client(name="three") as three:
+        for client in (one, two):
+            for _ in range(WATCHERS // PART):
+                client.register_many(["hot"] * PART, timeout=600, when=td.total(10**15))
+                client.flush(timeout=10)
+        while attacker.is_on():
+            with contextlib.suppress(td.TimerdError):
+                for _ in range(fires):
+                    three.fire("hot")
+                    attacker.did()
+                three.flush(timeout=1)
 
 
 def ask_for_snapshots(attacker: Attacker) -> None:

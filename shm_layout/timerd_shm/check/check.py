@@ -3,9 +3,9 @@
     for sentence in check(reader): print(sentence)        # none: the arena is sound
 
 This code follows from the declarations alone (declare/), not from the core. It is slow and simple, with lists and
-dictionaries where the core has links and counts. The arena must be between two turns (a copy, a snapshot, a dead
-daemon's): in the middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold wherever the
-daemon was killed; derived fields are rebuilt by the next start.
+dictionaries where the core has links and counts. The arena must be between two turns (a copy, a snapshot, the arena of
+a dead daemon): in the middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold
+wherever the daemon was killed; derived fields are rebuilt by the next start.
 
 Cost: about 15 us an operation, its keys included; 2 ms on an arena of 64 operations.
 """
@@ -117,9 +117,9 @@ class Checker(Truth):
                 part()
             except DamageError as error:  # for example: a region is smaller than its row says
                 self.wrong(str(error))
-        for sentences, kind in zip(self.found, ("of truth", "derived"), strict=True):
+        for sentences, kind in zip(self.found, ("of the truth", "of derived fields"), strict=True):
             if left := self.left_out[id(sentences)]:
-                sentences.append(f"and {left} more that are {kind}")
+                sentences.append(f"and {left} more findings {kind}")
         return self.found
 
     def check_keys(self) -> None:
@@ -339,11 +339,11 @@ class Checker(Truth):
         if client.state == ClientState.TOMBSTONE and client.group:
             self.wrong(f"client {slot} is a tombstone, and of group {client.group - 1}")
         if client.flags & ClientFlag.LISTENS and (client.state not in PRESENT or not client.group):
-            self.wrong(f"client {slot} in state {client.state} of group {client.group - 1} is said to listen")
+            self.wrong(f"client {slot} in state {client.state} of group {client.group - 1} has the flag LISTENS")
         if client.orphans == Orphans.GROUP and client.state in PRESENT and not client.group:
             self.wrong(f"client {slot} leaves its operations to a group, and has none")
         if (client.calls or client.names) and (client.state not in PRESENT or not client.group):
-            self.wrong(f"client {slot} in state {client.state} of group {client.group - 1} is said to take calls")
+            self.wrong(f"client {slot} in state {client.state} of group {client.group - 1} takes calls")
         names = self.blob_length(client.names)
         if names % 8 or names > 8 * HANDLED_NAMES_MAX or client.calls > GROUP_HELD_MAX:
             self.wrong(f"client {slot} takes {client.calls} calls at a time, of names in {names} bytes")
@@ -437,7 +437,7 @@ class Checker(Truth):
                 if number and (
                     op is None or op.state != OpState.SETTLED or not op.flags & CALL or op.id_record != index + 1
                 ):
-                    self.wrong(f"id {index} names operation {number - 1} as its {what} call, which it is not")
+                    self.wrong(f"id {index} names operation {number - 1} as its {what} call, but that is no such call")
             if other := names.setdefault((record.purgatory, record.hash_low, record.hash_high), index) - index:
                 self.wrong(f"ids {index} and {index + other} are the same")
             if self.seed is not None:
@@ -448,7 +448,7 @@ class Checker(Truth):
                 if record.op - 1 in settled:
                     settled[record.op - 1].add(index)
                 else:
-                    self.wrong(f"id {index} is paid for by client {record.op - 1}, and there are {len(self.clients)}")
+                    self.wrong(f"id {index} is paid for by client {record.op - 1} of {len(self.clients)}")
                 continue
             op = self.ops[record.op - 1] if 1 <= record.op <= len(self.ops) else None
             if op is None or op.state != OpState.PENDING or op.id_record != index + 1:
@@ -504,7 +504,7 @@ class Checker(Truth):
 
     def check_free_lists(self) -> None:
         """Check that every record that was ever used is either free or in use, and no record is both."""
-        first = self.reader.ops.count  # node that lies in NODES
+        first = self.reader.ops.count  # the first node that lies in NODES
         more_nodes = [node for number, node in self.nodes.items() if number >= first]
         in_use: dict[Region, tuple[Sequence[Any], Iterable[int]]] = {
             Region.OPS: (self.ops, self.live_ops),

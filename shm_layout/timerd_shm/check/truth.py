@@ -271,7 +271,7 @@ class Truth:
         self.bucket_ops[op.bucket - 1].add(index)
         level, position = divmod(op.bucket - 1, BUCKETS)
         own, present = due >> LEVEL_BITS * level, tick >> LEVEL_BITS * level
-        # The bucket is behind the present one, within two spans. The last level's farthest one stands for all beyond.
+        # The bucket is behind the present one, within two spans. The farthest bucket stands for all deadlines beyond.
         reached = own if level < LEVELS - 1 else min(own, present + BUCKETS - 1)
         if not present < own or reached - present >= BUCKETS or reached % BUCKETS != position:
             self.stale(
@@ -337,9 +337,9 @@ class Truth:
             self.stale(f"{self.name_op(index)} is held and acknowledged, and has links {op.next}, {op.prev}, not {own}")
 
     def check_nodes(self, index: int, op: OpRecord) -> None:
-        """Check the watch nodes of an operation, with their words about its keys."""
+        """Check the watch nodes of an operation, with their fields about its keys."""
         pending = op.state == OpState.PENDING
-        runs = not pending and op.flags & CALL  # then the masks say whether it runs
+        runs = not pending and op.flags & CALL  # then the masks of keys say whether the call runs
         decided = 0 if op.condition == Condition.OWNER or runs else op.failed
         if not runs and op.condition not in (Condition.TOTAL, Condition.OWNER):
             decided |= op.progress
@@ -461,7 +461,7 @@ class Truth:
             )
 
     def key_hash(self, purgatory: int, name: bytes, stored: int) -> int:
-        """The hash of a key; without the seed, the one that is stored."""
+        """The hash of a key; without the seed, the stored hash."""
         return stored if self.seed is None else hashing.key_hash(self.seed, purgatory, name)
 
     # blobs -----------------------------------------------------------------------------------------------------------

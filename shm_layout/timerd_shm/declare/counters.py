@@ -46,14 +46,14 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("commands_out_of_order", "frames", "frames answered with `expected n`: something before them was lost"),
     Counter("frames_in", "frames", "frames received"),
     Counter("frames_out", "frames", "frames published or answered"),
-    Counter("frames_malformed", "frames", "frames refused, or connections closed: what came is not the protocol"),
+    Counter("frames_malformed", "frames", "frames refused, or connections closed, because of a breach of the protocol"),
     Counter("frames_unknown_session", "frames", "frames of a session that this daemon does not know"),
     Counter("records_touched", "records", "operations, watchers and buckets visited; a turn's bound counts these"),
     Counter("records_touched_max", "records", "the most records touched in one turn", gauge=True),
     Counter("turn_ns_max", "ns", "the longest turn", gauge=True),
     Counter("turns_cut", "turns", "turns that left work for the next one because their bound was reached"),
     Counter("gaps", "gaps", "turns that started more than a second late: the daemon was stopped or starved"),
-    Counter("redo_replayed", "transactions", "transactions that a start finished for its killed predecessor"),
+    Counter("redo_replayed", "transactions", "transactions of a killed daemon that the next start finished"),
     Counter("events_evicted", "events", "events that left the ring; a mark before them may be too old"),
     Counter("replays_too_old", "ops", "registrations refused because events after their mark were overwritten"),
     Counter("outcomes_acknowledged", "outcomes", "outcomes whose record was freed by an acknowledgement"),
@@ -68,9 +68,9 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("starts", "starts", "daemons that attached to this arena"),
     Counter("busy_ns", "ns", "time spent in turns"),
     Counter("orphans_adopted", "ops", "operations of dead owners that their group took over"),
-    Counter("requeued", "ops", "operations whose owner did not take their grant: it went to the next watcher"),
-    Counter("group_outcomes_delivered", "outcomes", "outcomes of groups delivered to a member, each time"),
-    Counter("group_outcomes_requeued", "outcomes", "of these, requeued: the member died, or no longer takes outcomes"),
+    Counter("requeued", "ops", "operations whose owner did not take the grant, which went to the next watcher"),
+    Counter("group_outcomes_delivered", "outcomes", "deliveries of groups' outcomes to a member"),
+    Counter("group_outcomes_requeued", "outcomes", "outcomes of groups requeued: their member died, or takes none now"),
     Counter("group_outcomes_dropped", "outcomes", "outcomes dropped: their group had no member while they were kept"),
     Counter("clients_silenced", "clients", "clients that sent nothing for a lease; live again at their next frame"),
     Counter("clients_died", "clients", "clients that ended without a goodbye, or were silent for an hour"),
@@ -89,7 +89,7 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter(
         "sweeps_recounted",
         "clients",
-        "ended clients whose counts were wrong: nothing of theirs was found in two sweeps",
+        "ended clients with wrong counts: two sweeps found nothing that they held",
     ),
     Counter(
         "outlets_shut",
@@ -98,7 +98,7 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     ),
     Counter("calls_ended_process", "calls", "calls that ran in a process when it ended"),
     Counter("dead_letters", "calls", "calls that are over and kept: given up, out of retries, or served by nobody"),
-    Counter("dead_letters_dropped", "calls", "of these, dropped for newer ones: raise --dead-letters"),
+    Counter("dead_letters_dropped", "calls", "dead letters dropped for newer ones: raise --dead-letters"),
     # insert new counters above this line; ids are positions
 )
 

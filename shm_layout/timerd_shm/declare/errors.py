@@ -1,8 +1,8 @@
 """Every error of timerd, declared once: its code on the wire, its exception, its cause, and a remedy for the caller.
 
 The codes are stable and append-only: a code that has been released is never given another meaning. A message carries
-the value and the limit. This module imports nothing of ours, because everything raises these. The table "Errors" of
-client/PROTOCOL.md follows this module.
+the value and the limit. This module imports no other module of timerd, because all of them raise these errors. The
+table "Errors" of client/PROTOCOL.md follows this module.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TimerdError(Exception):
 
 
 class MalformedError(TimerdError, ValueError):
-    """A frame or record is not what its header says. A mistake of the sender: report it; do not resend."""
+    """A frame or record is not what its header says. A bug of the sender: report it; do not resend."""
 
     code = ErrorCode.MALFORMED
 
@@ -128,7 +128,7 @@ class OperationExistsError(TimerdError):
     """An operation of that id exists or has settled lately. Use if_exists="keep" or "replace"."""
 
     code = ErrorCode.OPERATION_EXISTS
-    settled: int = 0  # how it has settled (states.Outcome), from the daemon's answer; 0 = it is pending, or unknown
+    settled: int = 0  # how it has settled (states.Outcome), from the daemon's answer; 0 = pending, or not known
     kept: bool = False  # the registration that was refused said if_exists="keep"
 
 
@@ -163,7 +163,7 @@ class BackpressureError(TimerdError):
 
 
 class ClosedError(TimerdError):
-    """The client was closed, or the operation is of a client of before a fork. Use td.client(), or make another one."""
+    """The client was closed, or it was made before a fork of this process. Use td.client(), or make another client."""
 
     code = ErrorCode.CLOSED
 
@@ -211,7 +211,7 @@ class InvalidConditionError(TimerdError, ValueError):
 
 
 class InstanceRunningError(TimerdError):
-    """A daemon of that instance is running. Stop it first, or give this one another --instance."""
+    """A daemon of that instance is running. Stop it first, or give this daemon another --instance."""
 
     code = ErrorCode.INSTANCE_RUNNING
 
@@ -251,13 +251,13 @@ class CheckIncompleteError(TimerdError, TimeoutError):
 
 
 class OperationFailed(TimerdError):
-    """The operation failed: after fail() its condition can no longer hold. `value` is the event's."""
+    """The operation failed: after fail() its condition can no longer hold. `value` is the value given to fail()."""
 
     code = ErrorCode.KEY_FAILED
 
 
 def error_for(code: int, message: str) -> TimerdError:
-    """The exception of a wire code; an unknown code (a newer daemon's) becomes a plain TimerdError that names it."""
+    """The exception of a wire code; an unknown code (of a newer daemon) becomes a plain TimerdError that names it."""
     try:
         return TimerdError.by_code[ErrorCode(code)](message)
     except (ValueError, KeyError):

@@ -4,7 +4,7 @@ One class is at once the C struct (`generate` writes it), the reader's snapshot 
 the documentation. Rules, checked when a record is first used:
 
 * every field lies on a multiple of its own size, so that no compiler ever pads; a hole is declared as `reserved`;
-* a record's size is a multiple of 8, and is what its class says.
+* a record's size is a multiple of 8.
 
 Each field also has a role after a crash (DESIGN.md, rule 2): truth changes only through the redo slot, derived fields
 are rebuilt at every start, and settlement fields are filled before the state word that makes them true.
@@ -51,7 +51,7 @@ class Role(Enum):
     SETTLEMENT = "settlement"  # means nothing until the state word says SETTLED; filled before it
     DERIVED = "derived"  # rebuilt from the truth at every start
     STATISTIC = "statistic"  # a crash may cost it one turn
-    HINT = "hint"  # names what to load early; a stale hint costs time, and nothing else
+    HINT = "hint"  # names a record to load early; a stale hint costs time, and nothing else
 
 
 TRUTH, SETTLEMENT, DERIVED, STATISTIC, HINT = Role
@@ -73,7 +73,7 @@ class Field(NamedTuple):
     offset: int
     role: Role
     about: str
-    shown: Shown | None = None  # what its number means, if it is no plain number
+    shown: Shown | None = None  # the meaning of its number, if it is no plain number
     checked: str = ""  # of a journal's column: how the audit checks it
 
 

@@ -20,15 +20,15 @@ The order of rows is the order in which the daemon applied commands and events. 
 segment's boot; its header and ANCHOR rows hold the wall clock's time as well.
 
 *The end.* A daemon that ends in order writes an END row. The arena's header says how many rows there are
-(`journal_rows`), also behind a daemon that was killed. So a last segment that is missing shows as well.
+(`journal_rows`), even after a daemon was killed. So a missing last segment is noticed.
 
 A new column is declared here, and written in timerd/purgatory/journal/rows.pxd. If the audit can compute its value,
-client/timerd_client/audit compares it. All else that shows columns takes the column from here, but for Spark's view of
-operations, whose columns are chosen: client/timerd_spark/source/schema.py.
+client/timerd_client/audit compares it. Everything else that shows columns takes them from here, except Spark's view of
+operations, which has a choice of columns: client/timerd_spark/source/schema.py.
 
 To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. New fields take the
-place of reserved bytes, so that the others stay where they are. Then readers read the version before: OLDER says what
-it lacks. Without a new version, the fingerprint makes readers refuse the files.
+place of reserved bytes, so that the other fields stay where they are. Then readers can still read the older version:
+OLDER says what that lacks. Without a new version, the fingerprint makes readers refuse the files.
 """
 
 from enum import IntEnum, IntFlag
@@ -48,7 +48,7 @@ TEXT_INLINE = 60
 SEGMENT_SIZE_MIN = 64 << 10
 SEGMENT_SIZE_MAX = 1 << 30
 BUFFER_HEADER_SIZE = 4096
-SNAPSHOT_UNFINISHED = 16  # with a level: what there was when the journal began does not stand in it yet
+SNAPSHOT_UNFINISHED = 16  # with a level: not all rows for what existed when the journal began are written yet
 BUFFER_ROWS_MIN = 1024  # more than the largest group of rows that belong together, plus the rest of a segment before it
 
 
@@ -72,23 +72,23 @@ class RowKind(IntEnum):
     OUTCOME = 6
     REGISTER = 7  # level EVENTS, as all that follow
     REGISTERED = 8  # the second half of a registration
-    KEY = 9  # one for each key, behind them
+    KEY = 9  # one for each key, behind the REGISTERED row
     EVENT = 10
     ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation; a call that is planned anew
-    CLIENT = 12  # a client's state has changed, or whether it listens
+    CLIENT = 12  # a client has another state, or begins or stops to listen
     WATERMARK = 13  # a watermark that existed when the journal began
     GROUP = 14  # what happens to an operation of a group
     TURN = 15  # a turn begins: its clock, before its first row
-    END = 16  # the daemon ended in order: no row follows but those of a later start
+    END = 16  # the daemon ended in order: only rows of a later start follow
 
 
 class GroupStep(IntEnum):
     """The steps of an operation of a group, besides its settling (OUTCOME)."""
 
-    ADOPTED = 1  # its client has died: it is the group's, pending or settled
+    ADOPTED = 1  # its client has died: it belongs to the group now, pending or settled
     DELIVERED = 2  # its outcome was delivered to a member
     REQUEUED = 3  # the member died, is silent or no longer listens: the outcome goes to another member
-    ACKNOWLEDGED = 4  # the member that held it has done it
+    ACKNOWLEDGED = 4  # the member that held it has done the work
     DROPPED = 5  # the group had no member for as long as outcomes are kept; or a dead letter gave way to a newer one
     BEGAN = 6  # a member is about to run something for a call, or gives the call up
     KEPT = 7  # a call is over, and kept as a dead letter
@@ -158,17 +158,17 @@ class SegmentRow(NamedTuple):
     kind: Annotated[int, U8, "RowKind"]
     level: Annotated[int, U8, JournalLevel, "JournalLevel", "computed: as in the file's header"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "computed: the first row is of a start; START if `start` is a new one; CONTINUES always, else a daemon without "
-        "a journal ran in between"]
+        "computed: START in the first row, and where `start` is a new one; CONTINUES in the others, unless a daemon "
+        "without a journal ran in between"]
     reserved: Annotated[int, U8, "zero"]
     reserved_word: Annotated[int, U32, "zero"]
     incarnation: Annotated[int, U64, "of the arena", "computed: as in the file's header"]
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC",
         "bounded by the rows before and behind it, and by the file's header"]
     newest: Annotated[int, U64, "newest event", "computed: the newest EVENT row"]
-    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; START where it is a new one",
+    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; with START the number is new",
         "computed: higher with START, else the same; the END row has it, too"]
-    kept_ns: Annotated[int, U64, "the retention: how long a group without a member is waited for",
+    kept_ns: Annotated[int, U64, "the retention: how long outcomes of a group without a member are kept",
         "by effect: it gives the deadlines of kept operations, and bounds when a group's outcome is dropped"]
     rest: Annotated[bytes, raw(16), "zero"]
 
@@ -200,16 +200,16 @@ class GapRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    rows: Annotated[int, U64, "rows dropped, without TURN rows and the texts that they would have named",
+    rows: Annotated[int, U64, "dropped rows, except TURN rows and texts that the dropped rows would have named",
         "computed: the END row has the sum. A GAP is a finding in any case, and ends the audit"]
-    from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start",
+    from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start",
         "bounded by the turns before and behind it"]
-    to_ns: Annotated[int, U64, "of the last of them", "bounded by the turns before and behind it"]
+    to_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the last dropped row", "bounded by the turns before and behind it"]
     rest: Annotated[bytes, raw(32), "zero"]
 
 
 class OutcomeRow(NamedTuple):
-    """OUTCOME: an operation has settled. There is one for each."""
+    """OUTCOME: an operation has settled. There is one row for each operation."""
 
     kind: Annotated[int, U8, "RowKind"]
     outcome: Annotated[int, U8, Outcome, "Outcome",
@@ -218,10 +218,10 @@ class OutcomeRow(NamedTuple):
     settled_key: Annotated[int, U8, "ordinal + 1 of the key that settled it; 0 = no key did",
         "computed: the key of the event or watermark, else 0"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "by effect: VALUE_DROPPED only if the event has a value, but what else the owner held depends on what it has "
+        "by effect: VALUE_DROPPED only if the event has a value; its room depends on what the owner has "
         "acknowledged; the other flags are computed"]
     key: Annotated[int, U32, TextKind.KEY, "text: the key that settled it, else its first key",
-        "computed: the name of that key, else of the first one"]
+        "computed: the name of that key, else of the first key"]
     operation: Annotated[int, U64, "op id: generation << 32 | index; unique within the incarnation",
         "computed: a registration has it, once"]
     registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn",
@@ -230,13 +230,13 @@ class OutcomeRow(NamedTuple):
         "computed: as registered, rescheduled or planned anew; of a kept operation without a deadline, the owner's "
         "death and the retention"]
     settled_ns: Annotated[int, U64, "when it settled",
-        "computed: the turn's clock. How late the wheel is is the daemon's business"]
+        "computed: the turn's clock. The wheel's lateness is not checked"]
     sequence: Annotated[int, U64,
         "of the event that settled it, else of the newest event that it could have been given",
-        "nearly computed: of the event, else the newest event that had reached it. If an event is in delivery that "
-        "came too late, both it and the one before are possible"]
+        "nearly computed: of the event, else of the newest event that had reached it. While an event that came too "
+        "late is in delivery, that event and the one before are both possible"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client, or its group while no member holds it; 0 = neither",
-        "computed: its client, or its group. A kept one: its dead client, or nobody"]
+        "computed: its client, or its group; of a kept operation, its dead client or nobody"]
     error: Annotated[int, U32, "code given to fail()", "computed: the code of the FAIL event, else 0"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "computed: as registered"]
     id: Annotated[int, U32, TextKind.ID, "text: its id; 0 = none", "computed: as registered"]
@@ -247,19 +247,19 @@ class RegisterRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     condition: Annotated[int, U8, Condition, "Condition",
-        "by effect, and by each other: from 1 to the number of keys for AT_LEAST, else 0"]
+        "by effect, and by `needed`: from 1 to the number of keys for AT_LEAST, else 0"]
     needed: Annotated[int, U8, "k of AT_LEAST; else 0",
-        "by effect, and by each other: from 1 to the number of keys for AT_LEAST, else 0"]
+        "by effect, and by `condition`: from 1 to the number of keys for AT_LEAST, else 0"]
     keys: Annotated[int, U8, "number of KEY rows", "computed: the number of KEY rows that follow"]
     command_flags: Annotated[int, U16, RegisterFlag, "RegisterFlag of the command",
         "by effect; HAS_ID, FOR_GROUP, ORPHANS_GIVEN and the flags of replacing are computed"]
     orphans: Annotated[int, U8, Orphans, "Orphans",
         "by effect, with ORPHANS_GIVEN; else computed: the client's policy, or GROUP for a group"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "by effect: none, or SNAPSHOT: what was there before the journal, which is a finding"]
+        "by effect: none, or SNAPSHOT: a registration from before the journal, which is a finding"]
     operation: Annotated[int, U64, "op id", "computed: all rows of a registration and its outcome have it"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order",
-        "bounded behind a start by the one before; then computed: one after the other"]
+        "bounded after a start by the registration before; then computed: one after the other"]
     command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
     registered_ns: Annotated[int, U64, "when register() was called",
         "computed: its outcome has it; at most CALL_AHEAD_NS_MAX ahead of the turn"]
@@ -281,9 +281,9 @@ class RegisteredRow(NamedTuple):
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
         "computed: a client that is live, and its name; or its group"]
     operation: Annotated[int, U64, "op id", "computed: as REGISTER"]
-    total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT what is missing of it",
-        "by effect; 0 but for TOTAL"]
-    effective_ns: Annotated[int, U64, "its effective time: with a deadline up to this it expires",
+    total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT the missing part of it",
+        "by effect; 0 except under TOTAL"]
+    effective_ns: Annotated[int, U64, "its effective time: an operation with a deadline up to this expires",
         "computed: the turn's"]
     newest: Annotated[int, U64, "newest event when it was applied", "computed: the newest EVENT row"]
     progress: Annotated[int, U64, "under SNAPSHOT: satisfied keys, one bit each; else 0", "computed: 0"]
@@ -314,56 +314,56 @@ class EventRow(NamedTuple):
     event_kind: Annotated[int, U8, EventKind, "EventKind",
         "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL has 32 bits"]
     flags: Annotated[int, U8, EventFlag, "EventFlag",
-        "by effect; LIMITED with a limit only; of a requeued event computed"]
+        "by effect; LIMITED only with a limit; computed for a requeued event"]
     reserved: Annotated[int, U8, "zero"]
-    key: Annotated[int, U32, TextKind.KEY, "text", "by effect; of a requeued event computed"]
+    key: Annotated[int, U32, TextKind.KEY, "text", "by effect; computed for a requeued event"]
     sequence: Annotated[int, U64, "from 1", "computed: one after the other"]
     effective_ns: Annotated[int, U64, "its effective time: it counts for deadlines after this", "computed: the turn's"]
     amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail",
         "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL has 32 bits"]
     command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued",
-        "bounded: it rises with each command of a client; of a requeued event computed: the operation"]
+        "bounded: it rises with each command of a client; computed for a requeued event: the operation"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client",
-        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
+        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0",
-        "by effect; LIMITED with a limit only; of a requeued event computed"]
-    purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "by effect; of a requeued event computed"]
+        "by effect; LIMITED only with a limit; computed for a requeued event"]
+    purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "by effect; computed for a requeued event"]
     client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's",
-        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
+        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
     client: Annotated[int, U16, "slot of its client",
-        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
+        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
     reserved_half: Annotated[int, U16, "zero"]
     value_length: Annotated[int, U32, "bytes of its value",
-        "free, up to the longest value; of a requeued event computed"]
+        "free, up to the longest value; computed for a requeued event"]
 
 
 class ActionRow(NamedTuple):
     """ACTION: a command changed a pending operation. When it was cancelled or completed, its OUTCOME row follows.
 
-    Or the daemon has planned a call anew, because the wall clock was set: that is of no client and no command.
+    Or the daemon has planned a call anew, because the wall clock was set: such a row has no client and no command.
     """
 
     kind: Annotated[int, U8, "RowKind"]
     command_kind: Annotated[int, U8, CommandKind, "CommandKind; 0 = a call is planned anew",
-        "by effect, and by each other: HAS_ID with the kinds that name an id; kind 0, a call that is planned anew, "
-        "with nothing of a command"]
+        "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
+        "anew) with nothing of a command"]
     flags: Annotated[int, U8, CommandFlag, "CommandFlag of the command",
-        "by effect, and by each other: HAS_ID with the kinds that name an id; kind 0, a call that is planned anew, "
-        "with nothing of a command"]
+        "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
+        "anew) with nothing of a command"]
     orphans: Annotated[int, U8, Orphans, "Orphans, of SET_ORPHANS; else 0", "by effect, of SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it",
-        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
+        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
     operation: Annotated[int, U64, "op id",
-        "computed: it is pending; with REQUEUE it may be settled; planned anew is only a call of the wall clock"]
+        "computed: it is pending; with REQUEUE it may be settled; only a call of the wall clock is planned anew"]
     applied_ns: Annotated[int, U64, "when it was applied", "computed: the turn's clock"]
     deadline_ns: Annotated[int, U64, "the new deadline, of RESCHEDULE and a new plan; NO_DEADLINE = none",
-        "by effect: the outcome has the last one; unchanged but for a reschedule and a new plan"]
+        "by effect: the outcome has the last deadline; unchanged except by a reschedule or a new plan"]
     command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
     client: Annotated[int, U16, "slot of that client",
-        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
+        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
     reserved: Annotated[int, U16, "zero"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: that client",
-        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
+        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
@@ -372,22 +372,22 @@ class ClientRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     state: Annotated[int, U8, ClientState, "ClientState",
-        "by effect: that LIVE is not SILENT; which states follow which is computed"]
+        "by effect: LIVE or SILENT; which states follow which is computed"]
     orphans: Annotated[int, U8, Orphans, "Orphans of its operations",
         "by effect; the same in all rows of a client, until it returns from a tombstone"]
     flags: Annotated[int, U8, ClientFlag, "ClientFlag",
         "by effect: LISTENS; computed: a row without a new state changes it; GOODBYE if no tombstone follows; KEEPS "
         "only of a silent client, whose outcomes are not requeued"]
     client_generation: Annotated[int, U32, "generation of its slot",
-        "computed: a slot's generations count up, and each begins when the one before has left. A slot that no other "
-        "row has could be any other"]
+        "computed: a slot's generations count up, and each begins when the client before has left. If no other row has "
+        "the slot, it may be any slot"]
     at_ns: Annotated[int, U64, "when", "computed: the turn's clock"]
     incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half",
         "computed: the name begins with the incarnation, and stays"]
     incarnation_high: Annotated[int, U64, "high half", "computed: the name begins with the incarnation, and stays"]
     client: Annotated[int, U16, "its slot",
-        "nearly computed: a slot's generations count up, and each begins when the one before has left. A slot that no "
-        "other row has could be any other"]
+        "nearly computed: a slot's generations count up, and each begins when the client before has left. If no other "
+        "row has the slot, it may be any slot"]
     reserved_half: Annotated[int, U16, "zero"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: the client",
         "computed: the name begins with the incarnation, and stays"]
@@ -426,7 +426,7 @@ class GroupRow(NamedTuple):
     outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = it is delivered to no member",
         "computed: a member's outcomes are numbered one by one"]
     command: Annotated[int, U64, "command number, of ACKNOWLEDGED",
-        "bounded: it rises with each command of a client; 0 but for ACKNOWLEDGED"]
+        "bounded: it rises with each command of a client; 0 except in ACKNOWLEDGED"]
     client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died",
         "computed: the member that has it, and its name"]
     reserved_half: Annotated[int, U16, "zero"]
@@ -445,11 +445,11 @@ class TurnRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    now_ns: Annotated[int, U64, "the turn's clock: the time of all that is done in it",
-        "nearly computed: where something settles in the turn, those rows have it; else any time between the turns "
+    now_ns: Annotated[int, U64, "the turn's clock: the time of everything that the turn does",
+        "nearly computed: rows of settlements in the turn have it; without such rows, any time between the turns "
         "around"]
-    effective_ns: Annotated[int, U64, "the effective time of what it reads: `now_ns`, or a time before a gap",
-        "by effect: events and registrations have it. In a gap: the time of a turn before"]
+    effective_ns: Annotated[int, U64, "the effective time of what the turn reads: `now_ns`, or a time before a gap",
+        "by effect: events and registrations have it. In a gap: the time of an earlier turn"]
     newest: Annotated[int, U64, "newest event before its first row", "computed: the newest EVENT row"]
     rest: Annotated[bytes, raw(32), "zero"]
 
@@ -460,7 +460,7 @@ class EndRow(NamedTuple):
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
     at_ns: Annotated[int, U64, "CLOCK_MONOTONIC", "computed: the turn's clock"]
-    number: Annotated[int, U64, "its own row number", "computed: its own"]
+    number: Annotated[int, U64, "the number of this row", "computed: the row's number"]
     newest: Annotated[int, U64, "newest event", "computed: the newest EVENT row"]
     start: Annotated[int, U64, "number of the daemon's start on this arena", "computed: as the newest SEGMENT row"]
     gaps: Annotated[int, U64, "rows that the GAP rows of this arena have counted", "computed: the sum of the GAP rows"]
@@ -501,7 +501,7 @@ ROWS: dict[RowKind, type] = {
 
 
 def is_unused(name: str) -> bool:
-    """Whether a column of that name is bytes that mean nothing. They are zero."""
+    """Whether a column of that name is unused bytes, which are zero."""
     return name.startswith(("reserved", "rest"))
 
 

@@ -51,7 +51,7 @@ LAYOUT_VERSION = 8
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96
-BATCH_MAX = 16  # commands, or due operations, in one transaction; as many events may be written ahead of the newest
+BATCH_MAX = 16  # commands, or due operations, in a transaction; up to 16 events may be written ahead of the newest
 REGIONS_OFFSET = 2560
 REGION_ALIGN = 4096
 LINK_UNIT = 8
@@ -132,7 +132,7 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
-# The regions that have as many records in each arena.
+# The regions whose number of records is the same in every arena.
 FIXED_COUNTS: dict[Region, int] = {Region.LEVELS: LEVELS, Region.BUCKETS: LEVELS * BUCKETS}
 # The regions whose records are allocated one by one, and the field that chains the free records of each. The field
 # behind it holds a hint of what to load: the record some positions further on in the chain.

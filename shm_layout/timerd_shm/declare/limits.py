@@ -44,13 +44,11 @@ HANDLED_NAMES_MAX = 256  # names of calls that a member may handle
 HELD_QUERY_MAX = 4_096  # op ids in one "held" query
 CHECKS_MAX = 1_024  # checks (check_and_complete) that wait for owners at a time
 CHECKS_PER_CLIENT_MAX = 64
-TICKETS_MAX = (
-    1 << 20
-)  # an operation at which an owner is to look for a check has one; beyond that a check stays incomplete
+TICKETS_MAX = 1 << 20  # operations at which owners are to look for checks; beyond it a check stays incomplete
 TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
 
 FRAME_SIZE_MAX = 4 << 20  # any legal command fits in one frame; of the usual commands, many fit
-PACKET_SIZE_MAX = 131_072  # of a packet of NAME.unix; the kernel takes 212,960 by default (net.core.wmem_default)
+PACKET_SIZE_MAX = 131_072  # a packet of NAME.unix; the kernel takes 212,960 bytes by default (net.core.wmem_default)
 COMMANDS_PER_FRAME_MAX = 16_384
 WINDOW_COMMANDS_MAX = 65_536  # commands a client may have in flight, unacknowledged
 HELLO_FIRST_SIZE_MAX = 8_192  # the hello of a client without a session, which has no operation to list

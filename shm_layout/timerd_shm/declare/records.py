@@ -83,7 +83,7 @@ class RegionRecord(NamedTuple):
 
     offset: Annotated[int, U64, "bytes from the start of the arena"]
     record_size: Annotated[int, U32, "bytes of a record"]
-    count: Annotated[int, U32, "records there are"]
+    count: Annotated[int, U32, "records in the region"]
     high_water: Annotated[int, U32, "records that were ever used: the rest is zero"]
     in_use: Annotated[int, U32, "records in use now", DERIVED]
     free_head: Annotated[int, U32, "first free record (index + 1)", DERIVED]
@@ -107,8 +107,9 @@ class OpRecord(NamedTuple):
     progress: Annotated[
         int,
         U64,
-        "satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's; under "
-        "OWNER the newest event at which the owner is to look; of a settled call since when it runs, 0 = it does not",
+        "satisfied keys, one bit each; under TOTAL the missing part of the amount; under OBSERVE the event's amount; "
+        "under OWNER the newest event at which the owner is to look; of a settled call since when it runs, 0 = it does "
+        "not",
     ]
     keys: Annotated[int, U8, "number of watch keys"]
     needed: Annotated[int, U8, "k of AT_LEAST"]
@@ -116,33 +117,33 @@ class OpRecord(NamedTuple):
     condition: Annotated[int, U8, "Condition"]
     orphans: Annotated[int, U8, "Orphans; its owner can change it"]
     flags: Annotated[int, U8, "OpFlag"]
-    group: Annotated[int, U16, "its group (index + 1), adopted or registered for it; 0 = its client's"]
+    group: Annotated[int, U16, "the group (index + 1) that owns it, by registration or adoption; 0 = a client does"]
     command: Annotated[int, U64, "command number of its registration: client and daemon name it by this number"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order"]
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
-    tag: Annotated[int, U32, "its tag in the table of handles, if it is there", DERIVED]
+    tag: Annotated[int, U32, "its tag in the table of handles, if it has an entry there", DERIVED]
     failed: Annotated[
         int,
         U64,
-        "failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked; of a settled call how "
-        "long it may run, in ns, 0 = for ever",
+        "failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far the owner looked; of a settled "
+        "call how long it may run, in ns, 0 = for ever",
     ]
     outcome_number: Annotated[
         int,
         U64,
-        "numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number",
+        "numbered per client, from 1; 0 = no client has it now. Of a dead letter: the letter's number",
         SETTLEMENT,
     ]
-    client: Annotated[int, U16, "slot of its owner; of the member that holds it now, if it is a group's"]
+    client: Annotated[int, U16, "slot of its owner, or of the member that now holds it for its group"]
     bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]
-    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's: kept, or waits in its group"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's: kept, or waiting in its group"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     error: Annotated[
         int,
         U32,
-        "code given to fail(); of a settled call its CallPhase, and above 8 bits how many processes it has ended",
+        "code given to fail(); of a settled call its CallPhase, and from bit 8 on how many processes it has ended",
         SETTLEMENT,
     ]
     prefetch_hint: Annotated[int, U32, "operation (index + 1) that joined the same list some positions later", HINT]
@@ -154,18 +155,18 @@ class OpRecord(NamedTuple):
 class WatchNode(NamedTuple):
     """One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES.
 
-    It waits in its key's list or heap until that key is satisfied or failed for the operation. Event watchers of a key
-    stand in a list, a circle, in order of registration. Watermark watchers of a key stand in a leftist heap by (target,
-    registration): `prev` is the first child; `next` is the sibling, or in the last child the parent. The key table
-    leads to the node that stands first in a list, or at the top of a heap.
+    A node waits in its key's list or heap until the key is satisfied or failed for the operation. Event watchers of a
+    key stand in a list, a circle, in order of registration. Watermark watchers of a key stand in a leftist heap by
+    (target, registration): `prev` is the first child; `next` is the sibling, or in the last child the parent. The key
+    table leads to the node that stands first in a list, or at the top of a heap.
     """
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
     target: Annotated[
         int,
         U64,
-        "watermark to reach; of an event key 0, or of a call's name when it is due, CLOCK_REALTIME, 0 = none. When the "
-        "key has failed, the code given to fail()",
+        "watermark to reach; 0 in an event key; in the name of a call when the call is due, CLOCK_REALTIME, 0 = by its "
+        "deadline alone; in a failed key the code given to fail()",
     ]
     op: Annotated[int, U32, "its operation (index)"]
     next_of_op: Annotated[int, U32, "next node of the same operation (index + 1)"]
@@ -186,7 +187,7 @@ class WatchNode(NamedTuple):
 
 
 class WatermarkRecord(NamedTuple):
-    """A watermark of a key. Keys that have none need no record of their own."""
+    """A watermark of a key. Keys without a watermark need no record of their own."""
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
     watermark: Annotated[int, U64, "highest offset advanced to"]
@@ -251,15 +252,15 @@ class ClientRecord(NamedTuple):
     watermarks: Annotated[int, U32, "watermarks charged to it", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     died_ns: Annotated[int, U64, "CLOCK_MONOTONIC when it was found dead"]
-    held: Annotated[int, U16, "outcomes of its group, no calls, that it holds: delivered, and not done", DERIVED]
+    held: Annotated[int, U16, "outcomes (no calls) of its group that it holds: delivered, and not done", DERIVED]
     calls_held: Annotated[int, U16, "calls of its group that it holds: delivered, and not done", DERIVED]
-    takeover_ms: Annotated[int, U32, "how long it keeps these while it is silent and its process runs"]
+    takeover_ms: Annotated[int, U32, "how long a silent client whose process runs keeps outcomes and calls"]
     names: Annotated[int, U32, "first block of the names that it handles (index + 1): the unkeyed hash of each, a U64"]
     nodes: Annotated[int, U32, "watch nodes of its own operations", DERIVED]
-    maker_start_ticks: Annotated[int, U64, "field 22 of the /proc/PID/stat of that process"]
-    maker_pid: Annotated[int, U32, "process that said hello, as the kernel says: its share; 0 = not known"]
+    maker_start_ticks: Annotated[int, U64, "field 22 of the /proc/PID/stat of the process in maker_pid"]
+    maker_pid: Annotated[int, U32, "process that said hello, as the kernel says: it pays for the slot; 0 = not known"]
     ids: Annotated[int, U32, "ids of its own pending operations", DERIVED]
-    purgatories: Annotated[int, U64, "those that it has named, a bit each: it knows their indices"]
+    purgatories: Annotated[int, U64, "the purgatories that it has named, a bit each: it knows their indices"]
     ids_next: Annotated[int, U32, "link: head of the remembered ids that it pays for, oldest first", DERIVED]
     ids_prev: Annotated[int, U32, "link: tail", DERIVED]
 
@@ -382,7 +383,7 @@ class GroupRecord(NamedTuple):
     members: Annotated[int, U32, "its clients that are live or silent", DERIVED]
     name: Annotated[bytes, raw(32), "its name"]
     empty_since_ns: Annotated[int, U64, "CLOCK_MONOTONIC when its last member left"]
-    next: Annotated[int, U32, "link: head of its settled operations, no calls, that no member holds now", DERIVED]
+    next: Annotated[int, U32, "link: head of its settled operations (no calls) that no member holds now", DERIVED]
     prev: Annotated[int, U32, "link: tail", DERIVED]
     calls_next: Annotated[int, U32, "link: head of its calls that are due and that no member holds now", DERIVED]
     calls_prev: Annotated[int, U32, "link: tail", DERIVED]
@@ -401,7 +402,7 @@ class GroupRecord(NamedTuple):
 
 
 class PurgatoryRecord(NamedTuple):
-    """A named set of watchers. Index 0 is "default". The record of an empty one may be used for another name."""
+    """A named set of watchers. Index 0 is "default". The record of an empty purgatory may be used for another name."""
 
     state: Annotated[int, U8, "1 while in use"]
     name_length: Annotated[int, U8, "bytes of the name"]

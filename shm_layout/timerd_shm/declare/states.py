@@ -18,7 +18,7 @@ class OpState(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How an operation settled; also on the wire. The client alone makes UNAVAILABLE and KEPT, never the arena."""
+    """How an operation settled; also on the wire. Only clients make UNAVAILABLE and KEPT: the arena never has them."""
 
     NONE = 0
     COMPLETED = 1
@@ -35,7 +35,7 @@ class Condition(IntEnum):
     AT_LEAST = 0  # at least `needed` keys are satisfied: ANY is 1, ALL is the number of keys
     ALL_SETTLED = 1  # each key is satisfied or failed
     TOTAL = 2  # amounts fired on any of the keys add up
-    OBSERVE = 3  # the first event on any of the keys, whatever it is: all of them are of KeyKind.OBSERVE
+    OBSERVE = 3  # the first event on any of the keys, whatever it is. All keys are of KeyKind.OBSERVE
     OWNER = 4  # its owner completes it (COMPLETE): an event makes the owner look. All keys are of KeyKind.OBSERVE
 
 
@@ -43,8 +43,8 @@ class Progress(Enum):
     """The meaning of an operation's `progress` and `failed` under a condition."""
 
     KEYS = "satisfied keys and failed keys, one bit each"
-    AMOUNT = "what is missing of the amount, and the failed keys, one bit each"
-    EVENT = "the amount and the EventKind of the event that completed it"
+    AMOUNT = "the missing part of the amount, and the failed keys, one bit each"
+    EVENT = "the amount and the EventKind of the event that completed the operation"
     LOOKS = "the newest event at which its owner is to look, and the newest at which it has looked"
 
 
@@ -61,16 +61,16 @@ class Tally(NamedTuple):
 class Rule(NamedTuple):
     """A condition, declared once: the core, the client, `timerctl`, the check and LAYOUT.md take it from here.
 
-    The audit and the tests' model take `takes_needed` and the like from here, and state `completes` and `fails` again
-    in their own words: what the core takes from a wrong rule, they find.
+    The audit and the tests' model take `takes_needed` and the like from here. But they state `completes` and `fails`
+    again in their own words, so they find it if the core follows a wrong rule.
 
     `completes` and `fails` are expressions that Python and C read alike: numbers of a Tally, + - < <= == >= >, and `&`
     between comparisons in parentheses. An operation fails if `fails` holds and `completes` does not.
     """
 
-    names: tuple[str, ...]  # what a caller writes (timerd_client.conditions); none: the client alone uses it
+    names: tuple[str, ...]  # the words of a caller (timerd_client.conditions); none: only the client itself uses it
     progress: Progress
-    completes: str = ""  # none: an event, or its owner, completes it
+    completes: str = ""  # "": an event, or the owner, completes an operation
     fails: str = ""
     takes_needed: bool = False  # `needed` is from 1 to the number of keys; else it is 0
     no_watermarks: str = ""  # why no key may be a watermark
@@ -125,7 +125,7 @@ class KeyKind(IntEnum):
 
     EVENT = 0  # a fire on it
     WATERMARK = 1  # its watermark reaching the target
-    OBSERVE = 2  # a fire, an advance or a fail, of which it takes nothing; under Condition.OBSERVE and OWNER alone
+    OBSERVE = 2  # a fire, an advance or a fail, from which it takes nothing; only under Condition.OBSERVE and OWNER
 
 
 class EventKind(IntEnum):
@@ -151,7 +151,7 @@ class OpFlag(IntFlag):
     """Flags of an op record."""
 
     GRANTED = 1  # completed by a limited event: if the owner dies, the grant goes to the next watcher
-    KEYS_KEPT = 2  # its watch nodes outlive the settling, because another client may be sent its keys
+    KEYS_KEPT = 2  # its watch nodes outlive the settling, because its keys may be sent to another client
     REDELIVERED = 4
     VALUE_DROPPED = 8
     CALL = 16  # a call of a group: its first key is a name, and a member that handles this name gets it
@@ -161,7 +161,7 @@ class OpFlag(IntFlag):
 
 
 class CallPhase(IntEnum):
-    """How far a call is that has settled: what a member runs for it, or ran last. It is never lowered."""
+    """The phase of a settled call: what a member runs for it, or has run last. A phase is never lowered."""
 
     DUE = 0  # nothing was run for it
     HANDLER = 1
@@ -173,7 +173,7 @@ class EventFlag(IntFlag):
     """Flags of a ring record."""
 
     LIMITED = 1
-    WANTS_ANSWER = 2  # fire_wait(): an answer row is due when it has been delivered
+    WANTS_ANSWER = 2  # fire_wait(): an answer is due when the event has been delivered
     DELIVERED = 4
     REDELIVERED = 8  # requeued from an owner that did not acknowledge it
     VALUE_DROPPED = 16  # requeued, and its value had been dropped before

@@ -57,16 +57,16 @@ class DownKind(IntEnum):
 class DownFlag(IntFlag):
     """Flags of a REPORT."""
 
-    ASKED = 1  # it answers ASK: the daemon has not sent outcomes and answers beyond it
+    ASKED = 1  # the REPORT answers ASK: the daemon has sent no outcomes and answers beyond it
 
 
 class PacketKind(IntEnum):
     """First byte of a packet of NAME.unix. With ZeroMQ a frame is a message, and there are no packets."""
 
     FRAME = 1  # then: a frame
-    SUBSCRIBE = 2  # up alone. Then: the session. Outcomes are to come over this connection, whose end is the client's
-    PART = 3  # of a frame that is too large for a packet, the first. Then: u32 size of the frame, its first bytes
-    MORE = 4  # then: the next bytes of that frame. Any other packet before its end drops what came of it
+    SUBSCRIBE = 2  # up only. Then: the session. This connection brings the outcomes; when it ends, the client has ended
+    PART = 3  # the first part of a frame that is too large for a packet. Then: u32 size of the frame, its first bytes
+    MORE = 4  # then: the next bytes of that frame. Any other packet before the frame's end drops its parts
 
 
 class CommandKind(IntEnum):
@@ -100,15 +100,15 @@ class RegisterFlag(IntFlag):
     MARK_BY_SEQUENCE = 16  # the mark is another client's or the daemon's: own events count by sequence as well
     MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
     NO_MARK = 64  # only events after the registration was applied count
-    ORPHANS_GIVEN = 128  # `orphans` is this operation's own; else its client's
-    FOR_GROUP = 256  # it belongs to the sender's group from the start: its outcome is delivered to a member
+    ORPHANS_GIVEN = 128  # the policy is `orphans`; otherwise it is the client's
+    FOR_GROUP = 256  # the operation belongs to the sender's group from the start: a member gets its outcome
     REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
     CALL = 1024  # with FOR_GROUP: delivered only to a member that handles the name, its first key
     FOLLOWS = 4096  # with NO_MARK: it acknowledges the call of op id `mark_sequence`; refused if that call is done
-    ALONE = 8192  # with CALL: to a member that holds no other call, because this call has ended processes
-    OF_LETTER = 32768  # with FOLLOWS: the op id is that of a dead letter, which is gone then
-    SCHEDULED = 16384  # with CALL: a point of a schedule; where no member handles it, it is kept for that of schedules
-    REPLACE_CHANGED = 2048  # if the id is a pending operation's: replace it, unless its payload begins like this one's
+    ALONE = 8192  # with CALL: only for a member that holds no other call, because this call has ended processes
+    OF_LETTER = 32768  # with FOLLOWS: the op id is that of a dead letter, which is freed
+    SCHEDULED = 16384  # with CALL: a point of a schedule, kept for --schedule-retention while no member handles it
+    REPLACE_CHANGED = 2048  # if the id's operation is pending: replace it, unless the two payloads begin alike
 
 
 class CommandFlag(IntFlag):
@@ -117,9 +117,9 @@ class CommandFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 8
     HAS_ID = 16
-    REQUEUE = 32  # CANCEL: its owner gave up on it; the limited event that completed it goes on to the next watcher
+    REQUEUE = 32  # CANCEL: the owner gives up a completed operation; the limited event goes to the next watcher
     FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, counts as cancelled from now on
-    OF_LETTER = 128  # GROUP_ACK: the op id is that of a dead letter, which is gone then
+    OF_LETTER = 128  # GROUP_ACK: the op id is that of a dead letter, which is freed
 
 
 class OutcomeFlag(IntFlag):
@@ -158,7 +158,7 @@ class CommandHeader(NamedTuple):
     count: Annotated[int, U32, "commands in the frame"]
     incarnation: Annotated[int, U64, "arena incarnation that the client knows; 0 in the first HELLO"]
     session: Annotated[bytes, raw(16), "secret got at WELCOME; zero in the first HELLO"]
-    first_command: Annotated[int, U64, "number of the first command; of the client's next one where the frame has none"]
+    first_command: Annotated[int, U64, "number of the first command; if the frame has none, of the client's next one"]
     acknowledged_outcome: Annotated[int, U64, "outcomes up to this number have been received"]
     acknowledged_answer: Annotated[int, U64, "answers up to this command number have been received"]
 
@@ -184,7 +184,7 @@ class RegisterCommand(NamedTuple):
     mark_command: Annotated[
         int,
         U64,
-        "last command that the client had issued then; with CALL and NO_MARK when it is due, CLOCK_REALTIME, 0 = none",
+        "last command that the client had issued then; with CALL and NO_MARK the due time, CLOCK_REALTIME, 0 = none",
     ]
     total: Annotated[int, U64, "amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare"]
 
@@ -216,7 +216,7 @@ class OperationCommand(NamedTuple):
 
 
 class LookCommand(NamedTuple):
-    """LOOKED and COMPLETE of an own operation."""
+    """LOOKED and COMPLETE of the client's own operation."""
 
     kind: Annotated[int, U8, "CommandKind"]
     purgatory: Annotated[int, U8, "index"]
@@ -224,11 +224,11 @@ class LookCommand(NamedTuple):
     reserved: Annotated[int, U8, "zero"]
     length: Annotated[int, U32, "bytes of the command"]
     operation: Annotated[int, U64, "command number of the registration"]
-    sequence: Annotated[int, U64, "of the look that this answers; 0 = of none"]
+    sequence: Annotated[int, U64, "of the look that this command answers; 0 = of none"]
 
 
 class CallCommand(NamedTuple):
-    """CALL_PHASE. Then, with CallPhase.FAILED: why, in UTF-8."""
+    """CALL_PHASE. Then, with CallPhase.FAILED: the reason, in UTF-8."""
 
     kind: Annotated[int, U8, "CommandKind.CALL_PHASE"]
     purgatory: Annotated[int, U8, "index"]
@@ -245,12 +245,12 @@ class ReportHeader(NamedTuple):
     topic: Annotated[int, U64, "the client's topic: slot and generation"]
     version: Annotated[int, U8, "PROTOCOL_VERSION"]
     kind: Annotated[int, U8, "DownKind"]
-    flags: Annotated[int, U16, "DownFlag; zero but in a REPORT"]
+    flags: Annotated[int, U16, "DownFlag; zero except in a REPORT"]
     outcomes: Annotated[int, U32, "OutcomeRecords that follow"]
     answers: Annotated[int, U32, "WireAnswers that follow them"]
     looks: Annotated[int, U32, "LookRecords that follow those"]
     incarnation: Annotated[int, U64, "arena incarnation"]
-    applied: Annotated[int, U64, "last command applied: those up to it need not be sent again"]
+    applied: Annotated[int, U64, "last command applied: commands up to it need not be sent again"]
     outcome_first: Annotated[int, U64, "this frame covers outcomes outcome_first..outcome_last; absent ones are void"]
     outcome_last: Annotated[int, U64, "less than outcome_first when it covers none"]
     outcome_newest: Annotated[int, U64, "newest outcome number of the client: if no frame brought it, one was lost"]
@@ -263,18 +263,18 @@ class ReportHeader(NamedTuple):
 class OutcomeRecord(NamedTuple):
     """An operation has settled."""
 
-    command: Annotated[int, U64, "command number of its registration; 0 = a group's, not the receiver's own"]
+    command: Annotated[int, U64, "command number of the registration; 0 = a group's operation, not the receiver's own"]
     number: Annotated[int, U64, "outcome number"]
     operation: Annotated[int, U64, "op id: generation << 32 | index"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    sequence: Annotated[int, U64, "sequence of its mark; the mark is of the moment when it settled"]
+    sequence: Annotated[int, U64, "sequence of the outcome's mark, which is of the moment when the operation settled"]
     satisfied: Annotated[
         int,
         U64,
-        "satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call CLOCK_REALTIME "
-        "when it is due, 0 = by its deadline alone",
+        "satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call its due time, "
+        "CLOCK_REALTIME, 0 = by its deadline alone",
     ]
     failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
@@ -285,7 +285,7 @@ class OutcomeRecord(NamedTuple):
     state: Annotated[int, U8, "Outcome"]
     settled_key: Annotated[int, U8, "ordinal + 1; 0 = none"]
     flags: Annotated[int, U8, "OutcomeFlag"]
-    deliveries: Annotated[int, U8, "delivery count, for a group's"]
+    deliveries: Annotated[int, U8, "delivery count, of a group's outcome"]
 
 
 class WireAnswer(NamedTuple):
@@ -298,10 +298,10 @@ class WireAnswer(NamedTuple):
 
 
 class LookRecord(NamedTuple):
-    """The owner of an operation is to look: an event has come on one of its keys. Sent again until it has looked."""
+    """The owner of an operation is to look: an event has come on one of its keys. Sent until the owner has looked."""
 
     command: Annotated[int, U64, "command number of the operation's registration"]
-    sequence: Annotated[int, U64, "of the newest event; its LOOKED or COMPLETE names this"]
+    sequence: Annotated[int, U64, "of the newest event; the owner's LOOKED or COMPLETE names it"]
 
 
 WIRE_RECORDS: tuple[type, ...] = (

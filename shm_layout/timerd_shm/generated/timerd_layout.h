@@ -548,7 +548,7 @@ _Static_assert(offsetof(RedoEntry, value) == 8, "RedoEntry.value");
 typedef struct RegionRecord {
     uint64_t offset; /* bytes from the start of the arena */
     uint32_t record_size; /* bytes of a record */
-    uint32_t count; /* records there are */
+    uint32_t count; /* records in the region */
     uint32_t high_water; /* records that were ever used: the rest is zero */
     uint32_t in_use; /* records in use now */
     uint32_t free_head; /* first free record (index + 1) */
@@ -573,27 +573,27 @@ typedef struct OpRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
     uint64_t seen; /* sequence of the newest event it was given; when settled, of its outcome's mark */
-    uint64_t progress; /* satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's; under OWNER the newest event at which the owner is to look; of a settled call since when it runs, 0 = it does not */
+    uint64_t progress; /* satisfied keys, one bit each; under TOTAL the missing part of the amount; under OBSERVE the event's amount; under OWNER the newest event at which the owner is to look; of a settled call since when it runs, 0 = it does not */
     uint8_t keys; /* number of watch keys */
     uint8_t needed; /* k of AT_LEAST */
     uint8_t purgatory; /* index of its purgatory */
     uint8_t condition; /* Condition */
     uint8_t orphans; /* Orphans; its owner can change it */
     uint8_t flags; /* OpFlag */
-    uint16_t group; /* its group (index + 1), adopted or registered for it; 0 = its client's */
+    uint16_t group; /* the group (index + 1) that owns it, by registration or adoption; 0 = a client does */
     uint64_t command; /* command number of its registration: client and daemon name it by this number */
     uint64_t registration; /* registration number: watchers settle in this order */
     uint32_t id_record; /* its id (index + 1); 0 = none */
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
-    uint32_t tag; /* its tag in the table of handles, if it is there */
-    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked; of a settled call how long it may run, in ns, 0 = for ever */
-    uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number */
-    uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
+    uint32_t tag; /* its tag in the table of handles, if it has an entry there */
+    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far the owner looked; of a settled call how long it may run, in ns, 0 = for ever */
+    uint64_t outcome_number; /* numbered per client, from 1; 0 = no client has it now. Of a dead letter: the letter's number */
+    uint16_t client; /* slot of its owner, or of the member that now holds it for its group */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
-    uint32_t client_generation; /* generation of that slot; 0 = no client's: kept, or waits in its group */
+    uint32_t client_generation; /* generation of that slot; 0 = no client's: kept, or waiting in its group */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
-    uint32_t error; /* code given to fail(); of a settled call its CallPhase, and above 8 bits how many processes it has ended */
+    uint32_t error; /* code given to fail(); of a settled call its CallPhase, and from bit 8 on how many processes it has ended */
     uint32_t prefetch_hint; /* operation (index + 1) that joined the same list some positions later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
@@ -637,7 +637,7 @@ _Static_assert(offsetof(OpRecord, first_node) == 128, "OpRecord.first_node");
 /* One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES. */
 typedef struct WatchNode {
     uint64_t hash; /* keyed hash of purgatory and name */
-    uint64_t target; /* watermark to reach; of an event key 0, or of a call's name when it is due, CLOCK_REALTIME, 0 = none. When the key has failed, the code given to fail() */
+    uint64_t target; /* watermark to reach; 0 in an event key; in the name of a call when the call is due, CLOCK_REALTIME, 0 = by its deadline alone; in a failed key the code given to fail() */
     uint32_t op; /* its operation (index) */
     uint32_t next_of_op; /* next node of the same operation (index + 1) */
     uint8_t purgatory; /* index of its purgatory */
@@ -671,7 +671,7 @@ _Static_assert(offsetof(WatchNode, chain) == 52, "WatchNode.chain");
 _Static_assert(offsetof(WatchNode, next) == 56, "WatchNode.next");
 _Static_assert(offsetof(WatchNode, prev) == 60, "WatchNode.prev");
 
-/* A watermark of a key. Keys that have none need no record of their own. */
+/* A watermark of a key. Keys without a watermark need no record of their own. */
 typedef struct WatermarkRecord {
     uint64_t hash; /* keyed hash of purgatory and name */
     uint64_t watermark; /* highest offset advanced to */
@@ -752,15 +752,15 @@ typedef struct ClientRecord {
     uint32_t watermarks; /* watermarks charged to it */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
-    uint16_t held; /* outcomes of its group, no calls, that it holds: delivered, and not done */
+    uint16_t held; /* outcomes (no calls) of its group that it holds: delivered, and not done */
     uint16_t calls_held; /* calls of its group that it holds: delivered, and not done */
-    uint32_t takeover_ms; /* how long it keeps these while it is silent and its process runs */
+    uint32_t takeover_ms; /* how long a silent client whose process runs keeps outcomes and calls */
     uint32_t names; /* first block of the names that it handles (index + 1): the unkeyed hash of each, a U64 */
     uint32_t nodes; /* watch nodes of its own operations */
-    uint64_t maker_start_ticks; /* field 22 of the /proc/PID/stat of that process */
-    uint32_t maker_pid; /* process that said hello, as the kernel says: its share; 0 = not known */
+    uint64_t maker_start_ticks; /* field 22 of the /proc/PID/stat of the process in maker_pid */
+    uint32_t maker_pid; /* process that said hello, as the kernel says: it pays for the slot; 0 = not known */
     uint32_t ids; /* ids of its own pending operations */
-    uint64_t purgatories; /* those that it has named, a bit each: it knows their indices */
+    uint64_t purgatories; /* the purgatories that it has named, a bit each: it knows their indices */
     uint32_t ids_next; /* link: head of the remembered ids that it pays for, oldest first */
     uint32_t ids_prev; /* link: tail */
 } ClientRecord;
@@ -980,7 +980,7 @@ typedef struct GroupRecord {
     uint32_t members; /* its clients that are live or silent */
     uint8_t name[32]; /* its name */
     uint64_t empty_since_ns; /* CLOCK_MONOTONIC when its last member left */
-    uint32_t next; /* link: head of its settled operations, no calls, that no member holds now */
+    uint32_t next; /* link: head of its settled operations (no calls) that no member holds now */
     uint32_t prev; /* link: tail */
     uint32_t calls_next; /* link: head of its calls that are due and that no member holds now */
     uint32_t calls_prev; /* link: tail */
@@ -1021,7 +1021,7 @@ _Static_assert(offsetof(GroupRecord, maker_pid) == 104, "GroupRecord.maker_pid")
 _Static_assert(offsetof(GroupRecord, ids) == 108, "GroupRecord.ids");
 _Static_assert(offsetof(GroupRecord, maker_start_ticks) == 112, "GroupRecord.maker_start_ticks");
 
-/* A named set of watchers. Index 0 is "default". The record of an empty one may be used for another name. */
+/* A named set of watchers. Index 0 is "default". The record of an empty purgatory may be used for another name. */
 typedef struct PurgatoryRecord {
     uint8_t state; /* 1 while in use */
     uint8_t name_length; /* bytes of the name */
@@ -1100,7 +1100,7 @@ typedef struct CommandHeader {
     uint32_t count; /* commands in the frame */
     uint64_t incarnation; /* arena incarnation that the client knows; 0 in the first HELLO */
     uint8_t session[16]; /* secret got at WELCOME; zero in the first HELLO */
-    uint64_t first_command; /* number of the first command; of the client's next one where the frame has none */
+    uint64_t first_command; /* number of the first command; if the frame has none, of the client's next one */
     uint64_t acknowledged_outcome; /* outcomes up to this number have been received */
     uint64_t acknowledged_answer; /* answers up to this command number have been received */
 } __attribute__((packed)) CommandHeader;
@@ -1129,7 +1129,7 @@ typedef struct RegisterCommand {
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
     uint64_t mark_sequence; /* newest event when the mark was read; with FOLLOWS an op id */
-    uint64_t mark_command; /* last command that the client had issued then; with CALL and NO_MARK when it is due, CLOCK_REALTIME, 0 = none */
+    uint64_t mark_command; /* last command that the client had issued then; with CALL and NO_MARK the due time, CLOCK_REALTIME, 0 = none */
     uint64_t total; /* amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare */
 } __attribute__((packed)) RegisterCommand;
 _Static_assert(sizeof(RegisterCommand) == 56, "RegisterCommand");
@@ -1190,7 +1190,7 @@ _Static_assert(offsetof(OperationCommand, operation) == 8, "OperationCommand.ope
 _Static_assert(offsetof(OperationCommand, registered_ns) == 16, "OperationCommand.registered_ns");
 _Static_assert(offsetof(OperationCommand, timeout_ns) == 24, "OperationCommand.timeout_ns");
 
-/* LOOKED and COMPLETE of an own operation. */
+/* LOOKED and COMPLETE of the client's own operation. */
 typedef struct LookCommand {
     uint8_t kind; /* CommandKind */
     uint8_t purgatory; /* index */
@@ -1198,7 +1198,7 @@ typedef struct LookCommand {
     uint8_t reserved; /* zero */
     uint32_t length; /* bytes of the command */
     uint64_t operation; /* command number of the registration */
-    uint64_t sequence; /* of the look that this answers; 0 = of none */
+    uint64_t sequence; /* of the look that this command answers; 0 = of none */
 } __attribute__((packed)) LookCommand;
 _Static_assert(sizeof(LookCommand) == 24, "LookCommand");
 _Static_assert(offsetof(LookCommand, kind) == 0, "LookCommand.kind");
@@ -1209,7 +1209,7 @@ _Static_assert(offsetof(LookCommand, length) == 4, "LookCommand.length");
 _Static_assert(offsetof(LookCommand, operation) == 8, "LookCommand.operation");
 _Static_assert(offsetof(LookCommand, sequence) == 16, "LookCommand.sequence");
 
-/* CALL_PHASE. Then, with CallPhase.FAILED: why, in UTF-8. */
+/* CALL_PHASE. Then, with CallPhase.FAILED: the reason, in UTF-8. */
 typedef struct CallCommand {
     uint8_t kind; /* CommandKind.CALL_PHASE */
     uint8_t purgatory; /* index */
@@ -1233,12 +1233,12 @@ typedef struct ReportHeader {
     uint64_t topic; /* the client's topic: slot and generation */
     uint8_t version; /* PROTOCOL_VERSION */
     uint8_t kind; /* DownKind */
-    uint16_t flags; /* DownFlag; zero but in a REPORT */
+    uint16_t flags; /* DownFlag; zero except in a REPORT */
     uint32_t outcomes; /* OutcomeRecords that follow */
     uint32_t answers; /* WireAnswers that follow them */
     uint32_t looks; /* LookRecords that follow those */
     uint64_t incarnation; /* arena incarnation */
-    uint64_t applied; /* last command applied: those up to it need not be sent again */
+    uint64_t applied; /* last command applied: commands up to it need not be sent again */
     uint64_t outcome_first; /* this frame covers outcomes outcome_first..outcome_last; absent ones are void */
     uint64_t outcome_last; /* less than outcome_first when it covers none */
     uint64_t outcome_newest; /* newest outcome number of the client: if no frame brought it, one was lost */
@@ -1267,14 +1267,14 @@ _Static_assert(offsetof(ReportHeader, now_ns) == 88, "ReportHeader.now_ns");
 
 /* An operation has settled. */
 typedef struct OutcomeRecord {
-    uint64_t command; /* command number of its registration; 0 = a group's, not the receiver's own */
+    uint64_t command; /* command number of the registration; 0 = a group's operation, not the receiver's own */
     uint64_t number; /* outcome number */
     uint64_t operation; /* op id: generation << 32 | index */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
-    uint64_t sequence; /* sequence of its mark; the mark is of the moment when it settled */
-    uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call CLOCK_REALTIME when it is due, 0 = by its deadline alone */
+    uint64_t sequence; /* sequence of the outcome's mark, which is of the moment when the operation settled */
+    uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call its due time, CLOCK_REALTIME, 0 = by its deadline alone */
     uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0 */
     uint32_t heap_offset; /* of its value from the start of the heap */
     uint32_t value_length; /* bytes */
@@ -1284,7 +1284,7 @@ typedef struct OutcomeRecord {
     uint8_t state; /* Outcome */
     uint8_t settled_key; /* ordinal + 1; 0 = none */
     uint8_t flags; /* OutcomeFlag */
-    uint8_t deliveries; /* delivery count, for a group's */
+    uint8_t deliveries; /* delivery count, of a group's outcome */
 } __attribute__((packed)) OutcomeRecord;
 _Static_assert(sizeof(OutcomeRecord) == 96, "OutcomeRecord");
 _Static_assert(offsetof(OutcomeRecord, command) == 0, "OutcomeRecord.command");
@@ -1319,10 +1319,10 @@ _Static_assert(offsetof(WireAnswer, value) == 8, "WireAnswer.value");
 _Static_assert(offsetof(WireAnswer, code) == 16, "WireAnswer.code");
 _Static_assert(offsetof(WireAnswer, reserved) == 20, "WireAnswer.reserved");
 
-/* The owner of an operation is to look: an event has come on one of its keys. Sent again until it has looked. */
+/* The owner of an operation is to look: an event has come on one of its keys. Sent until the owner has looked. */
 typedef struct LookRecord {
     uint64_t command; /* command number of the operation's registration */
-    uint64_t sequence; /* of the newest event; its LOOKED or COMPLETE names this */
+    uint64_t sequence; /* of the newest event; the owner's LOOKED or COMPLETE names it */
 } __attribute__((packed)) LookRecord;
 _Static_assert(sizeof(LookRecord) == 16, "LookRecord");
 _Static_assert(offsetof(LookRecord, command) == 0, "LookRecord.command");
@@ -1403,8 +1403,8 @@ typedef struct SegmentRow {
     uint64_t incarnation; /* of the arena */
     uint64_t monotonic_ns; /* CLOCK_MONOTONIC */
     uint64_t newest; /* newest event */
-    uint64_t start; /* number of the daemon's start on this arena, from 1; START where it is a new one */
-    uint64_t kept_ns; /* the retention: how long a group without a member is waited for */
+    uint64_t start; /* number of the daemon's start on this arena, from 1; with START the number is new */
+    uint64_t kept_ns; /* the retention: how long outcomes of a group without a member are kept */
     uint8_t rest[16]; /* zero */
 } SegmentRow;
 _Static_assert(sizeof(SegmentRow) == 64, "SegmentRow");
@@ -1454,9 +1454,9 @@ _Static_assert(offsetof(AnchorRow, rest) == 24, "AnchorRow.rest");
 typedef struct GapRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
-    uint64_t rows; /* rows dropped, without TURN rows and the texts that they would have named */
-    uint64_t from_ns; /* CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start */
-    uint64_t to_ns; /* of the last of them */
+    uint64_t rows; /* dropped rows, except TURN rows and texts that the dropped rows would have named */
+    uint64_t from_ns; /* CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start */
+    uint64_t to_ns; /* CLOCK_MONOTONIC of the last dropped row */
     uint8_t rest[32]; /* zero */
 } GapRow;
 _Static_assert(sizeof(GapRow) == 64, "GapRow");
@@ -1467,7 +1467,7 @@ _Static_assert(offsetof(GapRow, from_ns) == 16, "GapRow.from_ns");
 _Static_assert(offsetof(GapRow, to_ns) == 24, "GapRow.to_ns");
 _Static_assert(offsetof(GapRow, rest) == 32, "GapRow.rest");
 
-/* OUTCOME: an operation has settled. There is one for each. */
+/* OUTCOME: an operation has settled. There is one row for each operation. */
 typedef struct OutcomeRow {
     uint8_t kind; /* RowKind */
     uint8_t outcome; /* Outcome */
@@ -1540,8 +1540,8 @@ typedef struct RegisteredRow {
     uint16_t client; /* slot of the client that registered it; under SNAPSHOT of its owner */
     uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint64_t operation; /* op id */
-    uint64_t total; /* amount to reach, under TOTAL; under SNAPSHOT what is missing of it */
-    uint64_t effective_ns; /* its effective time: with a deadline up to this it expires */
+    uint64_t total; /* amount to reach, under TOTAL; under SNAPSHOT the missing part of it */
+    uint64_t effective_ns; /* its effective time: an operation with a deadline up to this expires */
     uint64_t newest; /* newest event when it was applied */
     uint64_t progress; /* under SNAPSHOT: satisfied keys, one bit each; else 0 */
     uint32_t owner; /* text: its client or group */
@@ -1748,8 +1748,8 @@ _Static_assert(offsetof(GroupRow, rest) == 56, "GroupRow.rest");
 typedef struct TurnRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
-    uint64_t now_ns; /* the turn's clock: the time of all that is done in it */
-    uint64_t effective_ns; /* the effective time of what it reads: `now_ns`, or a time before a gap */
+    uint64_t now_ns; /* the turn's clock: the time of everything that the turn does */
+    uint64_t effective_ns; /* the effective time of what the turn reads: `now_ns`, or a time before a gap */
     uint64_t newest; /* newest event before its first row */
     uint8_t rest[32]; /* zero */
 } TurnRow;
@@ -1766,7 +1766,7 @@ typedef struct EndRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
     uint64_t at_ns; /* CLOCK_MONOTONIC */
-    uint64_t number; /* its own row number */
+    uint64_t number; /* the number of this row */
     uint64_t newest; /* newest event */
     uint64_t start; /* number of the daemon's start on this arena */
     uint64_t gaps; /* rows that the GAP rows of this arena have counted */

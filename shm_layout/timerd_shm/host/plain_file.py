@@ -2,8 +2,8 @@
 
 descriptor = open_plain("/var/lib/timerd/journal/000000000017.segment")
 
-A FIFO has a reader wait for its writer, a lease for 45 s, /dev/zero has no end, and a link leads anywhere. None of them
-is opened for use, and open() waits for none of them.
+Opening a FIFO waits for its writer; opening a file under a lease waits for 45 s. /dev/zero has no end, and a link leads
+anywhere. open_plain() gives no descriptor of such a file, and never waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SAID = {
 def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """A descriptor of a plain file. Waits for nothing, follows no link in the last component.
 
-    Raises OSError. Its `strerror` names in words the thing in place of a plain file.
+    Raises OSError, whose `strerror` says in words what stands in place of a plain file.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -29,14 +29,14 @@ def process_is_stopped(pid: int, start_ticks: int) -> bool:
 def process_is_running(pid: int, start_ticks: int) -> bool:
     """Whether that very process is seen here, and has neither ended nor been stopped, by a signal or a debugger.
 
-    Raises OSError as above.
+    Raises OSError as process_start_ticks() does.
     """
     fields = _stat_of(pid)
     return fields is not None and int(fields[19]) == start_ticks and fields[0] not in STOPPED
 
 
 def _stat_of(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from its third field on, the state; None and OSError as above."""
+    """/proc/PID/stat from its third field, the state, on; None and OSError as process_start_ticks()."""
     try:
         # Not by Path.read_bytes(), which takes 25 us instead of 15: the daemon does this for each hello.
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:

@@ -3,8 +3,8 @@
 A WallWatch compares the wall clock with CLOCK_MONOTONIC. Their distance changes when somebody sets the wall clock, and
 when the machine was suspended. It does not change when the clock is slewed: then CLOCK_MONOTONIC is slewed as well.
 
-A WallAlarm is a descriptor that becomes readable then: a timerfd with TFD_TIMER_CANCEL_ON_SET. Without one (the system
-refuses it) a client notices a little later, with the next frame of the daemon, and the daemon with its next turn.
+A WallAlarm is a descriptor that becomes readable when the clock is set: a timerfd with TFD_TIMER_CANCEL_ON_SET. If the
+system refuses it, a client notices a little later, with the daemon's next frame, and the daemon with its next turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-JUMP_NS: Final = 100_000_000  # steps of less, which an NTP client makes now and then, add up until they are as much
+JUMP_NS: Final = 100_000_000  # smaller steps, which an NTP client makes now and then, add up until they reach it
 TFD_TIMER_ABSTIME: Final = 1
 TFD_TIMER_CANCEL_ON_SET: Final = 2
 NEVER_S: Final = 1 << 60  # the timer itself never fires
@@ -37,7 +37,7 @@ class WallWatch:
         return self._ahead_ns
 
     def was_set(self) -> bool:
-        """Whether the wall clock was set since it was last found so; the first call only looks."""
+        """Whether the wall clock was set since a call last returned True. The first call only looks."""
         before_ns = self._now_ns()
         wall_ns = self._wall_ns()
         after_ns = self._now_ns()
@@ -68,7 +68,7 @@ class WallAlarm:
         return self._descriptor
 
     def read(self) -> None:
-        """Make it unreadable until the clock is set again."""
+        """Make the descriptor unreadable until the clock is set again."""
         with contextlib.suppress(OSError):  # ECANCELED: the clock was set; EAGAIN: it was not
             os.read(self._descriptor, 8)
 

@@ -29,7 +29,7 @@ Labels: TypeAlias = dict[str, str]
 
 
 class Distribution(NamedTuple):
-    """A histogram's counts: at each bound (the text of its seconds) those that are no larger, and the sum of all."""
+    """A histogram's counts: the number of values up to each bound (in seconds, as text), and the sum of all values."""
 
     buckets: list[tuple[str, int]]  # the last one has the bound +Inf
     sum: float
@@ -45,7 +45,7 @@ class Family(NamedTuple):
 
 
 def families(stats: dict[str, Any], seen: Look) -> Iterator[Family]:
-    """The metrics of one look at an arena, and of what `collect` makes of it."""
+    """The metrics of one look at an arena, and of the statistics that `collect` has made from it."""
     instance: Labels = {"instance": stats["instance"]}
 
     def gauge(name: str, about: str, value: float) -> Family:

@@ -1,4 +1,4 @@
-"""Log-linear histograms: 16 steps in each power of two, so a bucket is at most 6.25 % wide and 976 hold 64 bits.
+"""Log-linear histograms: 16 steps in each power of two, so a bucket is at most 6.25 % wide. 976 buckets cover 64 bits.
 
     value   0 .. 15   buckets 0 .. 15, one each          value 32 .. 63   buckets 32 .. 47, two values each
     value  16 .. 31   buckets 16 .. 31, one each         value 64 .. 127  buckets 48 .. 63, four values each

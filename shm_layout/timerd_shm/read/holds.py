@@ -22,7 +22,7 @@ from .segment import JournalError
 
 HOLDS = "holds"
 HOLDS_MAX = 256  # holds that count
-ENTRIES_MAX = 4_096  # files that are looked at, those among them that are no holds
+ENTRIES_MAX = 4_096  # files that are looked at, whether they are holds or not
 DIGITS_MAX = 20  # of a segment's number, which has 64 bits
 TOO_MANY = f"one of more than {HOLDS_MAX} holds"  # stands for all that were not looked at
 UNREAD = "a hold that cannot be read now"  # stands for those that could not be opened
@@ -55,7 +55,7 @@ def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> N
 def holds_of(directory: Path) -> dict[str, int]:
     """The first segment that each consumer needs, by the consumer's name. The work is bounded, and nothing blocks.
 
-    Where no file can be opened for want of descriptors, all segments count as held.
+    If no file can be opened because descriptors or memory are short, all segments count as held.
     """
     found: dict[str, int] = {}
     try:

@@ -39,7 +39,7 @@ from timerd_shm.declare.journal import (
 
 from .segment import CHUNK_BLOCKS, JournalError, Offset, Segment, segments_of, text_at
 
-# How a row of each kind is read: its class, and what makes its fields of bytes.
+# How a row of each kind is read: its class, and the function that unpacks its fields.
 ROW_STRUCTS: dict[int, tuple[type, Callable[..., tuple[Any, ...]]]] = {
     int(kind): (record, struct_of(record).unpack_from) for kind, record in ROWS.items()
 }
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Blocks whose CRC holds. Rows before `first` in the first of them were yielded before; unused rows are PAD."""
+    """Blocks whose CRC holds. In the first block, rows before `first` were yielded before. Unused rows are PAD."""
 
     header: SegmentHeader
     first: Offset
@@ -75,7 +75,8 @@ class JournalReader:
     """A journal, from `start` (its beginning) on. Not for several threads. A context manager.
 
     `on_damage` is called with each Damage as it is found; `damage` keeps the first DAMAGE_MAX. Segments of an older
-    version are read as well (`declare.journal.OLDER`); fields that it lacks are 0. Without `older` they are damage.
+    version are read as well (`declare.journal.OLDER`), with 0 in fields that the version lacks. Without `older` such
+    segments are damage.
     """
 
     DAMAGE_MAX = 1_000
@@ -96,8 +97,8 @@ class JournalReader:
         self._segment: Segment | None = None
         self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
         self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of the row that comes next
-        self._yielded = False  # rows of the present segment
-        self._padded = False  # the row before was PAD
+        self._yielded = False  # whether rows of the present segment were yielded
+        self._padded = False  # whether the last row was PAD
         self._listed: list[int] = []  # segments, when the directory was last listed
         self._refused = -1  # newest segment that was passed over because of its header
         there = self._list()
@@ -108,7 +109,7 @@ class JournalReader:
 
     @property
     def position(self) -> Offset:
-        """The row that comes next: this reader, or another one, goes on there."""
+        """The row that comes next: this reader, or another reader, can go on there."""
         return Offset(self._at, self._record)
 
     @position.setter
@@ -137,7 +138,7 @@ class JournalReader:
         return next(self._ends(), self.position)
 
     def before_end(self, records: int) -> Offset:
-        """The position `records` before the present end, whatever segments they are in; the oldest if fewer."""
+        """The position `records` before the present end, over segments; the oldest if there are fewer."""
         start = self.position
         for end in self._ends():
             start = Offset(end.segment, max(end.record - records, 0))
@@ -275,7 +276,7 @@ class JournalReader:
                 return chunk
             if successor is None:
                 return None
-            if self._yielded:  # else its header alone says the number, and may be wrong
+            if self._yielded:  # otherwise only the header has the number, and may be wrong
                 self._next_row = (segment.header.incarnation, segment.header.first_row + self.position.record)
             self.close()
             self.position = Offset(successor, 0)
@@ -344,7 +345,7 @@ class JournalReader:
                 header = segment.header
                 self.position = Offset(header.sequence, block * BLOCK_ROWS + rows)
                 return Chunk(header, Offset(header.sequence, record), rows - row, data)
-            # No new row here. If a later block is good, and this one has still no new row, this one is damaged.
+            # No new row here. If a later block is good, and this block still has no new row, this block is damaged.
             later = segment.next_good(block + 1, None if finished else CHUNK_BLOCKS)
             if later is None:
                 if finished and rows == 0 and segment.is_written(block):

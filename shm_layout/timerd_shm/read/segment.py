@@ -80,7 +80,7 @@ def segments_of(directory: Path) -> list[int]:
 def parse_header(data: bytes, sequence: int, *, older: bool = False) -> SegmentHeader:
     """The header of a segment, from its file's first bytes. Raises JournalError, which says what is wrong with it.
 
-    `older`: those of the versions in OLDER are taken as well.
+    `older`: headers of the versions in OLDER are taken as well.
     """
     if len(data) < size_of(SegmentHeader):
         raise JournalError(
@@ -94,7 +94,7 @@ def parse_header(data: bytes, sequence: int, *, older: bool = False) -> SegmentH
     if layout != (JOURNAL_VERSION, journal_fingerprint()) and not (older and layout in OLDER):
         raise JournalError(
             f"segment {sequence} is of journal version {header.version} (fingerprint 0x{header.fingerprint:08x}), this "
-            f"is {JOURNAL_VERSION} (0x{journal_fingerprint():08x}): read it with the version that wrote it"
+            f"timerd reads {JOURNAL_VERSION} (0x{journal_fingerprint():08x}): read it with the version that wrote it"
         )
     if header.crc != zlib.crc32(data[HEADER_CRC : size_of(SegmentHeader)]):
         raise JournalError(f"the header of segment {sequence} is damaged")
@@ -140,7 +140,7 @@ def full_blocks(data: memoryview, header: SegmentHeader, block: int) -> int:
 
 
 def stated_block(data: bytes | memoryview, header: SegmentHeader) -> int | None:
-    """The number that a good block of the segment states, wherever it stands; None: it is not good."""
+    """The number that a good block of the segment states, wherever it stands; None if the block is not good."""
     _, _, first_row, *_ = BLOCK.unpack_from(data)
     block, rest = divmod(first_row - header.first_row, BLOCK_ROWS)
     return block if block >= 0 and rest == 0 and rows_of_block(data, header, block) > 0 else None
@@ -206,7 +206,7 @@ class Segment:
 
     @property
     def excess(self) -> str:
-        """The error in the file's size, as a sentence; "": none."""
+        """The error in the file's size, as a sentence; "" if there is none."""
         size = os.fstat(self._descriptor).st_size
         if size <= SEGMENT_SIZE_MAX:
             return ""
@@ -226,7 +226,7 @@ class Segment:
         return bytes(into[: self.read_into(block, into) * BLOCK_SIZE])
 
     def read_into(self, block: int, into: memoryview) -> int:
-        """Fill `into` with blocks from that one on; how many whole ones there were."""
+        """Fill `into` with blocks from that one on. Returns the number of whole blocks."""
         count, found = min(len(into) // BLOCK_SIZE, BLOCKS_MAX - block), 0
         while found < count:
             place, run, wanted = self._run(block + found, count - found)
@@ -261,7 +261,7 @@ class Segment:
         return data[: len(data) // BLOCK_SIZE * BLOCK_SIZE]
 
     def _meet(self, data: memoryview) -> bool:
-        """A block is not the one that should stand there; whether blocks that stand elsewhere were found thereby."""
+        """The wrong block stands here: look for blocks that stand elsewhere. Returns whether there are any."""
         if self._moved is not None or len(data) < BLOCK_SIZE or stated_block(data[:BLOCK_SIZE], self.header) is None:
             return False
         self._moved = {}
@@ -283,7 +283,7 @@ class Segment:
         return data[:size], rows
 
     def good_into(self, block: int, into: memoryview) -> tuple[int, int]:
-        """The same, read into memory that is there: how many bytes of it are good blocks, and their rows."""
+        """As good(), read into `into`. Returns how many bytes of it are good blocks, and how many rows they have."""
         data = into[: self.read_into(block, into) * BLOCK_SIZE]
         size, rows = self._good_part(block, data)
         if rows == 0 and self._meet(data):
@@ -310,14 +310,14 @@ class Segment:
                 if rows_of_block(data[at : at + BLOCK_SIZE], self.header, block) > 0:
                     return block
                 if self._meet(data[at:]):
-                    break  # now it may be found
+                    break  # the block may be found now
                 block += 1
         return None
 
     def first(self, blocks_max: int | None = None) -> int:
-        """The first block that is there: those before it are gone, as if they had been in a segment that was removed.
+        """The first block that exists. Blocks before it are missing, as if in a segment that was removed.
 
-        A block that stands in the first place, and is damaged, is no such case: it is the first one.
+        But if the block in the first place is damaged, it counts as existing, and is the first.
         """
         block = self.header.first_block
         data = memoryview(self.read(block, 1))

@@ -40,7 +40,7 @@ class Look(NamedTuple):
     daemon: list[int]
     purgatories: dict[str, tuple[list[int], list[HistogramRecord]]]
     daemon_histograms: dict[DaemonHistogram, HistogramRecord]
-    groups: int  # that have members or operations
+    groups: int  # groups that have members or operations
 
 
 def look(reader: ArenaReader) -> Look:

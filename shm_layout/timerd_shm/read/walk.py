@@ -76,7 +76,7 @@ def linked(
 
 
 def chain(first: int, next_of: Callable[[int], int], most: int, what: str) -> Iterator[int]:
-    """Indexes of the records in a chain of index + 1 that ends with 0; `next_of` gives the field that goes on."""
+    """Indexes of the records in a chain of index + 1 that ends with 0; `next_of` gives the next index + 1."""
     at = first
     for _ in range(most + 1):
         if at == 0:
@@ -104,7 +104,7 @@ def bucket(reader: ArenaReader, level: int, index: int, records: Indexed[OpRecor
 
 
 def nodes_of(reader: ArenaReader, operation: int, records: Indexed[WatchNode] | None = None) -> Iterator[int]:
-    """The watch nodes of an operation (index), in the order of its keys; while it is pending, or keeps its keys."""
+    """The watch nodes of an operation (index) that is pending or keeps its keys, in the order of the keys."""
     what = f"watch nodes of operation {operation}"
     following = field(reader.nodes if records is None else records, "next_of_op", what)
     return chain(operation + 1, following, reader.nodes.count, what)
@@ -113,7 +113,7 @@ def nodes_of(reader: ArenaReader, operation: int, records: Indexed[WatchNode] | 
 def event_watchers(reader: ArenaReader, first: int, records: Indexed[WatchNode] | None = None) -> Iterator[int]:
     """The watch nodes in a key's list: those that wait for an event, in order of registration.
 
-    `first` is the one that stands first (Place.FIRST). The list is a circle without a head.
+    `first` is the first node (Place.FIRST). The list is a circle without a head.
     """
     table: Table[WatchNode] = reader.nodes
     source: Indexed[WatchNode] = table if records is None else records
@@ -141,7 +141,7 @@ def event_watchers(reader: ArenaReader, first: int, records: Indexed[WatchNode] 
 def watermark_watchers(
     reader: ArenaReader, top: int, records: Indexed[WatchNode] | None = None
 ) -> Iterator[tuple[int, int]]:
-    """(watch node, its parent or -1) of those that wait for a key's watermark: each before its children, left first.
+    """Pairs (watch node, its parent or -1): the nodes that wait for a key's watermark, parents first, left first.
 
     `top` is the node at the top of the heap (Place.FIRST). The heap has two links a node (see WatchNode): `prev` is the
     left child. The left child's `next` is the right child, or the parent when there is no right child.
@@ -176,7 +176,7 @@ def outcomes(reader: ArenaReader, slot: int, records: Indexed[OpRecord] | None =
 
 
 def waiting(reader: ArenaReader, group: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
-    """The settled operations of a group (index), no calls, that no member holds now, in the order of their list."""
+    """The outcomes of a group (index) that no member holds now, without calls, in the order of their list."""
     head = reader.groups[group]
     return linked(reader.ops, reader.groups.link(group), head.next, head.prev, f"outcomes of group {group}", records)
 

@@ -382,7 +382,7 @@ class Kernel:
             (listener, "socket", self._modules(is_daemons=True)["socket"]),
             (listener, "listen_guarded", self._listen),
             (listener, "_spare_file", lambda: SimpleNamespace(close=lambda: None)),
-            (listener, "_pid_of", lambda accepted: 0),
+            (listener, "process_of", lambda accepted: 0),
             (timerd.host.selector, "select", self._modules(is_daemons=True)["select"]),
             (timerd.conductor.transport, "Server", NoServer),
             (timerd.conductor.transport, "PacketServer", CountedServer),

@@ -79,9 +79,11 @@ class Network(DaemonEnd["Sockets"]):
         self._made += 1
         sockets.routing = self._made
         self._by_routing[sockets.routing] = sockets
+        self.pids[sockets.routing] = sockets.process
 
     def disconnect(self, sockets: Sockets) -> None:
         self._by_routing.pop(sockets.routing, None)
+        self.pids.pop(sockets.routing, None)
         self.leave(sockets)
 
     def close_outlet(self, slot: int) -> None:
@@ -177,7 +179,11 @@ class Sockets:
     wake_ns: int = 130_000
     due_ns: int = NEVER
 
-    def __init__(self, network: Network, lifeline: Held, memory: Callable[[], bytearray | None]) -> None:
+    def __init__(
+        self, network: Network, lifeline: Held, memory: Callable[[], bytearray | None], *, process: int
+    ) -> None:
+        """`process`: as the daemon sees it. It is negative, so the process is in another pid namespace."""
+        self.process = process
         self.lifeline: Held = lifeline
         self.routing = 0
         self.on_input: Callable[[], None] = lambda: None

@@ -76,7 +76,9 @@ class Process:
             self.lifeline = self.sockets.packet_end
         else:
             self.lifeline = Lifeline(self.schedule, lambda: daemon.lifelines, daemon.look)
-            self.sockets = Sockets(daemon.network, self.lifeline, lambda: daemon.memory if maps else None)
+            self.sockets = Sockets(
+                daemon.network, self.lifeline, lambda: daemon.memory if maps else None, process=-self.pid
+            )
         self.link, self.client = self.connect(orphans, GROUP if is_member else None, window)
 
     def connect(self, orphans: Orphans, group: str | None, window: int) -> tuple[Any, Any]:

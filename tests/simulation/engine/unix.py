@@ -118,6 +118,10 @@ class Transports:
     def sender(self, connection: int) -> int:
         return self._network.sender(connection) or self.packets.sender(connection)
 
+    def hold(self, process: int, is_held: bool) -> None:
+        self._network.hold(process, is_held)
+        self.packets.hold(process, is_held)
+
     def send(self, connection: int, frame: bytes) -> None:
         self._network.send(connection, frame)
         self.packets.send(connection, frame)

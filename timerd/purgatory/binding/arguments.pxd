@@ -23,14 +23,14 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    enum { PRESENT = 1 << CLIENT_STATE_LIVE | 1 << CLIENT_STATE_SILENT };  /* states of a client that is there */
+    enum { PRESENT = 1 << CLIENT_STATE_LIVE | 1 << CLIENT_STATE_SILENT };  /* states of a connected client */
     """
     enum:
         PRESENT
 
 
 cdef inline object refusals():
-    """Imported when something is refused: a .pxd file has no names of Python's."""
+    """The module refusals.py. It is imported when something is refused: a .pxd file has no names of Python."""
     from timerd.purgatory import refusals as module
     return module
 
@@ -79,13 +79,13 @@ cdef inline Facts facts_of(
 
 
 cdef inline bint is_maker(Arena *a, uint32_t slot, Facts *facts) noexcept:
-    """Whether the slot is in the share of that process already."""
+    """Whether the slot counts in the share of that process already."""
     cdef ClientRecord *c = a.clients + slot
     return c.maker_pid == facts.maker_pid and c.maker_start_ticks == facts.maker_start_ticks
 
 
 cdef inline int check_share(Arena *a, Facts *facts) except -1:
-    """Refuse a client whose process has all slots of its share. A tombstone of the same process gives way before that."""
+    """Refuse a client whose process has all slots of its share. Before that, a tombstone of the process gives way."""
     cdef int tombstone
     cdef uint32_t share = share_of_slots(a, facts.maker_pid)
     if slots_of(a, facts.maker_pid, facts.maker_start_ticks, &tombstone) >= share:
@@ -96,7 +96,7 @@ cdef inline int check_share(Arena *a, Facts *facts) except -1:
 
 
 cdef inline int open_slot(Arena *a, bytes incarnation, bytes session_hash, Facts *facts, uint64_t now_ns) except -1:
-    """The slot of a client that says hello: its own if it has one, else a free one."""
+    """The slot of a client that says hello: the client's own if it has one, else a free slot."""
     cdef int slot
     if len(incarnation) != 16 or len(session_hash) != 16:
         raise refusals().no_identity()
@@ -132,7 +132,7 @@ cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t st
 
 
 cdef inline int new_purgatory(Arena *a, bytes name, int slot) except -1:
-    """Make a purgatory for the process of that live client; slot -1: for nobody, and charged to nobody."""
+    """Make a purgatory, and charge it to the process of that live client; slot -1: charge it to nobody."""
     cdef uint32_t count = capacity(a, REGION_PURGATORIES), pid = 0, made = 0, share = count
     cdef uint64_t start_ticks = 0
     cdef int index
@@ -140,7 +140,7 @@ cdef inline int new_purgatory(Arena *a, bytes name, int slot) except -1:
         pid, start_ticks = a.clients[slot].maker_pid, a.clients[slot].maker_start_ticks
         made, share = made_by(a, pid, start_ticks), share_of_purgatories(count, pid)
         if 2 * made >= share or 2 * in_use(a, REGION_PURGATORIES) >= count:
-            begin_reclaim(a)  # before they are short, because it takes some turns
+            begin_reclaim(a)  # before purgatories are short, because a reclaim takes some turns
     if made >= share:
         raise refusals().too_many_purgatories(pid, made, count)
     index = open_purgatory(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks)
@@ -151,7 +151,7 @@ cdef inline int new_purgatory(Arena *a, bytes name, int slot) except -1:
 
 
 cdef inline int purgatory_named(Arena *a, bytes name, int slot) except -1:
-    """The purgatory of that name, which is made if there is none. That live client (slot -1: none) knows it from now on."""
+    """The purgatory of that name, made if there is none. The live client in `slot` (-1: none) knows it from now on."""
     cdef int index
     if not 1 <= len(name) <= NAME_SIZE_MAX:
         raise refusals().invalid_name("purgatory", len(name))
@@ -166,7 +166,7 @@ cdef inline int purgatory_named(Arena *a, bytes name, int slot) except -1:
 
 
 cdef inline object watermark_found(Arena *a, int purgatory, bytes key):
-    """(watermark, index of its record, hash) of a key, or None. Without a watermark, the hash is not returned."""
+    """(watermark, index of its record, hash) of a key, or None. Without a watermark, no hash is returned."""
     cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(key)
     cdef uint32_t length = <uint32_t>len(key), number
     cdef uint64_t hash
@@ -201,7 +201,7 @@ cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, l
     if purgatory < 0 or not purgatory_is_open(a, purgatory):
         raise refusals().unknown_purgatory(purgatory)
     if most and a.clients[slot].calls_held and not a.clients[slot].calls:
-        return 0  # it has stopped, and the sweep has not requeued all that it held
+        return 0  # the member has stopped, and the sweep has not requeued everything that it held
     for name in names if most else ():
         if not 1 <= len(name) <= KEY_SIZE_MAX:
             raise refusals().invalid_call_name(len(name))

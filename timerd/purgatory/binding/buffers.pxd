@@ -1,4 +1,4 @@
-"""The memory of Python's objects: the arena, the journal's buffer, a frame. The core takes it, and lets go of it.
+"""The core takes and releases the memory of Python's objects: the arena, the journal's buffer, a frame.
 
 An arena is attached in a fixed order. First the header is checked. Then the cut transaction is finished, because it may
 change words with which the region table is compared. Then the table is checked. Only then is any offset followed.
@@ -27,7 +27,7 @@ from .arguments cimport refusals
 
 
 ctypedef struct Taken:
-    # The memory of an object, which stays where it is as long as it is taken.
+    # The memory of a Python object. It stays in its place as long as it is taken.
     Py_buffer buffer
     bint taken
 
@@ -45,7 +45,7 @@ cdef inline void let_go(Taken *memory):
 
 
 cdef inline uint64_t attach_checked(Arena *a, view, uint64_t now_ns) except? 0xFFFFFFFFFFFFFFFF:
-    """Attach the taken memory, whose bytes are `view`; how many words of a cut transaction were stored again."""
+    """Attach the taken memory, whose bytes are `view`. Returns how many words of a cut transaction it stored."""
     from timerd.purgatory.start import header
     cdef Damage damage
     cdef uint64_t replayed
@@ -79,13 +79,13 @@ cdef inline void drop_arena(Arena *a, Taken *memory):
 cdef inline uint64_t attach_memory(
     Arena *a, Taken *memory, source, uint64_t now_ns, bytes seed
 ) except? 0xFFFFFFFFFFFFFFFF:
-    """Take an arena's memory and attach it; how many words of a cut transaction were stored again."""
+    """Take an arena's memory and attach it. Returns how many words of a cut transaction were stored again."""
     if memory.taken:
         raise refusals().attached_already()
     if len(seed) != sizeof(Seed):
         raise refusals().no_seed(len(seed))
     take(memory, source)
-    if not TD_DEFECT(DEFECT_WEAK_HASH):  # else the seed is 0, which is no secret
+    if not TD_DEFECT(DEFECT_WEAK_HASH):  # with the defect the seed is 0, which is no secret
         memcpy(&a.seed, PyBytes_AS_STRING(seed), sizeof(Seed))
     a.base = <char *>memory.buffer.buf
     try:
@@ -97,7 +97,7 @@ cdef inline uint64_t attach_memory(
 
 
 cdef inline int begin_log(Arena *a, Taken *images, source) except -1:
-    """Take the memory of a log, which is all zero: from now on each line's bytes of now are logged before a store."""
+    """Take the memory of a log, all zero. From now on a line's present bytes are logged before a store changes them."""
     cdef uint64_t lines = a.header.size // CACHE_LINE
     if td_images != NULL or images.taken:
         raise refusals().copied_already()
@@ -129,7 +129,7 @@ cdef inline void release_memory(Arena *a, Taken *memory, Taken *journal, Taken *
 cdef inline bint open_buffer(
     Arena *a, Taken *journal, source, uint32_t level, uint64_t segment_rows, uint64_t written, uint64_t now_ns
 ) except? 0:
-    """Take the journal's buffer and begin a segment in it; whether nothing lies between this and the rows before it."""
+    """Take the journal's buffer and begin a segment in it. Returns whether it continues the rows before."""
     cdef BufferHeader *header
     cdef bint continues
     if journal.taken or not JOURNAL_LEVEL_NONE < level < JOURNAL_LEVEL_COUNT:
@@ -150,7 +150,7 @@ cdef inline bint open_buffer(
 
 
 cdef inline bint tend_buffer(Arena *a, uint64_t written, uint64_t wall_ns, uint64_t records) except? 0:
-    """A turn's work for the journal, whose rows up to `written` stand in files; whether work is left."""
+    """Do a turn's work for the journal, whose rows up to `written` stand in files. Returns whether work is left."""
     cdef bint left
     if a.journal.level == 0 or not a.journal.tail <= written <= a.journal.head:
         raise refusals().rows_not_in_buffer(written, a.journal.tail, a.journal.head, a.journal.level)

@@ -25,7 +25,7 @@ cdef inline bytes report_frame(Arena *a, uint32_t slot, uint32_t kind, Extent *x
 
 
 cdef inline list report_frames(Arena *a, Round *round, uint64_t bytes_max):
-    """(slot, frame) of each client whose report is due. `round.due_ns` becomes when to ask for the rest."""
+    """(slot, frame) of each client whose report is due. Sets `round.due_ns`: when to ask for the rest."""
     cdef Extent x
     cdef int slot
     cdef uint64_t size = 0
@@ -51,7 +51,7 @@ cdef inline list report_frames(Arena *a, Round *round, uint64_t bytes_max):
 
 
 cdef inline bytes report_again(Arena *a, uint32_t slot, uint64_t outcome_after, uint64_t answer_after, uint32_t kind):
-    """The frame with what follows these numbers, for a client that asks again."""
+    """The frame with the outcomes and answers after these numbers, for a client that asks again."""
     cdef Extent x
     with nogil:
         measure_again(a, slot, outcome_after, answer_after, &x)
@@ -61,7 +61,7 @@ cdef inline bytes report_again(Arena *a, uint32_t slot, uint64_t outcome_after, 
 cdef inline object check_asked(Arena *a, uint32_t slot, uint64_t command, bint end):
     """(whether the client's check has finished, operations that it completed), or None if there is no such check.
 
-    A finished check ends with this; so does any other one, with `end`.
+    A finished check ends with this call. With `end`, an unfinished check ends too.
     """
     cdef Check *check = find_check(a, slot, command)
     cdef tuple found
@@ -74,7 +74,7 @@ cdef inline object check_asked(Arena *a, uint32_t slot, uint64_t command, bint e
 
 
 cdef inline tuple refusal_found(Refusal *r):
-    """Why commands were refused: (code, limit met, count, whose share is used up). The last is None, or five values."""
+    """Why commands were refused: (code, limit, count, holder of the share). The holder is None, or five values."""
     cdef bytes name
     if r.who == 0:
         return r.code, r.value, r.count, None

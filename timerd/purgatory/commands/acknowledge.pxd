@@ -1,6 +1,6 @@
-"""Acknowledgements: outcomes and answers that a client has received are freed, outcomes a batch at a time.
+"""Acknowledgements: outcomes and answers that a client has received are freed, the outcomes in batches.
 
-free_parts() in operation/settle.pxd frees what belongs to an operation, its payload and its value among it.
+free_parts() in operation/settle.pxd frees an operation's payload, its value and its other parts.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -19,9 +19,10 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t acknowledged) noexcept nogil:
-    """Prefetch what freeing will touch of the next BATCH_MAX acknowledged outcomes, from `link` on; the link behind them.
+    """Prefetch what freeing the next BATCH_MAX acknowledged outcomes will touch, from `link` on.
 
-    An outcome's hint brings the record of another one that is freed two batches later. Its own record is here by now.
+    Returns the link behind them. An outcome's hint brings the record of an outcome that is freed two batches later. The
+    outcome's own record is in the cache by now.
     """
     cdef OpRecord *op
     cdef uint32_t n = 0
@@ -41,7 +42,7 @@ cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t
 
 
 cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
-    """Free the client's first outcomes while they are its own and have no higher number. At least the first one is such."""
+    """Free the client's first outcomes up to that number, while no group owns them. At least the first qualifies."""
     cdef ClientRecord *c = a.clients + slot
     cdef ReportState *report_states = a.members.report_states + slot
     cdef OpRecord *ops[BATCH_MAX]
@@ -92,14 +93,14 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
         if spent(a):
             return False
         if op.group:
-            # The outcome was received, and its work is not done: it is held, in no list.
+            # The outcome was received, but its work is not done: the outcome is held, in no list.
             a.turn.touched += 1
             if ahead == c.next:
                 ahead = op.next
             leave_outcomes(a, op)
             make_empty(a, &op.next)
         else:
-            # A batch is looked at while the one before it is freed.
+            # A batch is prefetched while the one before it is freed.
             ahead = look_ahead(a, ahead if ahead else look_ahead(a, c.next, head, last), head, last)
             free_batch(a, slot, last)
     while not is_empty(a, &c.answers_next) and answer_at(a, c.answers_next).command <= c.answers_acknowledged:
@@ -111,7 +112,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, uint64_t answer) noexcept nogil:
-    """Store the newest numbers that the client has received (at most the newest that exist), and free up to them.
+    """Store the newest numbers that the client has received (at most those that exist), and free up to these.
 
     False if some are left.
     """

@@ -1,6 +1,6 @@
 """Batches of commands: neighbours of the usual kinds in a frame, applied together in one transaction.
 
-A busy daemon does few things again and again. It registers an operation with a few short keys, cancels a pending one,
+A busy daemon does few things again and again. It registers an operation with a few short keys, cancels an operation,
 fires an event that completes the one operation of its key. The functions here take such commands while they stand side
 by side, BATCH_MAX at most. They stage the changes of each command, commit once, and then change the derived fields. A
 crash leaves the state before the first command or behind the last. A client sees no other state anyway: its command
@@ -37,7 +37,7 @@ from .prefetch cimport Prefetched, first_word
 
 cdef extern from *:
     """
-    #define FEW_EVENTS 4u /* the most events of a slot that are compared with a key before the batch gives up */
+    #define FEW_EVENTS 4u /* how many events of a slot are compared with a key before the batch gives up */
     _Static_assert(5 * BATCH_MAX + 8 <= REDO_MAX, "a batch of events stages five words of each at most, and eight for all");
     _Static_assert(BATCH_MAX <= RING_EVENTS_MIN, "all events of a batch are in the ring together");
     """
@@ -69,7 +69,7 @@ cdef inline uint32_t room_for_nodes(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexcept nogil:
     """Whether an event on a key with that hash may have been applied after the mark.
 
-    When registrations come late, many slots have newer events. An event on the very key is hardly ever among them.
+    When registrations come late, many slots have newer events. Hardly ever is one of these events on the same key.
     """
     cdef uint64_t sequence = a.slots[hash & a.slot_mask].newest
     cdef EventRecord *e
@@ -89,8 +89,8 @@ cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexce
 cdef inline uint64_t deadline_of_few(Arena *a, Prefetched *x) noexcept nogil:
     """The deadline of a registration with few keys that is certain to become pending; 0 if that is not certain.
 
-    The caller has checked its timeout, and the room for its payload. Here it has no event to look for, and is not due
-    yet. This is a sufficient condition: with 0, apply_register() decides.
+    The caller has checked the timeout, and the room for the payload. This function checks that no event has to be
+    looked for, and that the deadline has not passed. If it returns 0, apply_register() decides.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef uint64_t deadline_ns
@@ -106,7 +106,7 @@ cdef inline uint64_t deadline_of_few(Arena *a, Prefetched *x) noexcept nogil:
 
 
 cdef inline void fill_few(Arena *a, OpRecord *op, uint32_t index, Prefetched *x, uint32_t purgatory) noexcept nogil:
-    """The nodes of a registration with few keys, in the lists of their keys. The caller has checked that nodes are free."""
+    """Fill the nodes of a registration with few keys, and put them in the keys' lists. Enough nodes are free."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t i, number = index + 1
     for i in range(x.keys):
@@ -119,9 +119,9 @@ cdef inline void fill_few(Arena *a, OpRecord *op, uint32_t index, Prefetched *x,
 
 
 cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands while they are registrations with few keys that become pending; how many.
+    """Apply the first of `count` commands while they are registrations with few keys that become pending.
 
-    One transaction makes all of them true, with the number of the last command.
+    Returns how many. One transaction makes all of them true, with the number of the last command.
     """
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *ops[BATCH_MAX]
@@ -136,7 +136,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
             break
         if further + (ahead[n].keys - 1) > nodes:
             break
-        # The ring gives way first, as for a single registration: deadline_of_few() may look for an event that goes.
+        # The ring makes room first, as for a single registration: an event that deadline_of_few() looks for may go.
         if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, command.payload_length != 0):
             break
         deadline_ns = deadline_of_few(a, ahead + n)
@@ -162,8 +162,8 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
     commit(a)
     count_registered(a, purgatory, n, n)
     a.turn.touched += n + further  # their keys
-    # Watchers and the client's charge are counted once for all. attach() and charge(), as in apply_register(), would cost 23
-    # instructions an operation (3.1 % of an insert, by callgrind).
+    # Watchers and the client's charge are counted once for all. To call attach() and charge() as apply_register() does
+    # would cost 23 instructions an operation (3.1 % of an insert, by callgrind).
     counter(a, purgatory, COUNT_WATCHED)[0] += n + further
     c.pending += n
     c.nodes += further
@@ -176,7 +176,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
 
 
 cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands while they cancel plain operations and want no answer; how many."""
+    """Apply the first of `count` commands while they cancel plain operations and want no answer. Returns how many."""
     cdef OpRecord *ops[BATCH_MAX]
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
@@ -185,7 +185,7 @@ cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Pref
     cdef uint32_t n = 0, most = min(count, BATCH_MAX), purgatory = command.purgatory
     if command.flags or ahead.length != sizeof(OperationCommand):
         return 0
-    # Kind, purgatory, flags and length are those of the first one.
+    # Each has the kind, purgatory, flags and length of the first.
     while n < most and first_word(ahead[n].at) == head:
         command = <OperationCommand *>ahead[n].at
         if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
@@ -205,9 +205,9 @@ cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Pref
 
 
 cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands while they fire events with a value of one block at most; how many.
+    """Apply the first of `count` commands while they fire events with a value of one block at most. Returns how many.
 
-    Each event has no watcher, or one, a plain operation that it completes.
+    Each event has no watcher, or a single watcher: a plain operation that the event completes.
     """
     cdef OpRecord *ops[BATCH_MAX]
     cdef OpRecord *op
@@ -241,12 +241,12 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
                 owner = owner_word_of(op)
                 next_outcome = a.clients[op.client].next_outcome
             if node_at(a, node.next) != node or not is_plain(op, owner, purgatory) or not is_completed_by_one(op, node):
-                break  # there are more watchers, or the event does not complete this one
+                break  # there are more watchers, or the event does not complete the operation
             if op.deadline_ns <= effective_ns(a):
                 break
         value = 0
         if command.value_length:
-            # The ring gives way for staged values too. A staged value itself cannot give way.
+            # Old events leave the ring to make room for staged values. A staged value itself cannot leave.
             held += command.value_length
             if held > a.header.ring_bytes_max:
                 break

@@ -1,4 +1,4 @@
-"""Single commands: events, CANCEL and the like, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE: each one transaction.
+"""Single commands: events, CANCEL and the like, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE. Each is one transaction.
 
 A REGISTER is only dispatched from here: operation/register_command.pxd reads it, operation/register.pxd applies it.
 """
@@ -78,7 +78,7 @@ cdef inline uint32_t refusal_of_check(Arena *a, uint32_t slot, uint64_t *limit) 
 
 
 cdef inline void stage_watermark(Arena *a, uint32_t slot, WatermarkRecord *w, uint64_t offset) noexcept nogil:
-    """Stage the words by which a key gets a (higher) watermark. A new one is charged to the client that sets it."""
+    """Stage the words by which a key gets a watermark, or a higher one. A new watermark is charged to this client."""
     cdef uint64_t word = WatermarkRecord_word_used(w)[0]
     td_put(&a.tx, &w.watermark, offset)
     if not w.used:
@@ -182,7 +182,7 @@ cdef inline void apply_cancel(
 ) noexcept nogil:
     """Cancel a pending operation, in one transaction with the command's number.
 
-    With REQUEUE its owner has given up: an unacknowledged grant is requeued.
+    With REQUEUE the owner has given the operation up, and an unacknowledged grant is requeued.
     """
     cdef AnswerRecord *answer
     cdef Verdict v
@@ -212,7 +212,7 @@ cdef inline void apply_reschedule(
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
     if deadline_ns == NO_DEADLINE and op.group == 0 and op.client_generation == 0:
-        deadline_ns = after_retention(a, a.turn.now_ns)  # it has no owner, so it needs an end
+        deadline_ns = after_retention(a, a.turn.now_ns)  # the operation has no owner, so it needs an end
     count_endless(a, op, -1)
     td_put(&a.tx, &op.deadline_ns, deadline_ns)
     if wall_time_of(op):
@@ -229,7 +229,7 @@ cdef inline void apply_reschedule(
 cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    # An operation that observes is for its client alone: an event would be no outcome to a group.
+    # An operation that observes is for its client alone: for a group an event would be no outcome.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -241,7 +241,7 @@ cdef inline void apply_orphans(
 cdef inline void apply_done(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK: the work for a group's outcome is done, and `op` is over. NULL: the sender does not hold it.
+    """GROUP_ACK: the work for a group's outcome is done, and `op` is over; NULL if the sender does not hold it.
 
     `freed_id`: this id (index + 1) counts as cancelled from now on, so that its name is free; 0 = none.
     """
@@ -265,7 +265,7 @@ cdef inline void apply_done(
 cdef inline void apply_cancel_due(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, IdRecord *id, bint wants
 ) noexcept nogil:
-    """CANCEL_ID of a call that is due and that no member runs: it is freed, and its id counts as cancelled."""
+    """CANCEL_ID of a call that is due and that no member runs: the call is freed, and its id counts as cancelled."""
     cdef AnswerRecord *answer
     cdef uint64_t *word = IdRecord_word_outcome(id)
     td_put(&a.tx, word, IdRecord_with_outcome(word[0], OUTCOME_CANCELLED))
@@ -280,12 +280,12 @@ cdef inline void apply_call_phase(
 ) noexcept nogil:
     """CALL_PHASE: this member is about to run something for a call that it holds, or a member gives a call up.
 
-    The answer is the phase of the call, and 0 if this member does not hold the call (any more). The phase is higher than
-    the command's if on_failure has begun before, or if another member has given the call up. The member may run only
-    the phase that it has asked for. Each phase has a count of its own of the processes that ended in it.
+    The answer is the phase of the call, or 0 if this member does not hold the call, perhaps no longer. The phase is
+    higher than the command's if on_failure has begun before, or if another member has given the call up. The member may
+    run only the phase that it has asked for. Each phase has its own count of the processes that ended in it.
 
-    A member that does not hold the call gives it up only while no other one runs it. Example: a member falls silent in
-    the last attempt, which fails. Meanwhile another member runs the call, and may succeed.
+    A member that does not hold the call can give it up only while no other member runs it. Example: a member falls
+    silent in the last attempt, which fails. Meanwhile another member runs the call, and may succeed.
     """
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, gives_up = command.phase == CALL_PHASE_FAILED
     cdef AnswerRecord *answer
@@ -302,7 +302,7 @@ cdef inline void apply_call_phase(
     if op == NULL and gives_up:
         op = find_call(a, slot, command.operation)
         if op != NULL and is_running(op) and not TD_DEFECT(DEFECT_ENDED_BY_FORMER_HOLDER):
-            op = NULL  # its end in the member that runs it counts
+            op = NULL  # what counts is the call's end in the member that runs it
     if op == NULL or not op.flags & OP_FLAG_CALL:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -340,7 +340,7 @@ cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *i
 cdef inline void apply_group_ack(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, bint wants
 ) noexcept nogil:
-    """With FREES_ID the command has the operation's own id, and frees it. OF_LETTER drops a dead letter."""
+    """GROUP_ACK. With FREES_ID it has the operation's id, and frees that id. With OF_LETTER it drops a dead letter."""
     cdef uint32_t known
     if command.flags & COMMAND_FLAG_OF_LETTER:
         apply_done(a, slot, number, find_letter(a, slot, command.operation), 0, wants)
@@ -358,7 +358,7 @@ cdef inline void apply_group_ack(
 cdef inline void apply_operation(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Prefetched *ahead
 ) noexcept nogil:
-    """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of any; GROUP_ACK."""
+    """CANCEL, RESCHEDULE and SET_ORPHANS of an operation of the client; CANCEL_ID, RESCHEDULE_ID of any; GROUP_ACK."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint32_t known, tag
@@ -398,7 +398,7 @@ cdef inline void apply_operation(
 cdef inline void apply_looked(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
-    """LOOKED: the owner has evaluated its condition up to an event; the operation goes on. `op`: pending, or NULL."""
+    """LOOKED: the owner has evaluated the condition up to an event; the operation goes on. `op`: pending, or NULL."""
     cdef uint64_t looked
     cdef bint pending = op != NULL
     if op != NULL:
@@ -438,7 +438,7 @@ cdef inline void apply_complete(
 
 
 cdef inline void apply_look(Arena *a, uint32_t slot, uint64_t number, LookCommand *command) noexcept nogil:
-    """LOOKED and COMPLETE of an own operation whose condition its owner evaluates. They change no other operation."""
+    """LOOKED and COMPLETE of the client's own operation under CONDITION_OWNER. They change no other operation."""
     cdef OpRecord *op = find_operation(a, slot, command.operation, handle_tag(a.seed, slot, command.operation))
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     a.turn.touched += 1

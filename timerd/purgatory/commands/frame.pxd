@@ -41,11 +41,11 @@ cdef extern from *:
 cdef inline uint32_t prefetch_commands(
     Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Prefetched *ahead
 ) noexcept nogil:
-    """Prefetch for up to PREFETCH_GROUP commands, up to the first with a wrong length; how many they are.
+    """Prefetch for up to PREFETCH_GROUP commands, up to the first with a wrong length. Returns how many.
 
     The first stage touches the table entries by which the commands find their records.
     """
-    cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)  # of the line
+    cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)  # in that line
     cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
     cdef Prefetched *x = ahead
     while seen < most and end - p >= <int>sizeof(uint64_t):
@@ -74,7 +74,7 @@ cdef inline uint32_t prefetch_commands(
 
 
 cdef inline uint32_t apply_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands in one transaction while they are of the usual kinds; how many.
+    """Apply the first of `count` commands in one transaction while they are of the usual kinds. Returns how many.
 
     0: the first command needs the general path.
     """

@@ -2,9 +2,9 @@
 
 With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
 node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages. Each
-stage goes one step further for all commands of the group. In such a short loop the misses of many commands
-overlap. All of this is hints. A record may change before its command is applied. But every index stood in a record, so
-nothing beyond the arena is read.
+stage goes one step further for all commands of the group. In such a short loop the misses of many commands overlap.
+All of this is only hints: a record may change before its command is applied. But every index was read from a record,
+so nothing beyond the arena is read.
 
 The first stage has work between its misses, so it prefetches. The other stages have hardly any other work. There the
 processor would drop prefetches when too many are under way, but it drops no loads.
@@ -26,9 +26,9 @@ cdef extern from *:
         && offsetof(OperationCommand, length) == 4, "length_of() reads it of any command");
     _Static_assert(sizeof(OpRecord) == 3 * CACHE_LINE, "touch_op() asks for every line");
     _Static_assert(sizeof(WatchNode) == CACHE_LINE, "a node is one line");
-    #define HANDLE_PROBES 4 /* steps in the handle table: nearly every handle is found within them */
+    #define HANDLE_PROBES 4 /* steps in the handle table: enough for nearly every handle */
     #define PREFETCH_GROUP 32  /* commands prefetched together: their lines stay in the first-level cache */
-    #define FEW_KEYS 4 /* the most keys of a registration that goes the short way */
+    #define FEW_KEYS 4 /* the most keys of a registration that goes the short way (few_keys) */
     """
     enum:
         PREFETCH_GROUP
@@ -37,21 +37,21 @@ cdef extern from *:
 
 
 ctypedef struct FewKey:
-    # A key of a registration that goes the short way.
+    # A key of a registration that goes the short way (few_keys).
     const uint8_t *name
     uint64_t hash
     uint32_t length
 
 
 ctypedef struct Prefetched:
-    # A command that is prefetched. When it is applied, its hash and its tag need not be made again.
-    const uint8_t *at  # where it lies in its frame
-    uint32_t length  # bytes of it; they are there
+    # A command that is prefetched. When it is applied, its hash and its tag need not be computed again.
+    const uint8_t *at  # its position in the frame
+    uint32_t length  # its bytes, all of them within the frame
     uint32_t kind  # CommandKind; 0 = nothing to do
-    uint32_t key  # a node (index + 1) of its key's chain, once known
-    uint32_t op  # its operation (index + 1), once known
-    WatchNode *node  # of a further key of its operation: the next one to look at; NULL = none is left
-    uint32_t keys  # of a registration that goes the short way (few_keys); 0 = it does not, or is none
+    uint32_t key  # a node (index + 1) of its key's chain, once it is known
+    uint32_t op  # its operation (index + 1), once it is known
+    WatchNode *node  # the node of a further key of its operation, to be looked at next; NULL = none is left
+    uint32_t keys  # the keys of a registration that goes the short way (few_keys); 0 = any other command
     FewKey few[FEW_KEYS]
     uint64_t hash  # of its key, or its first key
     uint64_t position  # head in the key table, or position in the handle table
@@ -77,7 +77,7 @@ cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
 
 
 cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
-    """Touch what else a settlement needs: the neighbours in the bucket, and the head of its first key's chain."""
+    """Touch the other memory of a settlement: the neighbours in the bucket, and the head of the first key's chain."""
     cdef OpRecord *record = a.ops + (op - 1)
     TOUCH(at(a, record.next))
     TOUCH(at(a, record.prev))
@@ -85,7 +85,7 @@ cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
 
 
 cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uint32_t length) noexcept nogil:
-    """Prefetch the entries of its key in the tables."""
+    """Prefetch the entries of a command's key in the tables."""
     x.hash = key_hash(a.seed, x.at[1], name, length)
     x.position = x.hash & a.key_mask
     __builtin_prefetch(a.key_heads + x.position)
@@ -93,7 +93,7 @@ cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uin
 
 
 cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcept nogil:
-    """The number of keys of a registration, if it goes the short way; else 0. `p` is behind its first key.
+    """The number of keys of a registration, if it goes the short way; else 0. `p` points behind its first key.
 
     It goes the short way if all of this holds: it has few keys, all of them short and different event keys; its
     condition is at_least; its payload has one block at most; and it has nothing else.
@@ -125,7 +125,7 @@ cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcep
 
 
 cdef inline void prefetch_registration(Arena *a, Prefetched *x, uint32_t tag) noexcept nogil:
-    """Stage 1 of a REGISTER command, whose operation gets that tag. The command may be malformed inside."""
+    """Stage 1 of a REGISTER command, whose operation gets that tag. The command's content may be malformed."""
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef const uint8_t *name = x.at + sizeof(RegisterCommand)
     cdef const uint8_t *end = x.at + x.length
@@ -165,7 +165,7 @@ cdef inline void prefetch_operation(Arena *a, Prefetched *x, uint32_t slot) noex
 
 
 cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
-    """Touch the first node of a chain. For an event, touch its operation too, if that lies there."""
+    """Touch the first node of a chain. If the node lies in its operation, touch that too, for an event."""
     if x.kind == COMMAND_KIND_REGISTER or x.key > a.first_nodes:
         TOUCH(node_of(a, x.key - 1))
     else:
@@ -189,7 +189,7 @@ cdef inline void follow_watcher(Arena *a, Prefetched *x) noexcept nogil:
 
 
 cdef inline void find_record(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 2: the record that its table entry names."""
+    """Stage 2: the record that the command's table entry names."""
     cdef uint32_t probe
     if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
         for probe in range(HANDLE_PROBES):
@@ -210,7 +210,7 @@ cdef inline void find_record(Arena *a, Prefetched *x) noexcept nogil:
 
 
 cdef inline void find_next(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 3: one step further on the way to its operation, or the surroundings of the operation."""
+    """Stage 3: one step further on the way to the command's operation, or the surroundings of the operation."""
     if x.op:
         touch_surroundings(a, x.op)
         if x.kind == COMMAND_KIND_CANCEL:
@@ -241,7 +241,7 @@ cdef inline WatchNode *touch_node(Arena *a, WatchNode *node) noexcept nogil:
 
 
 cdef inline void find_last(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 4, of an event: its key's first watcher, where the way to it took one more step."""
+    """Stage 4, for events: the key's first watcher, if the way to it took one more step."""
     if x.kind == COMMAND_KIND_FIRE and x.key:
         if x.op == 0:
             follow_watcher(a, x)

@@ -1,4 +1,4 @@
-"""The event ring. By it an operation behaves as if it had been registered at its mark (DESIGN.md, rule 4).
+"""The event ring. With it, an operation behaves as if it had been registered at its mark (DESIGN.md, rule 4).
 
 An event stands at its sequence modulo the ring's size while tail <= sequence <= newest. Events are chained by hash
 slot, newest first. A slot keeps its newest sequence for ever. So a mark becomes too old only by events in the slots of
@@ -37,7 +37,7 @@ cdef inline bint ring_is_empty(Arena *a) noexcept nogil:
 
 
 cdef inline void evict_event(Arena *a) noexcept nogil:
-    """Move the tail over the oldest event. That is one word, true by itself, also while a transaction is being staged."""
+    """Move the tail over the oldest event. It is one word, so it may be stored while a transaction is being staged."""
     cdef EventRecord *e = event_at(a, a.header.tail)
     TD_ORDERED_STORE(a.base, &a.header.tail, a.header.tail + 1)
     a.header.ring_bytes -= blob_length(a, e.value) + blob_length(a, e.key_blob)
@@ -47,7 +47,7 @@ cdef inline void evict_event(Arena *a) noexcept nogil:
 
 
 cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
-    """Make `blocks` blocks free. The ring's oldest events go for that; False if that is not enough.
+    """Make `blocks` blocks free, by removing the ring's oldest events. Returns False if that is not enough.
 
     The newest event stays, because it may be in delivery.
     """
@@ -60,15 +60,15 @@ cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
 
 
 cdef inline uint32_t without_room(Arena *a, uint32_t blocks) noexcept nogil:
-    """The code of a command for which make_room() found too little: a retry does not help if it can never fit."""
+    """The code for a command for which make_room() found too little room. It says whether the command can ever fit."""
     return ERROR_CODE_PAYLOAD_TOO_LARGE if blocks > capacity(a, REGION_BLOCKS) else ERROR_CODE_ARENA_FULL
 
 
 cdef inline uint32_t value_of_newest(Arena *a, const uint8_t *value, uint32_t length, uint32_t staged) noexcept nogil:
-    """The blob of the newest event, the `staged` ones included, with one more reference, if its value is this one; else 0.
+    """If the newest event, `staged` ones included, has this value: its blob, with one more reference. Else 0.
 
-    So one value that is fired on many keys stands once in the arena, and once in a report. Only for values of one
-    block.
+    So a value that is fired on many keys stands once in the arena, and once in a report. Only values of one block are
+    compared.
     """
     cdef EventRecord *e = event_at(a, a.header.newest + staged)
     if not 0 < length <= BLOCK_DATA or (staged == 0 and ring_is_empty(a)):
@@ -83,11 +83,11 @@ cdef inline EventRecord *fill_event(
     uint64_t amount, uint32_t limit, uint32_t flags, uint32_t client, uint64_t command, uint32_t value, uint32_t key_blob,
     uint32_t staged,
 ) noexcept nogil:
-    """Write the next event in its position, behind the `staged` ones of this transaction. It is not in the ring yet."""
+    """Write the next event, behind the `staged` events of this transaction. The event is not in the ring yet."""
     cdef EventRecord *e
     cdef EventRecord *overwritten
     cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob), sequence = a.header.newest + staged + 1
-    # The event takes the record of the sequence one ring ago, which has to leave the ring first.
+    # The event overwrites the event of one ring before, which has to leave the ring first.
     while sequence - a.header.tail >= a.event_mask + 1:
         evict_event(a)
     while not ring_is_empty(a) and a.header.ring_bytes + held > a.header.ring_bytes_max:
@@ -122,7 +122,7 @@ cdef inline EventRecord *fill_event(
 
 
 cdef inline void stage_slot(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
-    """Stage the one word that each event of a batch has of its own, and the journal's row."""
+    """Stage the one word that every event needs, also in a batch, and the journal's row."""
     td_put(&a.tx, &a.slots[e.key_hash & a.slot_mask].newest, e.sequence)
     journal_event(a, e, of)
 
@@ -147,7 +147,7 @@ cdef inline uint32_t find_events(
     Arena *a, uint64_t mark, uint64_t hash, uint32_t purgatory, const uint8_t *key, uint32_t length,
     uint32_t ordinal, uint32_t count, uint32_t *walked,
 ) noexcept nogil:
-    """Add the key's events after the mark to a.delivery.found behind `count`; the new count, or REPLAY_TOO_OLD."""
+    """Add the key's events after the mark to a.delivery.found, at `count`. Returns the new count, or REPLAY_TOO_OLD."""
     cdef uint64_t sequence = a.slots[hash & a.slot_mask].newest
     cdef EventRecord *e
     while sequence > mark:

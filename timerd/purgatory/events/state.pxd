@@ -8,18 +8,18 @@ from timerd_shm.generated.records cimport *
 ctypedef struct Found:
     # An event of the ring that concerns a registration.
     uint64_t sequence
-    uint32_t ordinal  # of the key that it is on
-    uint32_t failed  # whether it has failed that key
+    uint32_t ordinal  # of the event's key in the registration
+    uint32_t failed  # whether the event has failed that key
 
 
 ctypedef struct Delivery:
-    # Of the event that is being delivered (header.unfinished).
-    uint32_t kind  # KeyKind of the list that it goes through: of those that observe the key first, then of the others
-    uint32_t first  # the node (index + 1) that stands first in that list of its key; 0 = there is none
+    # The state of the event that is being delivered (header.unfinished).
+    uint32_t kind  # KeyKind of the list that the event goes through: first those that observe the key, then the others
+    uint32_t first  # the first node (index + 1) in that list of the event's key; 0 = there is none
     uint32_t top  # the node at the top of its key's heap
     uint32_t cursor  # link of the next watcher in the list to visit; 0 = none is left
-    Found *found  # by the replay of a registration; room for REPLAY_WALK_MAX
-    uint32_t count  # of these
+    Found *found  # what the replay of a registration has found; room for REPLAY_WALK_MAX
+    uint32_t count  # of `found`
 
 
 cdef inline bint make_delivery(Delivery *d) noexcept nogil:

@@ -1,6 +1,7 @@
-"""Ids, given by users. An id names one pending operation, and is remembered for a time after it settled (remembered_ids.pxd).
+"""Ids, given by users. An id names one pending operation.
 
-An id is 16 bytes of its client's choice, so its chain is found by a keyed hash of them. Steps count as records.
+The id is remembered for a time after the operation has settled (remembered_ids.pxd). A client chooses the 16 bytes of
+an id, so the id's chain is found by a keyed hash of them. Steps of a chain count as records of the turn.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -1,9 +1,10 @@
 """Watch keys and their watchers. A key needs no record of its own: each watch node has its key's name.
 
-Event watchers of a key stand in a list, in order of registration; those that observe it stand in a list of their own.
-Watermark watchers stand in a heap (watermark_heap.pxd). The key table leads to the node that stands first in a list, or
-at the top of the heap; all are in one chain. When the first node of a list leaves, the next one takes its place in the chain. A node leaves at once
-when its operation settles, or when its key is satisfied or failed for the operation.
+Event watchers of a key stand in a list, in order of registration; watchers that observe the key stand in a list of
+their own. Watermark watchers stand in a heap (watermark_heap.pxd). Each entry of the key table leads to a chain of the
+nodes that stand first in a list, or at the top of a heap. When the first node of a list leaves, the next one takes its
+place in the chain. A node leaves at once when its operation settles, or when its key is satisfied or failed for the
+operation.
 
 Chains are short, because keys are hashed with a seed that no client has. Steps of a chain count as records of the turn.
 """
@@ -22,7 +23,7 @@ from .watermarks cimport find_watermark
 cdef inline bint node_is(
     Arena *a, WatchNode *node, uint64_t hash, uint32_t purgatory, uint32_t kind, const uint8_t *name, uint32_t length
 ) noexcept nogil:
-    """Whether a node watches that key, in that way."""
+    """Whether a node watches that key, with that kind."""
     if node.hash != hash or node.kind != kind or node.purgatory != purgatory or node.name_length != length:
         return False
     if length <= KEY_INLINE:
@@ -46,7 +47,7 @@ cdef inline uint32_t find_first(
 
 
 cdef inline uint32_t find_first_like(Arena *a, WatchNode *node) noexcept nogil:
-    """The same for the key and the kind of a node that is in no list or heap."""
+    """As find_first(), for the key and the kind of a node that is in no list or heap."""
     cdef uint8_t name[KEY_SIZE_MAX]
     if node.name_blob == 0:
         return find_first(a, node.hash, node.purgatory, node.kind, node.name, node.name_length)
@@ -55,7 +56,7 @@ cdef inline uint32_t find_first_like(Arena *a, WatchNode *node) noexcept nogil:
 
 
 cdef inline void chain_first(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
-    """A node (index + 1) is the first one of its key: the table leads to it."""
+    """Let the table lead to a node (index + 1), which is the first of its key."""
     cdef uint32_t *head = a.key_heads + (node.hash & a.key_mask)
     node.chain = head[0]
     node.place = PLACE_FIRST
@@ -65,7 +66,7 @@ cdef inline void chain_first(Arena *a, WatchNode *node, uint32_t number) noexcep
 cdef inline void replace_first(
     Arena *a, WatchNode *node, uint32_t number, WatchNode *successor, uint32_t successor_number
 ) noexcept nogil:
-    """Another node takes the place of the first one in the chain, or none (NULL, 0) does."""
+    """Replace the first node of a key in its chain, by another node or by none (NULL, 0)."""
     cdef uint32_t *link = a.key_heads + (node.hash & a.key_mask)
     while link[0] != number:
         link = &node_of(a, link[0] - 1).chain
@@ -81,7 +82,7 @@ cdef inline void replace_first(
 cdef inline uint32_t share_name(
     Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
 ) noexcept nogil:
-    """A blob of a long name: that of a watcher or watermark of the key, or a new one, for which blocks are free."""
+    """The blob of a long name: that of a watcher or watermark of the key, or a new blob, for which blocks are free."""
     cdef uint32_t found, kind
     for kind in range(KEY_KIND_COUNT):
         found = find_first(a, hash, purgatory, kind, name, length)
@@ -97,7 +98,7 @@ cdef inline void fill_node(
     Arena *a, WatchNode *node, uint32_t op, uint32_t ordinal, uint32_t kind, uint64_t target, uint64_t hash,
     uint32_t purgatory, const uint8_t *name, uint32_t length,
 ) noexcept nogil:
-    """Fill a node that stands nowhere. The caller has checked that there are blocks for a long name."""
+    """Fill a node that is in no list or heap. The caller has checked that there are blocks for a long name."""
     cdef uint64_t word = WatchNode_with_name_length(WatchNode_with_purgatory(0, purgatory), length)
     node.hash = hash
     node.target = target
@@ -151,7 +152,7 @@ cdef inline void leave_list(Arena *a, WatchNode *node, uint32_t number) noexcept
 
 
 cdef inline void free_nodes(Arena *a, OpRecord *op) noexcept nogil:
-    """Free the nodes of a settled (or refused) operation. They stand nowhere."""
+    """Free the nodes of a settled (or refused) operation. They are in no list or heap."""
     cdef WatchNode *node = first_node(op)
     cdef WatchNode *next
     drop_blob(a, node.name_blob)

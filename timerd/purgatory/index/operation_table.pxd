@@ -1,11 +1,11 @@
-"""From (client, command number) to operation: so an owner's cancel finds its operation. Derived: a start makes it anew.
+"""The table from (client, command number) to operation. With it, an owner's cancel finds its operation.
 
-The table has open addressing. Sixteen neighbouring commands of a client share a line of sixteen entries, each in a lane
-of its own. So the sequential numbers of a client touch one cache line in sixteen commands. A keyed hash chooses the
-lane. Without it, a client that registers with every sixteenth command only would fill one lane. Probing goes on in the
-lane, then in the next lane, so it comes by every entry. A removed entry leaves no mark: the entries behind it move up.
-So a look-up in vain ends as early as if the entry had never been there. Eight steps of probing count as a record of the
-turn: an entry has 8 bytes.
+The table is derived: a start makes it anew. It has open addressing. Sixteen neighbouring commands of a client share a
+line of sixteen entries, each in a lane of its own. So the sequential numbers of a client touch one cache line in
+sixteen commands. A keyed hash chooses the lane. Without it, a client that registers with every sixteenth command only
+would fill one lane. Probing goes on in the lane, then in the next lane, so it reaches every entry. A removed entry
+leaves no mark: the entries behind it move up. So a look-up in vain ends as early as if the entry had never been there.
+Eight steps of probing count as a record of the turn: an entry has 8 bytes.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -67,7 +67,7 @@ cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
         steps += 1
     behind = next_handle(a, position)
     while a.handles[behind].op:
-        # This entry may move up if probing for it comes by the gap.
+        # This entry may move up if probing for it passes the gap.
         if probes_between(a, a.handles[behind].tag & a.handle_mask, behind) >= probes_between(a, position, behind):
             a.handles[position] = a.handles[behind]
             position = behind

@@ -37,7 +37,7 @@ cdef inline bint is_before(Arena *a, uint64_t mark, uint32_t purgatory) noexcept
 
 
 cdef inline uint32_t share_of_purgatories(uint32_t count, uint32_t pid) noexcept nogil:
-    """How many of `count` purgatories a process may make. All that are not known (pid 0) share twice as many."""
+    """How many of `count` purgatories a process may make. All unknown processes (pid 0) share twice as many."""
     return max(count // 4, <uint32_t>4) if pid else max(count // 2, <uint32_t>8)
 
 
@@ -53,7 +53,7 @@ cdef inline void fill_purgatory(
 
 
 cdef inline void clear_statistics(Arena *a, uint32_t index) noexcept nogil:
-    """The counters of a purgatory are not those of the one that had its record before."""
+    """Zero the counters of a new purgatory: another purgatory had the record before."""
     memset(counter(a, index, 0), 0, PURGATORY_COUNTERS_MAX * sizeof(uint64_t))
     memset(histogram(a, index, 0), 0, HISTOGRAM_COUNT * sizeof(HistogramRecord))
 

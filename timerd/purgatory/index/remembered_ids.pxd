@@ -1,15 +1,15 @@
 """Remembered ids: those of settled operations. Each client slot pays for the ids that it has registered.
 
-Example: an arena has room for 65,536 ids. One client has settled 65,000 operations with ids, and 500 others have settled
-a few each. The next id makes room by forgetting the oldest id of the client with 65,000. So a client makes the others
-forget nothing, as long as it has the most.
+Example: an arena has room for 65,536 ids. One client has settled 65,000 operations with ids, and 500 others have
+settled a few each. The next id makes room by forgetting the oldest id of the client with 65,000. So the client that has
+the most ids makes no other client forget one.
 
-A slot's remembered ids stand in a list, oldest first (ClientRecord.ids_next). The next client of the slot takes them over.
-When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So a late
+A slot's remembered ids stand in a list, oldest first (ClientRecord.ids_next). The next client of the slot takes over
+the list. When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So a late
 registration is refused rather than accepted twice.
 
-The operation of a call settles when the call becomes due. Until the call is over, its id is not forgotten because of its
-age, however long the call waits or runs. When ids are short, it is one of the last to go.
+The operation of a call settles when the call becomes due. Until the call is over, its id is not forgotten because of
+its age, however long the call waits or runs. When ids are short, the id of such a call is one of the last to go.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -26,9 +26,9 @@ cdef extern from *:
     """
     #define FORGOTTEN_A_TURN 64 /* ids that a turn forgets because of their age, at most */
     #define LISTS_A_TURN 8 /* lists whose oldest id a turn looks at */
-    #define COUNTS_A_TURN 64 /* slots of which a turn looks whether they have a list */
+    #define COUNTS_A_TURN 64 /* slots that a turn checks for a list */
     #define COUNTS_A_RECORD 16 /* counts in a cache line: looking at them costs a turn as much as a record */
-    #define PASSED_OVER_MAX 16 /* ids of calls that are not over, of a slot that makes room */
+    #define PASSED_OVER_MAX 16 /* ids of unfinished calls that a slot passes over when it makes room */
     """
     enum:
         FORGOTTEN_A_TURN
@@ -52,19 +52,19 @@ cdef inline uint32_t below_share(uint32_t most) noexcept nogil:
 
 
 cdef inline void remember_id(Arena *a, IdRecord *record) noexcept nogil:
-    """The id's operation has settled, in truth."""
+    """Enter an id whose operation has settled, in truth."""
     cdef uint32_t slot = record.op - 1
     append(a, &a.clients[slot].ids_next, &record.next)
     a.remembered.counts[slot] += 1
     a.remembered.total += 1
-    if a.remembered.counts[slot] >= a.remembered.counts[a.remembered.fullest]:  # it may be the same slot
+    if a.remembered.counts[slot] >= a.remembered.counts[a.remembered.fullest]:  # both may be the same slot
         # Not the fullest for certain: a third slot may have as many as the fullest one had when it was searched for.
         a.remembered.fullest = slot
         a.remembered.fullest_until = max(a.remembered.fullest_until, below_share(a.remembered.counts[slot]))
 
 
 cdef inline void leave_remembered(Arena *a, IdRecord *record, uint32_t slot) noexcept nogil:
-    """The id of this slot's list is no longer one of a settled operation, in truth."""
+    """Take an id out of this slot's list: in truth, its operation is no longer settled."""
     unlink(a, &record.next)
     a.remembered.counts[slot] -= 1
     a.remembered.total -= 1
@@ -76,7 +76,7 @@ cdef inline bint has_call(IdRecord *record) noexcept nogil:
 
 
 cdef inline IdRecord *to_make_room(Arena *a, uint32_t slot) noexcept nogil:
-    """The oldest id of a slot whose call is over; the oldest of all if that one is not among the first."""
+    """The oldest id of a slot that has no unfinished call. If each of the first few has one, the slot's oldest id."""
     cdef uint32_t link = a.clients[slot].ids_next, i
     for i in range(min(a.remembered.counts[slot], PASSED_OVER_MAX)):
         if not has_call(id_at(a, link)):
@@ -86,7 +86,7 @@ cdef inline IdRecord *to_make_room(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void remember_longer(Arena *a, IdRecord *record, uint32_t slot) noexcept nogil:
-    """Let the oldest id of a slot be its newest, as if it had settled now: its call is not over."""
+    """Let the oldest id of a slot become its newest, as if it had settled now, because its call is not over."""
     td_put(&a.tx, &record.settled_ns, a.turn.now_ns)
     td_commit(&a.tx)
     leave_remembered(a, record, slot)
@@ -105,7 +105,7 @@ cdef inline void forget_id(Arena *a, IdRecord *record, uint32_t slot) noexcept n
 
 
 cdef inline uint32_t fullest_slot(Arena *a) noexcept nogil:
-    """The slot with the most remembered ids, or with 7/8 of that: the search walks over all slots, so its result is kept."""
+    """The slot with the most remembered ids, or 7/8 of the most: a search looks at all slots, so its result is kept."""
     cdef uint32_t *counts = a.remembered.counts
     cdef uint32_t slot, most = a.remembered.fullest
     if counts[most] <= a.remembered.fullest_until or TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
@@ -119,7 +119,7 @@ cdef inline uint32_t fullest_slot(Arena *a) noexcept nogil:
 
 
 cdef inline void forget_old_ids(Arena *a) noexcept nogil:
-    """Forget ids that settled longer ago than the window: some of them, in a turn that there is anyway.
+    """Forget some of the ids that settled too long ago. No turn is made for this alone.
 
     Looking costs every turn the same, so it is not charged: a turn of a small bound would have nothing left for its work.
     """

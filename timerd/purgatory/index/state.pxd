@@ -9,9 +9,9 @@ ctypedef struct Remembered:
     uint32_t *counts
     uint32_t slots
     uint32_t total
-    uint32_t fullest  # a slot with the most, or nearly so
-    uint32_t fullest_until  # with no more ids than this, less than 7/8 of the most, it is no longer taken for the fullest
-    uint32_t next_slot  # whose oldest ids are looked at next
+    uint32_t fullest  # a slot with the most ids, or nearly the most
+    uint32_t fullest_until  # with this many ids or fewer (less than 7/8 of the most) it no longer counts as fullest
+    uint32_t next_slot  # the slot whose oldest ids are looked at next
 
 
 cdef inline bint make_remembered(Remembered *r, uint32_t slots) noexcept nogil:

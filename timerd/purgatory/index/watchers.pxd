@@ -19,7 +19,7 @@ cdef inline void join_key(Arena *a, WatchNode *node, uint32_t number) noexcept n
 
 
 cdef inline void attach(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
-    """Do the same, and count it. The caller brings nodes in order of registration."""
+    """As join_key(), and count the watcher. The caller brings nodes in order of registration."""
     join_key(a, node, number)
     counter(a, node.purgatory, COUNT_WATCHED)[0] += 1
 
@@ -34,7 +34,7 @@ cdef inline void leave_key(Arena *a, WatchNode *node, uint32_t number) noexcept 
 
 
 cdef inline void detach(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
-    """Do the same, if it is in one, and count it."""
+    """As leave_key(), if the node is in a list or heap, and count it."""
     if node.place != PLACE_NOWHERE:
         counter(a, node.purgatory, COUNT_WATCHED)[0] -= 1
         leave_key(a, node, number)

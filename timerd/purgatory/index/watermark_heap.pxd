@@ -2,8 +2,8 @@
 
 `prev` is the first (left) child. `next` is the sibling; of the last child it is the parent, and of the root it is 0. So
 the parent can be reached without a third link, and any node leaves in O(log n). The left child is never the shallower
-one. So the way down the right side has at most log2(n + 1) nodes, and that bounds the recursion. Links are index + 1; 0
-is none.
+one. So the way down the right side has at most log2(n + 1) nodes, and that bounds the recursion. Each node that is
+touched on the way counts as a record of the turn. Links are index + 1; 0 is none.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -60,12 +60,13 @@ cdef inline void set_children(Arena *a, uint32_t x, uint32_t left, uint32_t righ
 
 
 cdef inline uint32_t merge(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
-    """The heap of both. The caller sets `next` of its root."""
+    """Merge two heaps. Returns the root, whose `next` the caller sets."""
     cdef uint32_t swap, left, right
     if x == 0:
         return y
     if y == 0:
         return x
+    a.turn.touched += 2  # the two nodes that are compared
     if before(a, y, x):
         swap = x
         x = y
@@ -118,8 +119,9 @@ cdef inline void heap_remove(Arena *a, uint32_t x) noexcept nogil:
         left = rest
     else:
         right = rest
-    # The side is shorter now: mend the ranks above, up to the first that does not change.
+    # This side may be shorter now: correct the ranks above, up to the first that does not change.
     while True:
+        a.turn.touched += 1
         rank = node_of(a, parent - 1).rank
         set_children(a, parent, left, right)
         if node_of(a, parent - 1).rank == rank:

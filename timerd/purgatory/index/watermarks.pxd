@@ -27,7 +27,7 @@ cdef inline uint32_t find_watermark(
 cdef inline uint32_t fill_watermark(
     Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length, uint32_t name_blob
 ) noexcept nogil:
-    """A new record (index + 1) that is not set; 0 when all are in use. `name_blob`: of a long name, which it takes over."""
+    """A new record (index + 1) that is not set; 0 when all are in use. Takes over `name_blob`, a long name's blob."""
     cdef uint32_t got = allocate(a, REGION_WATERMARKS)
     cdef WatermarkRecord *w
     if got == 0:

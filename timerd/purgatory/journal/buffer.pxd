@@ -1,4 +1,4 @@
-"""The journal's buffer as it is opened: whether it is this arena's, and what is remembered of its texts."""
+"""Opening the journal's buffer: whether it belongs to this arena, and memory for its texts."""
 
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc

@@ -12,7 +12,7 @@ cdef extern from *:
     """
     enum {
         TEXTS_SEEN = 4096, /* a power of two */
-        TEXT_ROWS_MAX = (KEY_SIZE_MAX + TEXT_INLINE - 1) / TEXT_INLINE, /* of a key; of any other text one row */
+        TEXT_ROWS_MAX = (KEY_SIZE_MAX + TEXT_INLINE - 1) / TEXT_INLINE, /* of a key's text; other texts take one row */
         OUTCOME_ROWS_MAX = 1 + TEXT_ROWS_MAX + 3, /* with the texts of a key, an owner, a purgatory and an id */
         EVENT_ROWS_MAX = 1 + TEXT_ROWS_MAX + 2,   /* of a key, an owner and a purgatory */
         ACTION_ROWS_MAX = 1 + 1,                  /* of an owner */
@@ -51,7 +51,7 @@ cdef inline bint turn_is_noted(Arena *a) noexcept nogil:
 
 
 cdef inline void measure_room(Arena *a) noexcept nogil:
-    """Up to which number rows may go before the segment or the buffer is full; 0 before a turn's first row."""
+    """Set `room`: the row number at which the segment or the buffer is full; 0 before a turn's first row."""
     cdef Journal *j = &a.journal
     cdef uint64_t buffer = j.tail + j.capacity, segment = j.segment + j.segment_rows
     j.room = min(buffer, segment) if turn_is_noted(a) else 0
@@ -95,7 +95,7 @@ cdef inline void put_turn(Arena *a) noexcept nogil:
 
 
 cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
-    """Count rows as dropped, in the transaction being staged. After a crash before its commit, both are done again."""
+    """Count rows as dropped, in the transaction being staged. If a crash comes before the commit, neither is true."""
     cdef Journal *j = &a.journal
     if j.lost == 0:
         j.lost_from_ns = a.turn.now_ns
@@ -107,7 +107,7 @@ cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
 cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
     """Make sure that `rows` rows can follow: begin a segment, write a GAP row and a TURN row; False if the buffer is full.
 
-    0 rows: no TURN row, because none follows.
+    With `rows` 0 it writes no TURN row, because no row follows.
     """
     cdef Journal *j = &a.journal
     cdef uint64_t at = j.head + j.staged, end = j.segment + j.segment_rows, until = at + rows + 2

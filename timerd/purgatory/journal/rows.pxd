@@ -2,8 +2,8 @@
 
 For example, an operation expires. Its OUTCOME row is written behind the last row, where no reader looks yet. commit()
 moves header.journal_rows together with the operation's state word. So each thing that happened has one row, whoever is
-killed, and a start has nothing to find out. The buffer is shared memory, and outlives the daemon as the arena does. The
-writer (journal/writer.py) copies rows into files. It moves `tail`: rows below it may be overwritten.
+killed, and a start has nothing to reconstruct. The buffer is shared memory, and outlives the daemon as the arena does.
+The writer (journal/writer.py) copies rows into files. Then it moves `tail`: rows below `tail` may be overwritten.
 
 Nothing here waits. When the buffer is full, rows are dropped and counted. When there is room again, a GAP row comes
 first and has their number. Rows that belong together (a registration and its keys) are written together or not at all.
@@ -12,8 +12,7 @@ A row names a text by the number of the TEXT row in the same segment. `texts` re
 stand. A TEXT row is compared before it is believed. A text whose row has left the buffer is written again: with unique
 keys, one TEXT row for each outcome.
 
-A caller stages everything else first, then the rows, and then commits. It gives up nothing between a staged row and its
-commit.
+A caller stages everything else first, then the rows, and then commits. Once a row is staged, the commit must follow.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -85,7 +84,7 @@ cdef inline void journal_outcome(
 
 
 cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
-    """A KEY row for each of its keys. The text comes first, because it may need rows of its own."""
+    """A KEY row for each key of an operation. The text comes first, because it may need rows of its own."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t key
     cdef KeyRow *row
@@ -97,7 +96,7 @@ cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
         row.reserved = 0
         row.key = key
         row.operation = op_id(a, op)
-        # Of an event key it may be the wall clock's time of a call, and of a failed one its code.
+        # The target of an event key may be a call's time by the wall clock. The target of a failed key is its code.
         row.target = 0
         if node.kind == KEY_KIND_WATERMARK and not op.failed & (<uint64_t>1 << node.ordinal):
             row.target = node.target
@@ -148,7 +147,7 @@ cdef inline void put_registration(
 
 
 cdef inline uint32_t counting_flags(RegisterCommand *command) noexcept nogil:
-    """The flags that count. A client may set others, which change nothing and which an audit would call wrong."""
+    """The flags that mean something. Others that a client sets change nothing, but an audit would report them."""
     cdef uint32_t flags = command.flags & (
         REGISTER_FLAG_HAS_ID | REGISTER_FLAG_KEEP | REGISTER_FLAG_REPLACE | REGISTER_FLAG_WANTS_ANSWER
         | REGISTER_FLAG_MARK_BY_SEQUENCE | REGISTER_FLAG_NO_MARK | REGISTER_FLAG_ORPHANS_GIVEN | REGISTER_FLAG_FOR_GROUP
@@ -206,7 +205,7 @@ cdef inline void journal_action(
 
 
 cdef inline void journal_new_plan(Arena *a, OpRecord *op, uint64_t deadline_ns) noexcept nogil:
-    """The row of a call that gets another deadline, because the wall clock was set: of no command."""
+    """The row of a call that gets another deadline, because the wall clock was set. No command causes it."""
     put_action(a, 0, 0, 0, op, 0, 0, 0, deadline_ns)
 
 
@@ -329,9 +328,9 @@ cdef inline bint half_full(Journal *j) noexcept nogil:
 
 
 cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
-    """Write the rows of what was there when the journal began, over `records` records; True if some are left.
+    """Write the rows of what existed when the journal began, over `records` records. True if some are left.
 
-    An operation that was registered since then has its rows already. The snapshot goes on only while half of the buffer
+    An operation that was registered later has its rows already. The snapshot goes on only while half of the buffer
     is free.
     """
     cdef Journal *j = &a.journal
@@ -365,7 +364,7 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
 
 
 cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, uint64_t tail) noexcept nogil:
-    """Begin a segment for this daemon; True if nothing lies between this and the rows before it.
+    """Begin a segment for this daemon. Returns whether it continues the rows before without a break.
 
     The caller has set `rows`, `capacity`, `texts` and `owners`. The rows from `tail` on are in the buffer.
     """

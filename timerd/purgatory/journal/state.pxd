@@ -37,8 +37,8 @@ ctypedef struct Journal:
     uint64_t lost_from_ns
     uint64_t lost_to_ns
     uint32_t opening  # RowFlag of a segment that is to begin before the next row; 0 = none
-    uint8_t snapshotting  # rows of what there was at the beginning are still missing
-    uint32_t snapshot_op  # index that the snapshot comes to next
+    uint8_t snapshotting  # rows of what existed when the journal began are still missing
+    uint32_t snapshot_op  # index of the operation that the snapshot looks at next
     uint32_t snapshot_watermark
     uint64_t snapshot_last  # newest registration when the journal began
     SeenText *texts

@@ -28,7 +28,7 @@ cdef inline bint text_is(Journal *j, uint64_t number, uint32_t kind, const uint8
 
 
 cdef inline uint64_t put_text(Journal *j, uint32_t kind, const uint8_t *text, uint32_t length) noexcept nogil:
-    """Write a TEXT row, and the rows that continue it; the number of the first."""
+    """Write a TEXT row, and the rows that continue it. Returns the number of the TEXT row."""
     cdef uint64_t number = j.head + j.staged
     cdef uint32_t piece, rest = length, row_kind = ROW_KIND_TEXT
     cdef TextRow *row

@@ -50,7 +50,7 @@ cdef inline AnswerRecord *stage_answer(
 
 
 cdef inline void keep_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
-    """The answer is true: keep it in its client's list until it is acknowledged. NULL: the command left none."""
+    """The answer is true: keep it in its client's list until it is acknowledged. NULL: the command left no answer."""
     if answer == NULL:
         return
     append(a, &a.clients[answer.client].answers_next, &answer.next)
@@ -82,7 +82,7 @@ cdef inline AnswerRecord *commit_command(
 cdef inline void apply_plain(
     Arena *a, uint32_t slot, uint64_t command, bint wants_answer, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """Commit a command after which nothing derived is made anew, and keep the answer that it wants."""
+    """Commit a command that changes nothing derived, and keep the answer that it wants."""
     keep_answer(a, commit_command(a, slot, command, wants_answer, code, value))
 
 
@@ -123,7 +123,7 @@ cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t 
     cdef uint32_t at, who = 0
     cdef Refusal *r
     if code == ERROR_CODE_QUOTA_EXCEEDED:
-        who = 1 if group else slot + 1  # an operation of a group may name a slot that is another client's by now
+        who = 1 if group else slot + 1  # the slot in a group's operation may belong to another client by now
     else:
         group = 0
         if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_PAYLOAD_TOO_LARGE:
@@ -146,13 +146,13 @@ cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t 
 cdef inline void refuse_for(
     Arena *a, uint32_t slot, uint32_t group, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """Refuse a command: its number passes, and the refusal is kept until acknowledged. `value` is the limit it met.
+    """Refuse a command: its number passes, and the refusal is kept until acknowledged. `value`: the limit that was met.
 
-    `group` (index + 1): whose operation it would have made; 0: the client's.
+    `group` (index + 1): the group that would own the operation; 0: the client would.
     """
     apply_plain(a, slot, command, True, code, value)
     if code == ERROR_CODE_OPERATION_EXISTS or code == ERROR_CODE_UNKNOWN_OPERATION:
-        counter(a, purgatory, COUNT_REFUSED_BY_ID)[0] += 1  # ids are there for such refusals
+        counter(a, purgatory, COUNT_REFUSED_BY_ID)[0] += 1  # such refusals are what ids are for
         return
     counter(a, purgatory, COUNT_REJECTED)[0] += 1
     note_refusal(a, slot, group, code, value)

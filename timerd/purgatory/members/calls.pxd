@@ -1,4 +1,4 @@
-"""Calls of groups, once they are due: how far each is, which one of an id is held, and how many processes it has ended.
+"""Calls of groups, once they are due: a call's phase, which call of an id is held, how many processes a call has ended.
 
 For example, a call with the id "user-9" is due. The record of its id names the call (IdRecord.call), and anybody may
 still cancel the call. Then the call is delivered to a member. From then on the record of the id names it as held
@@ -48,7 +48,7 @@ cdef inline OpRecord *due_call(Arena *a, IdRecord *id) noexcept nogil:
 
 
 cdef inline bint must_wait(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether a due call is to wait: a member holds another call of its id. (If the id is forgotten, of another id.)"""
+    """Whether a due call is to wait: a member holds another call of its id. (The record may be another id's by now.)"""
     cdef uint32_t running
     if op.id_record == 0 or TD_DEFECT(DEFECT_TWO_OF_AN_ID):
         return False
@@ -70,7 +70,7 @@ cdef inline void stage_held(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void stage_not_held(Arena *a, OpRecord *op, bint due) noexcept nogil:
-    """Stage for a call's id, if it is still known, that no member holds the call; `due`: it is still to be done."""
+    """Stage for a call's id, if it is still known, that no member holds the call; `due`: it still has to be done."""
     cdef uint32_t own = <uint32_t>(op - a.ops) + 1, call, running
     cdef IdRecord *id
     if not op.flags & OP_FLAG_CALL or op.id_record == 0:
@@ -98,7 +98,7 @@ cdef inline void stage_runs(Arena *a, OpRecord *op, uint64_t since_ns, uint64_t 
 
 
 cdef inline void stage_interrupted(Arena *a, OpRecord *op, bint process_ended) noexcept nogil:
-    """Stage that the holder of the call does not hold it any more, and has not done it."""
+    """Stage that the holder of a call no longer holds it, and that the call is not done."""
     cdef uint32_t ends = op.error >> CALL_ENDS_SHIFT
     if not op.flags & OP_FLAG_CALL:
         return

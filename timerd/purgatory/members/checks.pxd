@@ -1,11 +1,11 @@
-"""Checks: a client asks all owners that watch a key to look, and how many operations they complete (Kafka's checkAndComplete).
+"""Checks: a client asks all owners that watch a key to look, and counts the operations that they complete.
 
 For example, three operations of two clients watch "orders". A CHECK of that key is an event, by which three looks are
 due, and each of the three operations gets a ticket. An owner that has looked, or completed, gives the ticket back. When
 all three are back, the check has finished, and the query "check" is answered.
 
-An operation that completes counts once, for the check that waits for it longest. A check whose tickets are used up, or
-whose owner does not look, does not finish: its client ends it.
+An operation that completes counts once, for the check that waits for it longest. A check does not finish if there was
+no ticket for one of its operations, or if an owner does not look. Then its client ends it. (Kafka: checkAndComplete.)
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -35,7 +35,7 @@ cdef inline void begin_check(Arena *a, uint32_t slot, uint64_t command, uint64_t
 
 
 cdef inline Check *check_of(Arena *a, EventRecord *e) noexcept nogil:
-    """The check whose event this is, while it is in delivery; NULL: its daemon, or its client, has ended."""
+    """The check of this event, which is in delivery; NULL if the check's daemon, or its client, has ended."""
     cdef Check *check
     if a.members.check_in_delivery == 0:
         return NULL
@@ -58,7 +58,7 @@ cdef inline void end_check_delivery(Arena *a, EventRecord *e) noexcept nogil:
 
 
 cdef inline void end_check(Arena *a, Check *check) noexcept nogil:
-    """Its client no longer waits for the check. Its tickets are void from now on."""
+    """The check's client no longer waits. Tickets of the check are void from now on."""
     cdef Members *m = &a.members
     m.report_states[check.slot].checks -= 1
     check.state = CHECK_FREE
@@ -110,7 +110,7 @@ cdef inline uint32_t take_ticket(Arena *a) noexcept nogil:
 
 
 cdef inline void give_ticket(Arena *a, OpRecord *op, EventRecord *e) noexcept nogil:
-    """The owner is to look at the operation for the check whose event this is. Tickets of ended checks go."""
+    """Give the operation a ticket for the check of this event: its owner is to look. Free tickets of ended checks."""
     cdef Check *check = check_of(a, e)
     cdef Look *at = a.members.looks + (op - a.ops)
     cdef uint32_t *link = &at.ticket
@@ -140,7 +140,7 @@ cdef inline void give_ticket(Arena *a, OpRecord *op, EventRecord *e) noexcept no
 
 
 cdef inline void take_tickets_back(Arena *a, OpRecord *op, uint64_t looked, bint completed) noexcept nogil:
-    """The owner has looked at the events up to this sequence, and has `completed` the operation or not."""
+    """Take back the tickets of an owner that has looked at the events up to this sequence, and perhaps `completed`."""
     cdef Look *at = a.members.looks + (op - a.ops)
     cdef uint32_t number
     cdef Ticket *ticket

@@ -30,7 +30,7 @@ cdef inline uint64_t topic_of(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline uint16_t setter_generation(ClientRecord *c) noexcept nogil:
-    """The low bits of a client's generation, as many as a watermark's record has room for, of the client that set its watermark."""
+    """The generation of a client that sets a watermark: the low bits, for which a watermark's record has room."""
     return <uint16_t>c.generation
 
 
@@ -43,7 +43,7 @@ cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline int further_keys(OpRecord *op) noexcept nogil:
-    """Its keys behind the first. Each has a node in NODES while the operation needs its keys."""
+    """The operation's keys behind the first. Each has a node in NODES while the operation needs its keys."""
     return <int>op.keys - 1
 
 
@@ -53,7 +53,7 @@ cdef inline int nodes_of(OpRecord *op) noexcept nogil:
 
 
 cdef inline void charge_id(Arena *a, OpRecord *op, int by) noexcept nogil:
-    """Charge the id of a pending operation (1, or -1) to the one that the operation is charged to."""
+    """Charge the id of a pending operation (1, or -1) to the group or client that pays for the operation."""
     cdef ClientRecord *c = a.clients + op.client
     if op.group:
         a.groups[op.group - 1].ids += by
@@ -110,7 +110,7 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void clear_report_state(Arena *a, uint32_t slot) noexcept nogil:
-    """Another client gets this slot, or the same one anew. If the slot is queued for a report, it stays queued."""
+    """Another client gets this slot, or the same one comes back. A slot that is queued for a report stays queued."""
     cdef uint8_t due
     stop_waiting(a, slot)
     due = a.members.report_states[slot].due
@@ -119,7 +119,7 @@ cdef inline void clear_report_state(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void stop_waiting(Arena *a, uint32_t slot) noexcept nogil:
-    """If the client waits for a confirmation, take it out of that list."""
+    """If the client waits for a confirmation, take it out of the list of those."""
     cdef Members *m = &a.members
     cdef ReportState *state = m.report_states + slot
     if state.due != WAITS:
@@ -191,8 +191,8 @@ cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline void touch_outcome(Arena *a, uint32_t op) noexcept nogil:
     """Touch the memory that a report needs of the operation that a hint names (index + 1; 0 = none).
 
-    Loads, and no prefetches, which the processor drops here: a report takes 15 ns an outcome instead of 25. A wrong hint
-    is never followed out of the region.
+    It loads, because the processor would drop prefetches here: a report takes 15 ns an outcome instead of 25. A wrong
+    hint leads nowhere outside the region.
     """
     cdef char *record
     if op - 1 < a.first_nodes:

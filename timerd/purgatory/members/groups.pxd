@@ -1,18 +1,18 @@
 """Groups: named sets of clients. Each outcome of a group is delivered to one live member at a time.
 
 For example, an operation of the group "workers" expires. Its outcome waits in the group's list (generation 0, no
-number). dispatch_outcomes() delivers it to a ready member: it gets that member's next outcome number, and stands in the
-member's outcomes like one of its own. The member acknowledges that it received the outcome, which leaves that list and
-is *held*, in no list. The member acknowledges with GROUP_ACK that the work is done, and the outcome is freed. If the
-member dies, falls silent or stops before that, the outcome is requeued in the group's list. A silent member whose
-process runs (ClientFlag.KEEPS) keeps its outcomes and calls, and gets no others.
+number). dispatch_outcomes() delivers the outcome to a ready member: the outcome gets that member's next outcome number,
+and stands among the member's own outcomes. When the member acknowledges that it has received the outcome, the outcome
+leaves that list and is *held*, in no list. When the member acknowledges with GROUP_ACK that the work is done, the
+outcome is freed. If the member dies, falls silent or stops before that, the outcome is requeued in the group's list. A
+silent member whose process runs (ClientFlag.KEEPS) keeps its outcomes and calls, and gets no others.
 
 A group has two lists: calls (OpFlag.CALL), and all other outcomes. A member takes outcomes if it listens and holds less
 than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of their keys), up to its own
 number at a time. For each kind, ready members stand in a ring, in memory, and take turns.
 
-All outcomes are alike, so the first of the list is delivered. Among calls, a cursor passes over those that no ready
-member handles. It begins anew when a member becomes ready.
+All outcomes are alike, so the first of the list is delivered. In the list of calls, a cursor passes over those that no
+ready member handles. The cursor begins anew when a member becomes ready.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -35,20 +35,22 @@ from .looks cimport leave_looks
 
 cdef extern from *:
     """
-    #define DELIVERIES_MAX UINT8_MAX /* stands for 255 and more */
-    #define ALONE_WAITS_NS 10000000000ull /* a call that is to run alone, for an idle member */
-    #define DRAINING_NS 10000000000ull /* the longest that a member gets no calls, to become idle for that one */
+    #define DELIVERIES_MAX UINT8_MAX /* 255 stands for 255 and more */
+    #define ALONE_WAITS_NS 10000000000ull /* how long a call that is to run alone waits for an idle member */
+    #define DRAINING_NS 10000000000ull /* the longest that a member gets no calls, to become idle for such a call */
     #define DRAINING_EVERY_NS 60000000000ull
+    #define GROUP_SHARE 1024 /* records of a group, until the next group gets its turn */
     _Static_assert(GROUP_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
     _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
     """
     enum:
         DELIVERIES_MAX
+        GROUP_SHARE
     uint64_t ALONE_WAITS_NS, DRAINING_NS, DRAINING_EVERY_NS
 
 
 cdef inline int kind_of(OpRecord *op) noexcept nogil:
-    """The kind of members that take it."""
+    """The kind of members that take the operation."""
     return CALLS if op.flags & OP_FLAG_CALL else OUTCOMES
 
 
@@ -65,7 +67,7 @@ cdef inline bint may_get(ClientRecord *c, int kind) noexcept nogil:
 
 
 cdef inline bint may_keep(ClientRecord *c, int kind) noexcept nogil:
-    """Whether the client may keep those that were delivered to it."""
+    """Whether the client may keep the outcomes, or calls, that were delivered to it."""
     cdef bint keeps = c.state == CLIENT_STATE_SILENT and c.flags & CLIENT_FLAG_KEEPS != 0
     if TD_DEFECT(DEFECT_TAKEN_OVER_AT_ONCE):
         keeps = False
@@ -77,7 +79,7 @@ cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
 
 
 cdef inline bint is_ready(Arena *a, uint32_t slot, int kind) noexcept nogil:
-    """Whether something of its group can be delivered to the client: no call beside one that is to run alone."""
+    """Whether something of its group can be delivered to the client. A call that is to run alone gets no company."""
     cdef ClientRecord *c = a.clients + slot
     if a.members.rings[kind][slot].alone and not TD_DEFECT(DEFECT_ALONE_GETS_COMPANY):
         return False
@@ -143,7 +145,7 @@ cdef inline void join_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
 
 
 cdef inline void match_calls(Arena *a, uint32_t group) noexcept nogil:
-    """Look for a ready member for each call of the group (index + 1): one more member takes calls."""
+    """Look for a ready member for each call of the group (index + 1), because another member takes calls now."""
     cdef GroupRecord *g = a.groups + (group - 1)
     a.members.unmatched[group - 1] = 0 if is_empty(a, &g.calls_next) else g.calls_next
     a.members.passed_by[group - 1] = 0
@@ -151,7 +153,7 @@ cdef inline void match_calls(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline void look_for_calls_again(Arena *a, uint32_t group) noexcept nogil:
-    """A call of the group is over, or a member holds none: one that was passed by may be delivered now."""
+    """A call of the group is over, or a member holds none: a call that was passed by may be delivered now."""
     if a.members.passed_by[group - 1]:
         match_calls(a, group)
 
@@ -183,7 +185,7 @@ cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:
-    """A retention may end then, or a call that was passed by may be delivered."""
+    """Look at the groups again at `at_ns`: a retention may end, or a call that was passed by may be delivered."""
     if at_ns < a.members.groups_due_ns:
         a.members.groups_due_ns = at_ns
 
@@ -193,11 +195,12 @@ cdef inline bint is_draining(Draining *d, uint32_t slot, uint64_t now_ns) noexce
 
 
 cdef inline void wait_for_idle(Arena *a, OpRecord *op, int busy) noexcept nogil:
-    """No member is idle for a call that is to run alone. `busy`: the one that holds the fewest, -1 if none is ready.
+    """No member is idle for a call that is to run alone. `busy`: the member with the fewest calls, -1 if none is ready.
 
-    Example: a worker of 16 calls at a time is never idle. After 10 s it gets no further ones, for 10 s. If it is idle by
-    then, it gets the one that waits. Otherwise it gets others again, and a minute later the next attempt begins. So the
-    one that waits is not passed by for ever, and others are not held up for as long as some handler runs.
+    Example: a worker of 16 calls at a time is never idle. When the call has waited for 10 s, the worker gets no other
+    calls for 10 s. If the worker is idle by then, it gets the call that waits. If not, it gets other calls again, and a
+    minute later the next attempt begins. So the call that waits is not passed by for ever, and a handler that runs for
+    long does not hold up the other calls.
     """
     cdef Draining *d = a.members.draining + (op.group - 1)
     cdef uint64_t from_ns = max(op.settled_ns + ALONE_WAITS_NS, d.again_ns)
@@ -211,9 +214,9 @@ cdef inline void wait_for_idle(Arena *a, OpRecord *op, int busy) noexcept nogil:
 
 
 cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
-    """The next ready member for this operation; for a call, the one that holds the fewest calls. Or -1.
+    """The next ready member for this operation; for a call, the member with the fewest calls; -1 if there is none.
 
-    A call that is to run alone gets a member that holds no other.
+    A call that is to run alone gets a member that holds no call.
     """
     cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot
     cdef bint alone = op.flags & OP_FLAG_ALONE != 0
@@ -268,7 +271,7 @@ cdef inline uint64_t after_retention(Arena *a, uint64_t since) noexcept nogil:
 cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept nogil:
     """When an outcome that waits is dropped, unless a member joins its group before.
 
-    A schedule's call is kept at least as long as any other one, so the calls behind it in the list may go before it.
+    A schedule's call is kept at least as long as any other call, so calls behind it in the list may be dropped before.
     """
     cdef uint64_t kept_ns = a.header.group_kept_ns
     if op.flags & OP_FLAG_SCHEDULED:
@@ -305,7 +308,7 @@ cdef inline void count_endless(Arena *a, OpRecord *op, int by) noexcept nogil:
 
 
 cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
-    """The group of a dead owner takes over its operation, pending or settled. The group's quota is no limit here."""
+    """The group of a dead owner takes over its operation, pending or settled. The group's quota does not limit that."""
     cdef ClientRecord *c = a.clients + op.client
     cdef GroupRecord *g = a.groups + (c.group - 1)
     cdef uint64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
@@ -383,35 +386,55 @@ cdef inline void deliver_to_next(Arena *a, OpRecord *op, uint32_t slot) noexcept
     deliver_to_member(a, op, slot)
 
 
-cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
-    """Deliver the outcomes in groups' lists to ready members, in turn; False if the turn's bound came first."""
-    cdef uint32_t group
+cdef inline bint dispatch_group(Arena *a, uint32_t group, uint64_t most) noexcept nogil:
+    """Deliver the outcomes in a group's lists to ready members, in turn; False if a bound came first.
+
+    `most`: the records touched (a.turn.touched) at which the next group gets its turn.
+    """
     cdef int slot
     cdef OpRecord *op
-    if not a.members.dispatching:
-        return True
-    for group in range(capacity(a, REGION_GROUPS)):
-        while a.members.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
-            if spent(a):
-                return False
-            op = op_at(a, a.groups[group].next)
-            deliver_to_next(a, op, find_ready(a, op))
-        while a.members.turns[CALLS][group] and a.members.unmatched[group]:
-            if spent(a):
-                return False
-            op = op_at(a, a.members.unmatched[group])
-            slot = find_ready(a, op)
-            if slot >= 0:
-                deliver_to_next(a, op, slot)
-            else:
-                a.turn.touched += 1
-                a.members.unmatched[group] = following(a, op)
-    a.members.dispatching = 0
+    while a.members.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
+        if spent(a) or a.turn.touched >= most:
+            return False
+        op = op_at(a, a.groups[group].next)
+        deliver_to_next(a, op, find_ready(a, op))
+    while a.members.turns[CALLS][group] and a.members.unmatched[group]:
+        if spent(a) or a.turn.touched >= most:
+            return False
+        op = op_at(a, a.members.unmatched[group])
+        slot = find_ready(a, op)
+        if slot >= 0:
+            deliver_to_next(a, op, slot)
+        else:
+            a.turn.touched += 1
+            a.members.unmatched[group] = following(a, op)
+    return True
+
+
+cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
+    """Deliver the outcomes in groups' lists; False if the turn's bound came first. Groups take turns.
+
+    For example, one group has 60,000 calls that no member handles, and its members change their handlers all the time.
+    A call of another group waits for GROUP_SHARE records of that group, and not for all of its calls.
+    """
+    cdef uint32_t count = capacity(a, REGION_GROUPS), group, seen
+    cdef bint left
+    while a.members.dispatching:
+        left = False
+        for seen in range(count):
+            group = a.members.next_group
+            a.members.next_group = group + 1 if group + 1 < count else 0
+            if not dispatch_group(a, group, a.turn.touched + GROUP_SHARE):
+                if spent(a):
+                    return False
+                left = True
+        if not left:
+            a.members.dispatching = 0
     return True
 
 
 cdef inline void requeue_outcome(Arena *a, OpRecord *op) noexcept nogil:
-    """The member may not keep it (may_keep): the outcome waits for another member. Its number is void."""
+    """Requeue an outcome that its member may not keep (may_keep). The outcome's number is void."""
     cdef uint32_t slot = op.client
     cdef ClientRecord *c = a.clients + slot
     cdef bint ended
@@ -447,7 +470,7 @@ cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noe
 cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
     """The call of that op id, if it is due, not done, and of this client's group; else NULL.
 
-    Every member may acknowledge it. For example, a member did the work, and fell silent meanwhile: another member holds
+    Every member may acknowledge the call. For example, a member did the work, and fell silent meanwhile: another holds
     the call by then.
     """
     cdef OpRecord *op = settled_of(a, operation)
@@ -464,7 +487,7 @@ cdef inline void join_group(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
-    """A client has died, and leaves its group. Its truth, and since when the group is empty, have changed already."""
+    """A client has died, and leaves its group. Its truth, and the group's empty_since_ns, have changed already."""
     cdef GroupRecord *g
     if a.clients[slot].group == 0:
         return

@@ -107,7 +107,7 @@ cdef inline int free_slot(Arena *a) noexcept nogil:
 cdef inline void fill_client(
     Arena *a, ClientRecord *c, const char *incarnation, const char *session_hash, Facts *facts
 ) noexcept nogil:
-    """A free slot becomes this client's, and its state word makes that true. Its lists are empty, as those of every free slot."""
+    """Fill a free slot for a client. The state word will make it true. The lists of a free slot are empty."""
     c.generation = c.generation + 1 if c.generation + 1 else 1
     c.orphans = facts.orphans
     c.name_length = facts.name_length
@@ -172,7 +172,7 @@ cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash
 
 
 cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept nogil:
-    """A tombstone is a live client again, with its old numbering."""
+    """A tombstone becomes a live client again, with its old numbering."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t flags = listening_flag(facts.listens)
     cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE)

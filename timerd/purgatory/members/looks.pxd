@@ -1,10 +1,10 @@
-"""Looks: an event has come, and the owner of an operation under CONDITION_OWNER is to evaluate its condition.
+"""Looks: an event has come, so the owner of an operation under CONDITION_OWNER is to evaluate the condition.
 
 For example, events 7 and 9 come on a key of an operation. Its `progress` becomes 9, and its client is sent (operation,
 9). The client evaluates the condition, and answers LOOKED 9: the operation's `failed` becomes 9, and no look is due.
 
 So looks are coalesced: a client has one look of an operation at a time. Events that come meanwhile raise `progress`,
-and are one look when the client has answered the first. `progress` and `failed` are truth, and outlive the daemon. The
+and make one further look when the client has answered. `progress` and `failed` are truth, and outlive the daemon. The
 list of each client's looks is beside the arena, in order of events, and a start makes it anew. A look is sent when it
 is new, and again when its client is reminded, until the client has looked.
 """
@@ -46,7 +46,7 @@ cdef inline void unlist_look(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void list_look(Arena *a, OpRecord *op) noexcept nogil:
-    """Put the operation behind all looks of its live owner, where it waits to be sent, unless it is among them."""
+    """Put the operation last among the looks of its live owner, to be sent, unless it is there already."""
     cdef uint32_t number = <uint32_t>(op - a.ops) + 1
     cdef ReportState *state = a.members.report_states + op.client
     cdef Look *at = a.members.looks + (number - 1)
@@ -94,7 +94,7 @@ cdef inline void send_looks_again(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void forget_looks(Arena *a, uint32_t slot) noexcept nogil:
-    """Another client gets this slot. No look is left, unless the counts of the one before were damaged."""
+    """Another client gets this slot: empty its looks. Some are left only if counts of the last client were wrong."""
     while a.members.report_states[slot].first_look:
         unlist_look(a, a.ops + (a.members.report_states[slot].first_look - 1))
 

@@ -17,7 +17,7 @@ from .lifecycle cimport keeping_flag, listening_flag, stage_calls, with_silence
 cdef inline void fill_group(
     Arena *a, GroupRecord *g, const char *name, uint32_t length, uint32_t pid, uint64_t start_ticks
 ) noexcept nogil:
-    """Give a free record to this group. The record has no operations, because else it would not be free."""
+    """Give a free record to this group. A free record has no operations."""
     g.name_length = length
     memset(g.name, 0, NAME_SIZE_MAX)
     memcpy(g.name, name, length)
@@ -37,8 +37,8 @@ cdef inline uint32_t open_group(
 ) noexcept nogil:
     """The group (index + 1) of that name, which is made if there is none.
 
-    0: all groups are used; or this process has made `made` of them, half of all. All processes that are not known
-    (pid 0) may have made three quarters. Deserted groups do not count.
+    Returns 0 if all groups are used, or if this process has made half of them: then `made` is the number. All unknown
+    processes (pid 0) together may have made three quarters. Deserted groups do not count.
     """
     cdef GroupRecord *g
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
@@ -74,14 +74,14 @@ cdef inline uint32_t open_group(
 
 
 cdef inline void join_or_requeue(Arena *a, uint32_t slot) noexcept nogil:
-    """Adjust a client that takes more or less of its group. If it takes nothing, the sweep requeues its outcomes."""
+    """A client takes more or less of its group: adjust the rings. The sweep requeues what the client may not keep."""
     join_rings(a, slot)
     if has_to_lose(a.clients + slot):
         a.turn.sweeping = 1
 
 
 cdef inline bint may_listen(ClientRecord *c) noexcept nogil:
-    """False: the client has stopped listening, and the sweep has not requeued all of its outcomes."""
+    """Whether the client may begin to listen: not while the sweep still requeues outcomes from an earlier time."""
     return not c.held or c.flags & CLIENT_FLAG_LISTENS != 0
 
 
@@ -110,7 +110,7 @@ cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *has
 
 
 cdef inline void set_silence(Arena *a, uint32_t slot, uint32_t state, bint keeps) noexcept nogil:
-    """A client falls silent, with or without its calls and outcomes; or it loses these later, or is live again."""
+    """A client falls silent, and `keeps` its calls and outcomes or not. Or it loses these later, or is live again."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t word = with_silence(c, state, keeps)
     if word == ClientRecord_word_state(c)[0]:

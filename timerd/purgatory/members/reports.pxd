@@ -1,7 +1,7 @@
 """Reports: one frame for a client, with applied commands, outcomes in order of their numbers, answers, looks and values.
 
 A value that settled many operations of one client stands in the frame's heap once. A group's outcome has a value of its
-own. Behind it stand the payload and the names of purgatory and keys, because the receiver did not register the
+own. Behind the value stand the payload and the names of purgatory and keys, because the receiver did not register the
 operation.
 """
 
@@ -20,7 +20,7 @@ from .clients cimport is_live, touch_outcome, queue_report, topic_of
 
 cdef extern from *:
     """
-    #define REPORT_HEAP_MAX (1u << 20)  /* values of one report; one that is larger goes alone */
+    #define REPORT_HEAP_MAX (1u << 20)  /* values of one report; a larger value goes alone */
     #define OUTCOMES_IN_ANSWER 4096  /* a frame's worth of outcomes, when a client asks again */
     """
     enum:
@@ -50,7 +50,7 @@ ctypedef struct Round:
     uint32_t at
     uint32_t count
     uint64_t due_ns  # when the reports that were put off are due
-    uint64_t confirm_ns  # the time that a report of nothing but applied commands waits
+    uint64_t confirm_ns  # how long a report waits that only confirms commands
     uint32_t outcomes_max
 
 
@@ -62,7 +62,7 @@ cdef inline uint64_t report_size(Extent *x) noexcept nogil:
 
 
 cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
-    """Bytes of the names of its purgatory and its keys, each behind its length."""
+    """Bytes of the names of an operation's purgatory and keys, each name behind its length."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t length = 1 + a.purgatories[op.purgatory].name_length
     while node != NULL:
@@ -72,7 +72,7 @@ cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept nogil:
-    """Write these names: names_length() bytes."""
+    """Write the names of an operation's purgatory and keys: names_length() bytes."""
     cdef uint8_t *p = out
     cdef WatchNode *node = first_node(op)
     cdef PurgatoryRecord *purgatory = a.purgatories + op.purgatory
@@ -91,14 +91,14 @@ cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept n
 
 
 cdef inline uint32_t failures_length(OpRecord *op) noexcept nogil:
-    """Bytes of the codes of its failed keys. Those of an operation that settled without its keys are not known."""
+    """Bytes of the codes of an operation's failed keys. If it settled without its keys, the codes are not known."""
     if not op.flags & OP_FLAG_KEYS_KEPT or CONDITIONS_OBSERVE >> op.condition & 1 or op.flags & OP_FLAG_CALL:
         return 0
     return sizeof(uint32_t) * <uint32_t>__builtin_popcountll(op.failed)
 
 
 cdef inline uint32_t copy_failures(Arena *a, OpRecord *op, uint8_t *out) noexcept nogil:
-    """Write these codes, in the order of the keys: failures_length() bytes."""
+    """Write the codes of an operation's failed keys, in the order of the keys: failures_length() bytes."""
     cdef WatchNode *node = first_node(op)
     cdef uint8_t *p = out
     cdef uint32_t code
@@ -114,7 +114,7 @@ cdef inline uint32_t copy_failures(Arena *a, OpRecord *op, uint8_t *out) noexcep
 
 
 cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) noexcept nogil:
-    """Bytes that its outcome needs in the heap, behind an outcome with the value `last_value`."""
+    """Bytes that an operation's outcome needs in the heap, behind an outcome with the value `last_value`."""
     cdef uint32_t failures = failures_length(op)
     if op.group:
         return blob_length(a, op.value) + failures + blob_length(a, op.payload) + names_length(a, op)
@@ -219,7 +219,7 @@ cdef inline void fill_outcome(
         out.keys_length = copy_names(a, op, heap + used[0])
         used[0] += out.keys_length
     elif failures:
-        # A value that others share follows theirs; the codes are its own.
+        # The codes stand behind the value, so the value is written again even if others share it.
         out.heap_offset = used[0]
         copy_blob(a, op.value, heap + used[0])
         used[0] += length

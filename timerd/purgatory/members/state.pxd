@@ -13,7 +13,7 @@ cdef extern from *:
     #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
     enum { CHECK_FREE = 0, CHECK_IN_DELIVERY = 1, CHECK_DELIVERED = 2 };
     #define REFUSALS 64
-    #define REFUSALS_NAMED 32 /* the first ones may name a client; the rest are more than all codes and limits */
+    #define REFUSALS_NAMED 32 /* these may name a client; the other positions are enough for all codes and limits */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
     """
     enum:
@@ -45,7 +45,7 @@ ctypedef struct ReportState:
     uint8_t due  # NOT_DUE, WAITS or QUEUED
     uint8_t at  # position in `latest` of the operation that joined longest ago
     uint16_t checks  # checks of the client that run
-    # Its operations at which it is to look (index + 1), and the first of them that was not sent; 0 = none.
+    # The operations at which the client is to look (index + 1), and the first of these not sent yet; 0 = none.
     uint32_t first_look
     uint32_t last_look
     uint32_t next_look
@@ -68,7 +68,7 @@ ctypedef struct Ticket:
 
 
 ctypedef struct Check:
-    # A CHECK command whose owners have not all looked. Not in the arena: with the daemon its checks end.
+    # A CHECK command whose owners have not all looked. Not in the arena: checks end with their daemon.
     uint64_t command
     uint64_t sequence  # of its event
     uint32_t slot
@@ -99,19 +99,19 @@ ctypedef struct Member:
 
 
 ctypedef struct Draining:
-    # A member of a group that gets no calls for a while, so that it becomes idle for one that is to run alone.
+    # A member of a group that gets no calls for a while, so that it becomes idle for a call that is to run alone.
     uint64_t until_ns
-    uint64_t again_ns  # the next one does not begin before
+    uint64_t again_ns  # the next draining does not begin before
     uint16_t slot
 
 
 ctypedef struct Refusal:
     uint32_t code
-    uint32_t who  # the client whose share is used up (slot + 1); 1 for a group; 0 = nobody's is, or not kept apart
-    uint32_t group  # the group whose share is used up (index + 1); 0 = the client's is
+    uint32_t who  # the client whose share is used up (slot + 1); 1 for a group; 0 = no share is, or many counted as one
+    uint32_t group  # the group whose share is used up (index + 1); 0 = it is a client's share
     uint64_t value
     uint64_t count
-    # Of that client or group, and its bytes at the first refusal. Copies: the slot may be another's when they are read.
+    # Of that client or group, at the first refusal. Copies: the slot may belong to another client when they are read.
     uint32_t pid
     uint32_t name_length
     uint64_t bytes_held
@@ -119,7 +119,7 @@ ctypedef struct Refusal:
 
 
 ctypedef struct Members:
-    # Clients whose report is due.
+    # Clients, and the queue of those whose report is due.
     ReportState *report_states  # of each client
     uint16_t *queue
     uint32_t queued
@@ -130,12 +130,13 @@ ctypedef struct Members:
     Member *rings[KINDS]
     uint16_t *turns[KINDS]
     uint8_t dispatching  # an outcome may wait for a member
+    uint32_t next_group  # the group whose turn it is to be dispatched
     Holdings *holdings  # of each client, then of each group
     # Of the calls that wait in each group, links: the first that may have a ready member, and the first that may have
     # been kept too long; 0 = none.
     uint32_t *unmatched
     uint32_t *outdated
-    uint8_t *passed_by  # of each group: whether a call was passed by that may be delivered when another one is over
+    uint8_t *passed_by  # of each group: whether a call was passed by that may be delivered when another call is over
     Draining *draining  # of each group
     # When a retention ends next: of an outcome in a group, of a tombstone.
     uint64_t groups_due_ns
@@ -146,9 +147,9 @@ ctypedef struct Members:
     Ticket *tickets  # made for the first check; NULL: not yet
     uint32_t free_check  # index + 1
     uint32_t free_ticket  # index + 1
-    uint32_t tickets_used  # how many were ever used: those behind are free, and in no list
+    uint32_t tickets_used  # how many were ever used: the tickets behind these are free, and in no list
     uint32_t check_in_delivery  # index + 1
-    uint8_t checks_finished  # one has finished since take_finished()
+    uint8_t checks_finished  # a check has finished since take_finished()
     # Why commands were refused since take_refusals(), each reason once.
     Refusal refusals[REFUSALS]
     uint32_t refused

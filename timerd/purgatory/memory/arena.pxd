@@ -25,7 +25,7 @@ ctypedef struct Arena:
     ArenaHeader *header
     RegionRecord *regions
     OpRecord *ops
-    # Nodes below this index are the first ones of operations, and lie in them; the others lie in NODES (nodes.pxd).
+    # Nodes below this index are first nodes of operations, and lie in these; the others lie in NODES (nodes.pxd).
     uint32_t first_nodes
     WatchNode *more_nodes
     WatermarkRecord *watermarks
@@ -54,7 +54,7 @@ ctypedef struct Arena:
     uint64_t event_mask
     uint64_t handle_mask
     Seed seed  # of every hash; clients do not know it
-    uint32_t observers  # nodes in lists of those that observe their keys; while there is none, no event looks for one
+    uint32_t observers  # the number of nodes that observe their keys; while it is 0, no event looks for such a node
     bint rehashed  # the start found hashes of another seed, and made them anew
     # The transaction being staged, and the outcomes that it numbers for one client.
     TdTransaction tx
@@ -98,10 +98,10 @@ cdef inline OpRecord *settled_of(Arena *a, uint64_t operation) noexcept nogil:
 
 
 cdef inline uint64_t effective_ns(Arena *a) noexcept nogil:
-    """The effective time of what this turn reads: its clock, or in a gap the time of the last turn before the gap.
+    """The effective time of what this turn reads: the turn's clock, or in a gap the time of the last turn before it.
 
     For example, the daemon was stopped for five seconds. Events that were fired meanwhile stand in the sockets, and get
-    the time at which it was stopped: so they win over the deadlines that it has slept through.
+    the time at which it was stopped: so they win over the deadlines that passed meanwhile.
     """
     return min(a.turn.now_ns, a.turn.before_gap_ns)
 

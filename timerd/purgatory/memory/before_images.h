@@ -11,8 +11,8 @@
  * for `room` images, and the copier makes room as it goes. If there is none left, the log is *overrun*: the copy is
  * given up, and the conductor never waits.
  *
- * The callers of td_before: purgatory/twins.py gives each function of the core that stores a twin. The twin calls
- * td_before() before each store. While no copy is being made, the plain functions run.
+ * The callers of td_before() are twins: purgatory/twins.py makes a twin of each function of the core that stores into
+ * the arena. The twin calls td_before() before each store. While no copy is being made, the plain functions run.
  */
 #ifndef TIMERD_BEFORE_IMAGES_H
 #define TIMERD_BEFORE_IMAGES_H
@@ -47,7 +47,7 @@ static inline uint64_t td_image_room(uint64_t bytes, uint64_t lines) {
     return bytes > taken ? (bytes - taken) / sizeof(TdImage) : 0;
 }
 
-/* The log of the copy that is being made; NULL while there is none. A process has one core that is copied at a time. */
+/* The log of the copy that is being made; NULL while there is none. In a process, one core at a time is copied. */
 static TdImageLog *td_images;
 
 /* Begin a log in memory that is all zero. */

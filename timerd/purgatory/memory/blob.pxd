@@ -1,6 +1,6 @@
-"""Payloads, values and long names: chains of blocks with a count of references. One value completes 10,000 operations.
+"""Payloads, values and long names: chains of blocks with a count of references. 10,000 operations may share a value.
 
-A blob is named by its first block (index + 1); 0 is the empty one. Only its first block counts references and bytes.
+A blob is named by its first block (index + 1); 0 is the empty blob. Only the first block counts references and bytes.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

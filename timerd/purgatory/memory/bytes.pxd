@@ -1,7 +1,7 @@
 """Short runs of bytes (names, the pieces of a blob), copied and compared in words.
 
-For a length that it knows to be small, a compiler makes a string instruction of memcpy, which costs more than the
-copying. For any other length it makes a call, as for memcmp.
+If a compiler knows that the length is small, it makes a string instruction of memcpy, which costs more than the
+copying. If not, it makes a call, as for memcmp.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

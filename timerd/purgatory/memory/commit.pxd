@@ -12,7 +12,7 @@ from .transaction cimport TD_DEFECT, TD_ORDERED_STORE, td_commit, td_put
 
 
 cdef inline void stage_numbers(Arena *a) noexcept nogil:
-    """The next number of the client whose outcomes are staged."""
+    """Stage the next outcome number of the client whose outcomes are staged."""
     cdef ClientRecord *c = a.clients + a.staged_client
     td_put(&a.tx, &c.next_outcome, c.next_outcome + a.staged_outcomes)
     a.staged_outcomes = 0

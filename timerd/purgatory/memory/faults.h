@@ -1,6 +1,6 @@
 /* Crash points and seeded defects, for tests. Without TIMERD_FAULTS none of this is compiled in.
  *
- * A crash point is an ordering point of the core (TD_ORDERED_STORE). While recording, the arena is copied after each: each
+ * A crash point is an ordering point of the core (TD_ORDERED_STORE). A recording copies the arena after each point. The
  * copy is what a SIGKILL at that instruction would leave behind, because SIGKILL keeps program order.
  */
 #ifndef TIMERD_FAULTS_H
@@ -25,13 +25,13 @@ static void faults_beside(const char *memory, uint64_t size) {
     faults_journal_size = size;
 }
 
-/* A core lets go of that memory. A core that is collected late must not take the memory of the one after it. */
+/* A core releases that memory. A core that is garbage-collected late must not unset the memory of a newer core. */
 static void faults_nothing_beside(const char *memory) {
     if (memory == faults_journal)
         faults_beside(NULL, 0);
 }
 
-/* Whether the copy of this point replaces the one that is kept. In the end, each point is as likely. */
+/* Whether the copy of this point replaces the copy that is kept. In the end, every point is equally likely. */
 static int faults_picked(void) {
     faults_chance = faults_chance * 6364136223846793005u + 1442695040888963407u;
     return (faults_chance >> 32) % ++faults_passed == 0;

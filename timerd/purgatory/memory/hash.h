@@ -1,7 +1,7 @@
 /* SipHash-1-3 (Aumasson and Bernstein): a keyed hash. Without its seed nobody can choose its values.
  *
- * Every table that a client's bytes reach is indexed by it. With an unkeyed hash, or a seed that clients can read, a client
- * finds 60,000 keys of one chain, and each command walks all of them.
+ * It indexes every table in which a client's bytes are looked up. With an unkeyed hash, or with a seed that clients can
+ * read, a client finds 60,000 keys of one chain, and each command walks all of them.
  */
 #ifndef TIMERD_HASH_H
 #define TIMERD_HASH_H

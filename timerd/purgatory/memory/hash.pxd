@@ -1,7 +1,8 @@
-"""The hashes of the arena: SipHash-1-3 (hash.h) under a seed that no client has. timerd_shm.read.hashing has the same in Python.
+"""The hashes of the arena: SipHash-1-3 (hash.h) under a seed that no client has.
 
-A client that knew the seed could aim its keys at one chain. So the seed is not in the arena, which clients read. The header
-has a check value, which shows whether the stored hashes have this seed.
+A client that knew the seed could aim its keys at one chain. So the seed is not in the arena, which clients read. The
+header has a check value, which shows whether the stored hashes have this seed. timerd_shm.read.hashing has the same
+hashes in Python.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -30,13 +31,13 @@ cdef inline uint64_t key_hash(Seed seed, uint32_t purgatory, const uint8_t *name
 cdef inline uint64_t name_hash(uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
     """Hash of a call's name, without a seed: a member's few names are looked through, and no table is indexed by it.
 
-    So the names that the arena has of its members outlive the seed.
+    So the hashes of members' names in the arena stay valid when the seed is lost.
     """
     return td_sip_marked(Seed(0, 0), name, length, <uint8_t>purgatory)
 
 
 cdef inline uint32_t id_hash(Seed seed, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
-    """Keyed hash of the 16 bytes that stand for an id, in the same way. The client chooses all of them."""
+    """Keyed hash of an id's 16 bytes, as key_hash(). The client chooses all 16."""
     cdef uint64_t words[2]
     words[0] = low
     words[1] = high
@@ -46,7 +47,7 @@ cdef inline uint32_t id_hash(Seed seed, uint32_t purgatory, uint64_t low, uint64
 cdef inline uint64_t handle_line(Seed seed, uint32_t client, uint64_t command) noexcept nogil:
     """The hash of the line in the handle table that sixteen neighbouring commands of a client share.
 
-    Of 7 bytes: the slot in two, the line's number in five.
+    Hashed are 7 bytes: two for the slot, five for the line's number.
     """
     cdef uint64_t line = (command >> HANDLE_LANE_BITS) & <uint64_t>0xFFFFFFFFFF
     return td_sip_short(seed, line << 16 | client, 7)

@@ -40,5 +40,5 @@ cdef inline uint32_t allocate_node(Arena *a) noexcept nogil:
 
 
 cdef inline void free_node(Arena *a, WatchNode *node) noexcept nogil:
-    """Free the node of a further key. It stands nowhere."""
+    """Free the node of a further key. It is in no list and no heap."""
     free_record(a, REGION_NODES, <uint32_t>(node - a.more_nodes))

@@ -43,7 +43,7 @@ int td_defect(int number);
 typedef struct TdTransaction { char *base; uint64_t staged; } TdTransaction;
 
 #ifdef TIMERD_FAULTS
-/* Without fences a compiler may store the entries behind their count: MISSING_FENCE stages them aside, and does. */
+/* Without fences a compiler may store the count before the entries. MISSING_FENCE does that: it stages them aside. */
 extern RedoEntry td_aside[REDO_MAX];
 #define TD_STAGE(base) (TD_DEFECT(DEFECT_MISSING_FENCE) ? td_aside : TD_SLOT(base))
 #define TD_FETCH(base, count) do { \
@@ -59,7 +59,7 @@ extern RedoEntry td_aside[REDO_MAX];
  * next start finds the state before it. */
 __attribute__((noinline, cold, noreturn, unused)) static void td_full(void) {
     static const char said[] = "timerd: a transaction needs more words than the redo slot has (REDO_MAX): the daemon ends "
-        "before it stores any. This is a mistake in timerd: please report it with the journal.\n";
+        "before it stores any. This is a bug in timerd: please report it with the journal.\n";
     ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
     (void)written;
     abort();

@@ -1,8 +1,8 @@
 """An operation from its registration to its settlement: conditions, quotas, delivery of events, batches.
 
-register_command.pxd  what a REGISTER command says, as it is read from its frame
-quota.pxd             whether it may be applied, and which limit it met if not
-register.pxd          what it does: the record, the replay of the ring, the transaction
+register_command.pxd  the content of a REGISTER command, read from its frame
+quota.pxd             whether a registration may be applied, and if not, which limit was met
+register.pxd          the work of a registration: the record, the replay of the ring, the transaction
 condition.pxd         what an event means to an operation that watches its key; changes nothing
 apply_event.pxd       an event reaches the operations that watch its key; a dead owner's grant is requeued
 settle.pxd            an operation gets its outcome; later its record, its nodes and its blobs are freed (free_parts)

@@ -4,8 +4,8 @@ Each operation keeps the sequence of the last event it has `seen`. So a start ca
 nothing counts twice. A delivery that is too long for a turn goes on from its cursor in the next turn. Until then no
 other command is applied (DESIGN.md, rule 8).
 
-An owner may die before it acknowledges what a limited event granted it, or give up the grant. Then the operation is
-freed, and a new event of limit 1 enters the ring, with nothing allocated (`requeue_grant`).
+An owner may die before it acknowledges what a limited event granted it, or it may give up the grant. Then the operation
+is freed, and a new event of limit 1 enters the ring. Nothing is allocated for that (`requeue_grant`).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -48,7 +48,7 @@ cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t numbe
         # It has no live owner, and a grant must reach one (rule 5).
         return
     if op.condition == CONDITION_OWNER and owner_of(a, op) == NULL:
-        # Nobody looks any more: the operation runs to its deadline. It can be cancelled by its key.
+        # Nobody looks any more, so the operation stays until its deadline, or until it is cancelled by its key.
         if e.kind != EVENT_KIND_CANCEL_FOR_KEY:
             return
     v = judge(op, node.kind, node.ordinal, node.target, e)
@@ -70,7 +70,7 @@ cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t numbe
 
 
 cdef inline const uint8_t *event_key(Arena *a, EventRecord *e, uint8_t *room) noexcept nogil:
-    """The name of an event's key; a long one is copied into `room`, of KEY_SIZE_MAX bytes."""
+    """The name of an event's key; a long name is copied into `room`, of KEY_SIZE_MAX bytes."""
     if e.key_blob == 0:
         return e.key
     copy_blob(a, e.key_blob, room)
@@ -104,14 +104,14 @@ cdef inline void begin_list(Arena *a, EventRecord *e, uint32_t kind) noexcept no
 
 
 cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
-    """The event is in the ring. Those that observe its key come first: the others may use it up."""
+    """The event is in the ring. Watchers that observe its key come first, because the others may use up the event."""
     begin_list(a, e, KEY_KIND_OBSERVE)
     a.delivery.top = first_watcher(a, e, KEY_KIND_WATERMARK)
     a.header.unfinished = e.sequence
 
 
 cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
-    """The event has reached every watcher: leave the answer of a fire_wait, unless the daemon before has left it."""
+    """The event has reached every watcher: leave the answer of a fire_wait, unless an earlier daemon has left it."""
     cdef ClientRecord *c = a.clients + e.client
     cdef AnswerRecord *answer
     if e.kind == EVENT_KIND_CHECK:
@@ -183,7 +183,7 @@ cdef inline EventRecord *fill_requeued_event(Arena *a, OpRecord *op) noexcept no
         a, EVENT_KIND_FIRE, op.purgatory, node.hash, name, node.name_length, 1, 1, flags, op.client, 0,
         share_blob(a, op.value), key_blob, 0,
     )
-    e.client_generation = 0  # no client's: its sequence alone says for whom it counts
+    e.client_generation = 0  # it belongs to no client: for whom it counts depends on its sequence alone
     return e
 
 
@@ -192,7 +192,8 @@ cdef inline void requeue_grant(
 ) noexcept nogil:
     """The owner does not take its grant: free the operation, and fire again. No event is in delivery.
 
-    One transaction does it, with the number of the command that asks for it and its answer. NULL: the owner is dead.
+    One transaction does this, and includes the number and the answer of `command`, which asked for it (NULL: the owner
+    is dead).
     """
     cdef EventRecord *e = fill_requeued_event(a, op)
     cdef AnswerRecord *answer = NULL

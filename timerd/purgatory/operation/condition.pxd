@@ -38,7 +38,7 @@ cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
 
 
 cdef inline bint has_failures(OpRecord *op, uint64_t failed) noexcept nogil:
-    """Whether that mask names failed keys: under OBSERVE and OWNER it does not."""
+    """Whether that mask names failed keys: under OBSERVE and OWNER it never does."""
     return failed != 0 and not CONDITIONS_OBSERVE >> op.condition & 1
 
 
@@ -91,12 +91,12 @@ cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
 
 
 cdef inline bint is_observed(EventRecord *e) noexcept nogil:
-    """Whether an observing operation sees the event. A requeued grant is none: it was seen when it was fired."""
+    """Whether an observing operation sees the event. It does not see requeued grants: it saw their first events."""
     return EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FAIL and not e.flags & EVENT_FLAG_REDELIVERED
 
 
 cdef inline bint is_to_look_at(EventRecord *e) noexcept nogil:
-    """Whether the event makes an owner look. A limited event passes it by: a look takes nothing."""
+    """Whether the event makes an owner look. A limited event does not, because a look takes nothing."""
     if e.kind == EVENT_KIND_CHECK:
         return True
     return EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FAIL and not e.flags & EVENT_FLAG_LIMITED
@@ -110,7 +110,7 @@ cdef inline bint concerns(OpRecord *op, EventRecord *e) noexcept nogil:
 
 
 cdef inline bint is_used_up(EventRecord *e, uint32_t kind) noexcept nogil:
-    """Whether a limited event has nothing left for watchers of that kind. One that observes takes nothing of it."""
+    """Whether a limited event has nothing left for watchers of that kind. A watcher that observes takes nothing."""
     return e.flags & EVENT_FLAG_LIMITED and e.left == 0 and kind != KEY_KIND_OBSERVE
 
 

@@ -1,12 +1,12 @@
 """Dead letters: calls that are over and are kept, so that no call vanishes. They hold no id.
 
 For example, a call has ended five processes. A member gives the call up (CALL_PHASE with FAILED and a reason). When the
-call is done, it becomes a dead letter of its group: number 7. Everybody may read it in the arena. A member may retry
-the dead letter, by a registration that follows it, or drop it. A call that no member has served for its retention
-becomes a dead letter, too.
+call is done, it becomes dead letter 7 of its group. Everybody may read it in the arena. A member may retry the dead
+letter, by a registration that follows it, or drop it. A call that no member has served for its retention becomes a
+dead letter, too.
 
-A group keeps a bounded number of dead letters. The oldest gives way to a newer one. The oldest also give way to a
-registration that would be refused otherwise: as many as it needs, and none if they would not suffice.
+A group keeps a bounded number of dead letters. The oldest gives way to a newer one. The oldest letters also give way to
+a registration that would be refused otherwise: as many of them as it needs, and none if they would not suffice.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -39,7 +39,7 @@ ctypedef struct Shortage:
 
 
 cdef inline OpRecord *find_letter(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
-    """The dead letter of that op id, if it is one of this client's group; else NULL."""
+    """The dead letter of that op id, if it belongs to this client's group; else NULL."""
     cdef OpRecord *op = settled_of(a, operation)
     if op == NULL or op.group == 0 or op.group != a.clients[slot].group or not is_letter(op):
         return NULL
@@ -83,7 +83,7 @@ cdef inline void drop_oldest_letter(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
-    """Keep to the bound. If a start has lowered the bound, the group comes down to it with its next letters."""
+    """Drop letters beyond the bound. If a start has lowered it, a group comes down to it with its next letters."""
     cdef uint32_t i
     for i in range(LETTERS_AT_ONCE):
         if g.letters <= a.header.letters_max:
@@ -92,7 +92,7 @@ cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline bint empty_deserted(Arena *a) noexcept nogil:
-    """Drop what the group holds that is deserted for the longest time, as much as one command may; False: there is none."""
+    """Drop letters of the group that is deserted longest, as many as one command may. False if no group is deserted."""
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), found = count, i
     for index in range(count):
         if is_deserted(a, index) and (found == count or a.groups[index].empty_since_ns < a.groups[found].empty_since_ns):
@@ -105,7 +105,7 @@ cdef inline bint empty_deserted(Arena *a) noexcept nogil:
 
 
 cdef inline uint32_t letters_for(Arena *a, GroupRecord *g, Shortage lacks, OpRecord *kept) noexcept nogil:
-    """How many of a group's oldest dead letters make up for a shortage; 0: LETTERS_AT_ONCE of them, or all, do not.
+    """How many of a group's oldest dead letters make up for a shortage; 0 if LETTERS_AT_ONCE, or all, are too few.
 
     `kept` stays, and so do newer letters.
     """
@@ -133,7 +133,7 @@ cdef inline void join_letters(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void finish_letter(Arena *a, OpRecord *op, bint was_held) noexcept nogil:
-    """A call is a dead letter, in truth."""
+    """A call has become a dead letter, in truth: put it in its group's list."""
     leave_outcomes(a, op)
     if was_held:
         count_held(a, op, -1)
@@ -172,7 +172,7 @@ cdef inline void stage_withdrawn(Arena *a, OpRecord *op, uint32_t slot, uint64_t
 
 
 cdef inline void finish_done(Arena *a, OpRecord *op, bint was_held) noexcept nogil:
-    """It is done, in truth."""
+    """A group's outcome is done, in truth: free it, or keep it as a dead letter."""
     a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
     if op.state == OP_STATE_SETTLED:
         finish_letter(a, op, was_held)

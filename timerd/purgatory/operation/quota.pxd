@@ -24,10 +24,10 @@ cdef inline uint32_t group_of(Arena *a, Registration *r) noexcept nogil:
 
 
 cdef inline bint has_too_many_ids(Arena *a, Registration *r, OpRecord *replaced) noexcept nogil:
-    """Whether its client (or group) has as many pending operations with ids as it may.
+    """Whether the client (or group) that registers has as many pending operations with ids as it may.
 
-    If it takes over an id of its own (`replaced`), that is no further id. An operation that follows a call is never
-    refused here: a refusal would keep both for ever.
+    A registration that takes over an id of the same client or group (`replaced`) adds no id. An operation that follows
+    a call is never refused here: a refusal would keep both for ever.
     """
     cdef ClientRecord *c = a.clients + r.slot
     cdef uint32_t group = group_of(a, r)
@@ -41,7 +41,7 @@ cdef inline bint has_too_many_ids(Arena *a, Registration *r, OpRecord *replaced)
 
 
 cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
-    """The code if its client, or its group, holds as much as it may. `limit` becomes the limit that it met."""
+    """The code if the client, or the group, holds as much as it may. `limit` becomes the limit that was met."""
     cdef ClientRecord *c = a.clients + r.slot
     cdef GroupRecord *g
     cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
@@ -53,12 +53,12 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
         bytes_held = g.bytes_held
         nodes = g.nodes
         if r.command.flags & REGISTER_FLAG_FOLLOWS:
-            # It follows a call that is freed with it. A refusal would keep both for ever.
+            # The operation follows a call that is freed with it. A refusal would keep both for ever.
             pending = unacknowledged = nodes = 0
             bytes_held -= freed_with(a, r)
     if pending + unacknowledged >= a.header.quota_operations:
         if unused(a, REGION_OPS) == 0:
-            # Both are met; a higher quota would not help.
+            # Both limits are met; a higher quota would not help.
             limit[0] = met(MET_OPERATIONS, capacity(a, REGION_OPS))
             return ERROR_CODE_ARENA_FULL
         limit[0] = met(MET_OPERATIONS, a.header.quota_operations)
@@ -91,7 +91,7 @@ cdef inline uint64_t beyond(uint64_t held, uint64_t most) noexcept nogil:
 
 
 cdef inline Shortage shortage_of(Arena *a, Registration *r, GroupRecord *g) noexcept nogil:
-    """How far a registration would take its group beyond the quotas. All zero: dead letters do not help."""
+    """How far a registration would take its group beyond the quotas. All zero: to drop dead letters does not help."""
     cdef Shortage lacks
     lacks.operations = lacks.bytes = lacks.blocks = 0
     if not r.command.flags & REGISTER_FLAG_FOLLOWS:
@@ -117,7 +117,7 @@ cdef inline OpRecord *find_followed(Arena *a, Registration *r) noexcept nogil:
 
 
 cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
-    """The code if the command itself is wrong, or ERROR_CODE_NONE. `limit` becomes the limit that it met."""
+    """The code if the command is wrong or meets a quota; or ERROR_CODE_NONE. `limit` becomes the limit that was met."""
     cdef RegisterCommand *command = r.command
     cdef OpRecord *followed
     cdef bint observes
@@ -144,7 +144,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         followed = find_followed(a, r)
         if followed == NULL:
             return ERROR_CODE_UNKNOWN_OPERATION
-        if command.keys > followed.keys:  # its quotas are not checked
+        if command.keys > followed.keys:  # quotas are not checked for it
             limit[0] = followed.keys
             return ERROR_CODE_TOO_MANY_KEYS
     if command.flags & REGISTER_FLAG_REPLACE_CHANGED:

@@ -60,8 +60,8 @@ cdef inline void fill_record(
     uint64_t progress,
 ) noexcept nogil:
     """All fields but the state. The generation may change, because nothing reaches the record."""
-    # A word with many fields is stored whole: it is read again soon, and a processor waits for a word that it stored in
-    # parts. The first word says FREE, no outcome.
+    # A word with many fields is stored whole, because it is read again soon: after a store in parts, a processor would
+    # wait for the word. The first word says FREE, no outcome.
     OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
     op.settled_ns = 0
     op.registered_ns = registered_ns
@@ -108,7 +108,7 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
 
 
 cdef inline uint64_t planned_by(Arena *a, Registration *r) noexcept nogil:
-    """The deadline of a registration. A call's follows the wall clock if that was set after its sender had read it."""
+    """The deadline of a registration. A call follows the wall clock if that was set after its sender had read it."""
     cdef uint64_t deadline_ns = deadline_of(a, r.command.registered_ns, r.command.timeout_ns), planned_ns
     if not has_wall_time(r.command) or a.turn.wall_ahead_ns == 0:
         return deadline_ns
@@ -119,7 +119,7 @@ cdef inline uint64_t planned_by(Arena *a, Registration *r) noexcept nogil:
 
 
 cdef inline void fill_payload(Arena *a, OpRecord *op, const uint8_t *payload, uint32_t length) noexcept nogil:
-    """The payload. The caller has checked that enough blocks are free."""
+    """Fill the payload. The caller has checked that enough blocks are free."""
     if length:
         op.payload = fill_blob(a, payload, length)
 
@@ -129,7 +129,7 @@ cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil
 
 
 cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
-    """A watch node for each key; False when nodes are used up. Those that were made stay chained."""
+    """Fill a watch node for each key; False when nodes are used up. The nodes that were made stay chained."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t i, number
     cdef Key *key
@@ -172,7 +172,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             if count == REPLAY_TOO_OLD:
                 code[0] = ERROR_CODE_MARK_TOO_OLD
                 break
-        a.turn.touched += walked  # a walk in vain counts, too: the longest ones are in vain
+        a.turn.touched += walked  # walks in vain count, too, and they are the longest
         if code[0] != ERROR_CODE_NONE:
             return
         if count > 1:
@@ -264,7 +264,7 @@ cdef inline bint has_begun(OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_made_again(RegisterCommand *command) noexcept nogil:
-    """Whether a call is to follow a running call of its id, and to be dropped beside any other call of the id."""
+    """Whether a call may follow a running call of its id, but is dropped if any other call of the id exists."""
     return is_call(command) and command.flags & REGISTER_FLAG_KEEP and command.flags & REGISTER_FLAG_REPLACE
 
 
@@ -294,9 +294,9 @@ cdef inline bint id_is_taken(Arena *a, Registration *r) noexcept nogil:
 
 
 cdef inline bint give_way(Arena *a, Registration *r, uint32_t operations, uint32_t blocks) noexcept nogil:
-    """Drop dead letters of the group for which the registration is; False if they would not make up for what it lacks.
+    """Drop dead letters of the group that registers; False if these would not make enough room.
 
-    The numbers of records and of blocks that it lacks in the arena. Both are 0 if a quota refuses it.
+    `operations`, `blocks`: how many of these the arena lacks for the registration; both are 0 if a quota refuses it.
     """
     cdef GroupRecord *g
     cdef Shortage lacks
@@ -376,7 +376,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef bint remembered = False, pending, was_held = False
     if not read_registration(a, r, end):
         return False
-    a.turn.touched += command.keys  # each is hashed, compared with the others and looked up, also if it is refused
+    a.turn.touched += command.keys  # each key is hashed, compared and looked up, even if the command is refused
     code = refusal_of(a, r, &limit)
     if (code == ERROR_CODE_QUOTA_EXCEEDED or code == ERROR_CODE_ARENA_FULL) and not id_is_taken(a, r):
         if give_way(a, r, 0, 0):
@@ -402,7 +402,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             remembered = known != 0
             payer = a.ids[known - 1].op - 1 if remembered else 0
         if replaced != NULL:
-            adopt_if_orphaned(a, replaced)  # so that it is charged to the one that pays for it
+            adopt_if_orphaned(a, replaced)  # so that the group pays for it already
         if code == ERROR_CODE_NONE and has_too_many_ids(a, r, replaced):
             code = ERROR_CODE_QUOTA_EXCEEDED
             limit = met(MET_IDS, a.header.quota_ids)
@@ -448,21 +448,21 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         settled_key = ordinal + 1
     elif op.deadline_ns <= effective_ns(a):
         v.outcome = OUTCOME_EXPIRED
-    charge(a, op, 0, 0, 0, command.payload_length)  # before a value is: both have to fit into the quota
+    charge(a, op, 0, 0, 0, command.payload_length)  # before a value is charged: both have to fit into the quota
     # One transaction: the operation, its id, the one it replaces, the one it follows, an answer, the command's number.
     journal_register(a, op, r.slot, command)
     if has_failures(op, v.failed):
         fill_failures(a, op, v.failed)
     if command.flags & REGISTER_FLAG_FOLLOWS:
         if known != followed.id_record:
-            stage_id_is_free(a, followed)  # it goes on under another id
+            stage_id_is_free(a, followed)  # the call goes on under another id
         stage_done(a, followed, r.slot, r.number)
     if superseded != NULL:
         stage_withdrawn(a, superseded, r.slot, r.number)
     if replaced != NULL:
         old = unmoved(replaced)
         stage_settle(a, replaced, OUTCOME_CANCELLED, 0, NULL, &old)
-        # The id becomes the new operation's.
+        # From now on the id names the new operation.
         td_put(
             &a.tx, OpRecord_word_id_record(replaced), OpRecord_with_id_record(OpRecord_word_id_record(replaced)[0], 0)
         )

@@ -37,13 +37,13 @@ ctypedef struct Registration:
 
 
 cdef inline bint has_wall_time(RegisterCommand *command) noexcept nogil:
-    """Whether it is a call that has a time by the wall clock, where other commands have a part of their mark."""
+    """Whether it is a call with a time by the wall clock. The time stands where others have a part of their mark."""
     cdef uint32_t flags = REGISTER_FLAG_FOR_GROUP | REGISTER_FLAG_CALL | REGISTER_FLAG_NO_MARK
     return command.flags & flags == flags and command.mark_command != 0 and command.timeout_ns != NO_DEADLINE
 
 
 cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
-    """Read the variable part; False if it differs from what the fixed part says. Nothing beyond `end` is touched."""
+    """Read the variable part; False if it does not fit the fixed part. Nothing beyond `end` is touched."""
     cdef RegisterCommand *command = r.command
     cdef const uint8_t *p = <const uint8_t *>command + sizeof(RegisterCommand)
     cdef Key *key
@@ -96,9 +96,9 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
 
 
 cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
-    """The time of the call, as the caller says it. It may lie ahead of the turn, whose clock is that of its beginning.
+    """The time of the caller's call. It may lie ahead of the turn's clock, which was read when the turn began.
 
-    A call that lies further ahead is not of this clock: then the turn's time counts.
+    A time that lies too far ahead is not of this clock: then the turn's time counts.
     """
     if registered_ns == 0 or registered_ns > a.turn.now_ns + CALL_AHEAD_NS_MAX:
         return a.turn.now_ns

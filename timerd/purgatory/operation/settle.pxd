@@ -33,7 +33,7 @@ from .condition cimport Verdict, has_failures, unmoved
 
 
 cdef inline uint64_t granted_word(EventRecord *e) noexcept nogil:
-    """The event's word after one more operation. A limited event has one grant less left."""
+    """The event's word after it has completed one more operation. A limited event has one grant less left."""
     cdef uint64_t word = EventRecord_with_completed(EventRecord_word_completed(e)[0], e.completed + 1)
     if e.flags & EVENT_FLAG_LIMITED and not TD_DEFECT(DEFECT_LIMIT_NOT_LOWERED):
         word = EventRecord_with_left(word, e.left - 1)
@@ -55,9 +55,9 @@ cdef inline bint is_overdue(OpRecord *op, EventRecord *e) noexcept nogil:
 
 
 cdef inline uint64_t newest_counted(Arena *a, OpRecord *op) noexcept nogil:
-    """The newest event that has reached a pending operation; a new registration since then counts the later ones.
+    """The newest event that counts for a pending operation. A new registration since then counts the later events.
 
-    All events have, but one in delivery that came too late for it.
+    It is the newest event of all, unless the event in delivery came too late for the operation.
     """
     if a.header.unfinished and is_overdue(op, event_at(a, a.header.unfinished)):
         return a.header.unfinished - 1
@@ -68,10 +68,10 @@ cdef inline void stage_outcome(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint32_t flags, uint32_t value,
     uint64_t number, uint32_t error,
 ) noexcept nogil:
-    """Stage the words by which any operation settles, and the journal's row. `number` 0: it is not delivered now."""
+    """Stage the words by which any operation settles, and the journal's row. `number` 0: nothing is delivered now."""
     cdef uint32_t state = OP_STATE_SETTLED if number or op.group else OP_STATE_FREE
     if op.flags & OP_FLAG_CALL and outcome == OUTCOME_CANCELLED:
-        state = OP_STATE_FREE  # it is to be run by nobody
+        state = OP_STATE_FREE  # nobody is to run it
     stage_settled(a, op, outcome, settled_key, e, flags, value, number, error, state)
 
 
@@ -89,7 +89,7 @@ cdef inline void stage_settled(
     if e != NULL:
         td_put(&a.tx, &op.seen, e.sequence)
     elif op.state == OP_STATE_PENDING:
-        # Valid by itself, and before the commit: the events that have reached it. (Else it settles at registration.)
+        # The newest event that has reached it. It is valid by itself, so it may be stored before the commit.
         TD_ORDERED_STORE(a.base, &op.seen, newest_counted(a, op))
     journal_outcome(a, op, outcome, settled_key, flags, e, error)
 
@@ -120,7 +120,7 @@ cdef inline void stage_settle(
     cdef uint64_t number = 0
     cdef uint64_t *held = NULL
     cdef IdRecord *id_record
-    cdef bint takes = op.condition != CONDITION_OBSERVE  # else the event is for others, too: it takes and counts nothing
+    cdef bint takes = op.condition != CONDITION_OBSERVE  # OBSERVE takes nothing: others need the event, too
     if op.group:
         held = &a.groups[op.group - 1].bytes_held
     elif owner != NULL:
@@ -142,7 +142,7 @@ cdef inline void stage_settle(
     if op.group or op.orphans == ORPHANS_GROUP or (number and has_failures(op, v.failed)):
         flags |= OP_FLAG_KEYS_KEPT
     if op.flags & OP_FLAG_CALL:
-        v.progress = v.failed = 0  # of a settled call they say whether it runs (members/calls.pxd)
+        v.progress = v.failed = 0  # in a settled call these fields say whether it runs (members/calls.pxd)
     if v.progress != op.progress:
         td_put(&a.tx, &op.progress, v.progress)
     if v.failed != op.failed:
@@ -204,7 +204,7 @@ cdef inline void count_settled(
 
 
 cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *report_states, OpRecord *op) noexcept nogil:
-    """A settled operation is its client's newest outcome. The one that joined LATEST_OUTCOMES positions before leads to it."""
+    """Make a settled operation its client's newest outcome. The one LATEST_OUTCOMES positions before gets a hint."""
     cdef OpRecord *before = report_states.latest[report_states.at]
     append(a, &owner.next, &op.next)
     report_states.latest[report_states.at] = op
@@ -216,9 +216,9 @@ cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *repor
 
 
 cdef inline uint32_t leave_keys(Arena *a, OpRecord *op) noexcept nogil:
-    """Take an operation that was pending out of the lists of its keys; of how many. The caller counts them.
+    """Take an operation that was pending out of the lists of its keys. Returns of how many. The caller counts them.
 
-    Its nodes are free then, unless it keeps its keys.
+    The nodes are free then, unless the operation keeps its keys.
     """
     cdef uint32_t number = <uint32_t>(op - a.ops) + 1, left = 0
     cdef WatchNode *node = first_node(op)
@@ -245,7 +245,7 @@ cdef inline uint32_t leave_keys(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
-    """The operation has settled, in truth: take it out of its bucket and all its lists, and put it in its owner's or group's."""
+    """The operation has settled, in truth: it leaves its bucket and all its lists, and joins its owner's or group's."""
     count_settled(a, &op, 1, op.outcome, op.purgatory)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1

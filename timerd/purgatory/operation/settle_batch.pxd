@@ -41,7 +41,7 @@ cdef inline bint has_live_owner(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_plain(OpRecord *op, uint64_t owner, uint32_t purgatory) noexcept nogil:
-    """Whether it is pending, that live owner's own, in that purgatory, without an id or a failed key, and not staged.
+    """Whether an operation of that live owner and purgatory is pending, not staged, and has no id and no failed key.
 
     Such an operation settles by its state word alone. outcome_number is 0 before it is staged. (A crash may leave
     another number. Then the operation takes the general path.)
@@ -67,9 +67,9 @@ cdef inline void stage_plain(
 cdef inline void finish_batch(
     Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory
 ) noexcept nogil:
-    """Commit, and make what is derived of these operations: finish_settle() for all at once.
+    """Commit, and update what is derived from these operations: finish_settle() for all at once.
 
-    They are of one client and one purgatory, and no event is in delivery.
+    All belong to one client and one purgatory, and no event is in delivery.
     """
     cdef uint32_t slot, i, left = 0, further = 0
     cdef ClientRecord *c

@@ -1,7 +1,7 @@
 """Calls that are due by the wall clock (call_at): the node of their name has their time, in place of a target.
 
 The deadline of such a call follows from its time and from how far the wall clock is ahead of the daemon's own clock.
-turn/new_plans.pxd plans all pending ones anew when the wall clock was set.
+turn/new_plans.pxd plans all pending calls anew when the wall clock was set.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -32,5 +32,5 @@ cdef inline uint64_t deadline_by_wall(Arena *a, uint64_t wall_ns) noexcept nogil
 
 
 cdef inline bint differ(uint64_t one_ns, uint64_t other_ns, uint64_t by_ns) noexcept nogil:
-    """Whether two times differ by more than that."""
+    """Whether two times differ by more than `by_ns`."""
     return (one_ns - other_ns if one_ns > other_ns else other_ns - one_ns) > by_ns

@@ -6,5 +6,5 @@ attach.pxd         where the regions lie, and room for the state of the core bes
 validate.pxd       whether each record names only existing records
 rehash.pxd         new hashes, if the hashes of the arena have another seed
 rebuild.pxd        everything that is derived, made anew from the truth
-rebuild_order.pxd  a second thread makes meanwhile: the operation table, the order of registration, the wheel
+rebuild_order.pxd  what a second thread makes meanwhile: operation table, order of registration, wheel
 """

@@ -241,7 +241,7 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
             damaged(damage, REGION_OPS, i)
             return
         if op.state == OP_STATE_SETTLED and not is_outcome_due(a, op):
-            # It is acknowledged, or its client is freed. Only its own record was not freed before the end.
+            # It is acknowledged, or its client is freed. The last daemon ended before it freed the record.
             td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
             commit(a)
             continue

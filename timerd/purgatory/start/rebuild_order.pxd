@@ -2,8 +2,8 @@
 
 restore_order() runs in that thread. Meanwhile the conductor's thread goes on with nodes, payloads and values
 (rebuild.pxd). Neither thread stores a word that the other reads, with one exception: the conductor's thread frees
-settled operations without a receiver. This thread passes over them, settled or free. No record is known to be sound
-here. So nothing in a record leads this thread beyond the arena, and the other thread finds the damage.
+settled operations without a receiver. This thread passes over them, settled or free. It does not know whether a record
+is sound, so it follows no index beyond the arena. The other thread finds the damage.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -39,7 +39,7 @@ ctypedef struct Ordered:
 
 
 ctypedef struct Gathered:
-    # Records by their numbers: `items` came in order, `strays` have still to be sorted.
+    # Records by their numbers: `items` came in order, `strays` still have to be sorted.
     Ordered *items
     Ordered *strays
     uint64_t count
@@ -156,9 +156,9 @@ cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept nogil:
-    """Take a record among the items in order, if at most one of them becomes a stray for it; else among the strays.
+    """Put a record behind the items in order, if at most one item becomes a stray by that. Else the record is a stray.
 
-    Records come in order of index. That is the order of their numbers, but for records that were used again.
+    Records come in order of index. That is the order of their numbers, except for records that were used again.
     """
     cdef Ordered *entry = g.items + g.count
     if g.count and number < g.items[g.count - 1].number:
@@ -208,7 +208,7 @@ cdef inline void link_in_order(Order *o, Gathered *g) noexcept nogil:
 
 
 cdef inline void insert_later(Arena *a, Handles *h, uint32_t op, uint32_t tag) noexcept nogil:
-    """Insert the handle of EARLY operations before. The handle of this one (index + 1; 0 = none) waits in its position."""
+    """Insert the handle that came EARLY calls before. The handle of `op` (index + 1; 0 = none) takes its position."""
     if h.ops[h.at]:
         handle_insert(a, h.ops[h.at] - 1, h.tags[h.at])
     h.ops[h.at] = op

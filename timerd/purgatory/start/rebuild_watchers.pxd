@@ -46,7 +46,7 @@ cdef inline void drop_watchers(Watchers *w) noexcept nogil:
 
 
 cdef inline bint is_first_of_key(Arena *a, Watchers *w, WatchNode *node) noexcept nogil:
-    """Whether no event watcher of the node's key came before. Mostly so, and then its chain need not be looked through."""
+    """Whether no event watcher of the node's key came before. Usually none did, and its chain need not be searched."""
     cdef uint8_t *chained = w.chained + (node.hash & a.key_mask)
     cdef uint8_t bit = <uint8_t>1 << (node.hash >> 61)
     if chained[0] & bit:
@@ -64,12 +64,12 @@ cdef inline void watch_again(Arena *a, Watchers *w, uint32_t number) noexcept no
     join_key(a, node, number)
     if node.kind != KEY_KIND_WATERMARK and node.place == PLACE_BEHIND:
         if a.ops[node_at(a, node.prev).op].registration > a.ops[node.op].registration:
-            node_at(a, node.next).rank = DISORDERED  # it is the first one, because this one is the last
+            node_at(a, node.next).rank = DISORDERED  # the next node is the first, because this one is the last
             w.disordered = True
 
 
 cdef inline void watch_later(Arena *a, Watchers *w, uint32_t number) noexcept nogil:
-    """Let the node of EARLY nodes before watch its key. This one (index + 1; 0 = none) waits in its position."""
+    """Let the node that came EARLY calls before watch its key. This node (index + 1; 0 = none) takes its position."""
     if w.coming[w.coming_at]:
         watch_again(a, w, w.coming[w.coming_at])
     w.coming[w.coming_at] = number
@@ -86,7 +86,7 @@ cdef inline void watch_last(Arena *a, Watchers *w) noexcept nogil:
 
 
 cdef inline void order_list(Arena *a, WatchNode *first, uint32_t number, Ordered *items, Ordered *spare) noexcept nogil:
-    """Put the watchers of a key in order of registration. `first` (index + 1) is the one that stands first now."""
+    """Put the watchers of a key in order of registration. `first`, with this number (index + 1), stands first now."""
     cdef uint64_t count = 0, k
     cdef WatchNode *node = first
     first.rank = 0

@@ -3,8 +3,8 @@
 The header's check value shows that. It is 0 during the work, and stored last. So if a start is killed in between, the
 next start makes all hashes anew. They follow from names and ids.
 
-One thing is lost. Slots of the ring count events that have left the ring, and the keys of these are not known. So each
-slot counts the last of these events, and a mark before it is too old.
+One thing is lost. A slot of the ring has the newest event of its keys, even if the event has left the ring. The keys of
+such events are not known. So every slot gets the last event that has left the ring, and a mark before it is too old.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

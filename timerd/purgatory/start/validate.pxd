@@ -100,7 +100,7 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
     if (op.condition == CONDITION_OWNER) != (op.flags & OP_FLAG_OWNER != 0):
         return False
     if op.group == 0 and op.orphans == ORPHANS_GROUP and op.client_generation == a.clients[op.client].generation:
-        # Its owner's group would adopt it, so there has to be one.
+        # Its owner's group would adopt it, so the owner must have a group.
         if a.clients[op.client].group == 0:
             return False
     if op.flags & OP_FLAG_GRANTED:

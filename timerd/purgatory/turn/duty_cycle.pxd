@@ -65,16 +65,16 @@ cdef inline void take_time(Arena *a, uint64_t now_ns) noexcept nogil:
         now_ns = <uint64_t>at.tv_sec * 1000000000 + at.tv_nsec
     if now_ns > a.turn.now_ns:
         a.turn.now_ns = now_ns
-        a.journal.room = 0  # its TURN row comes first
+        a.journal.room = 0  # the TURN row of the new time comes first
 
 
 cdef inline void allow(Arena *a, uint64_t budget) noexcept nogil:
-    """Let the call that begins touch about `budget` records more. The next call does the rest (spent)."""
+    """Let the call that begins now touch about `budget` records (see spent). Later calls do the rest."""
     a.turn.limit = a.turn.touched + budget
 
 
 cdef inline uint64_t last_turn_ns(Arena *a) noexcept nogil:
-    """When the last turn was, also that of a daemon before; 0 = there was none.
+    """When the last turn was, perhaps one of an earlier daemon; 0 = there was none.
 
     A daemon that was killed in a turn has not noted the turn's time. The turn's events have it. So effective times
     never go back from one event to the next.
@@ -96,7 +96,7 @@ cdef inline void begin_turn(Arena *a, uint64_t before_gap_ns) noexcept nogil:
 
 
 cdef inline uint64_t end_turn(Arena *a) noexcept nogil:
-    """How many records the turn has touched."""
+    """End a turn. Returns how many records it has touched."""
     cdef uint64_t touched = a.turn.touched - a.turn.began
     a.daemon[DAEMON_TURNS] += 1
     a.daemon[DAEMON_RECORDS_TOUCHED] += touched

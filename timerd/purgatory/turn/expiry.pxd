@@ -42,7 +42,7 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline uint32_t expire_batch(Arena *a, BucketRecord *bucket, uint32_t count) noexcept nogil:
-    """Expire the first operations of a due bucket: `count` at most, one at least; how many."""
+    """Expire the first operations of a due bucket: `count` at most, one at least. Returns the number of them."""
     cdef OpRecord *ops[BATCH_MAX]
     cdef OpRecord *op = op_at(a, bucket.next)
     cdef uint32_t n = 0, most = min(count, BATCH_MAX), link = bucket.next, head = link_of(a, &bucket.next)
@@ -78,7 +78,7 @@ cdef inline void prefetch_joined(Arena *a, uint32_t bucket) noexcept nogil:
 
 
 cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil:
-    """Touch the memory that the expiry of a bucket's first operations will need; how many operations these are."""
+    """Touch the memory that the expiry of a bucket's first operations will need. Returns the number of operations."""
     cdef uint32_t ops[PREFETCH_GROUP]
     cdef WatchNode *nodes[PREFETCH_GROUP]
     cdef bint more

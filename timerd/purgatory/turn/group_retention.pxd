@@ -47,7 +47,7 @@ cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
 cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
     """Drop the calls that no member handles, after their retention; False if the bound came first.
 
-    Calls stand in order of time. So the walk ends at the first call that has to stay, unless it is a schedule's.
+    Calls stand in order of time. So the walk ends at the first call that has to stay, unless a schedule made it.
     """
     cdef GroupRecord *g = a.groups + group
     cdef OpRecord *op

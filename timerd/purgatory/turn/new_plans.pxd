@@ -1,7 +1,7 @@
 """New plans: when the wall clock was set, each pending call that is due by it gets another deadline.
 
 For example, a call is due at 03:00, in an hour. The wall clock is set forward to 02:50. The walk over the operations
-reaches the call, and sets its deadline to ten minutes from now. No worker need live for that.
+reaches the call, and sets its deadline to ten minutes from now. This needs no live worker.
 
 A walk keeps to one distance of the clocks. If the clock is set again meanwhile, the walk begins anew. The arena's
 header has the distance by which all calls are planned, and 0 while a walk is under way. So the next start walks again
@@ -37,7 +37,7 @@ cdef inline void set_wall_clock(Arena *a, uint64_t ahead_ns) noexcept nogil:
 
 
 cdef inline bint plan_anew(Arena *a, OpRecord *op) noexcept nogil:
-    """Give a pending call its deadline by the wall clock; whether that is later than its old deadline."""
+    """Give a pending call its deadline by the wall clock. Returns whether that is later than the old deadline."""
     cdef uint64_t wall_ns = wall_time_of(op), before_ns = op.deadline_ns, deadline_ns
     if wall_ns == 0 or op.state != OP_STATE_PENDING:
         return False

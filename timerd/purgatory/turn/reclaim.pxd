@@ -3,7 +3,8 @@
 A purgatory holds something while there is an operation, a watermark or a remembered id of it, or an event in the ring:
 a late registration may want the event. It is also kept while a live client has named it, because that client knows its
 index. No counts are kept for this. When purgatories become short, a walk over all records notes in a mask which ones
-hold something, and each command that is applied meanwhile notes its own. At the end the purgatories in the mask stay.
+hold something, and each command that is applied meanwhile notes its purgatory. In the end the purgatories in the mask
+stay.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -38,7 +39,7 @@ cdef inline uint64_t held_by(Arena *a, uint32_t part, uint64_t index) noexcept n
 
 
 cdef inline uint64_t end_of(Arena *a, uint32_t part) noexcept nogil:
-    """Behind the last record of that kind."""
+    """The index behind the last record of that kind."""
     if part == RECLAIM_OPS:
         return a.regions[REGION_OPS].high_water
     if part == RECLAIM_WATERMARKS:
@@ -65,7 +66,7 @@ cdef inline void begin_reclaim(Arena *a) noexcept nogil:
 
 
 cdef inline bint reclaim(Arena *a) noexcept nogil:
-    """Walk on, if a walk was begun; close at its end the purgatories that hold nothing. False if work is left."""
+    """Go on with a walk, if one was begun. At its end, close purgatories that hold nothing. False if work is left."""
     cdef uint64_t kept
     cdef uint32_t index
     if a.turn.reclaiming == RECLAIM_NOTHING:

@@ -18,8 +18,8 @@ ctypedef struct Turn:
     uint32_t sweep_at
     uint8_t reclaiming  # which records the walk for purgatories that hold nothing is at (reclaim.pxd)
     uint64_t reclaim_at
-    uint64_t kept  # the purgatories of which that walk knows that they hold something, as a mask
-    # Calls are planned by how far the wall clock is ahead (wall_time.pxd), and the walk that plans them anew (new_plans.pxd).
+    uint64_t kept  # the purgatories that hold something, as far as that walk knows; a mask
+    # How far the wall clock is ahead, to plan calls by it (wall_time.pxd); the walk that plans anew (new_plans.pxd).
     uint64_t wall_ahead_ns  # 0 = not known
     uint32_t planned  # operations that the walk has looked at
     uint8_t planning

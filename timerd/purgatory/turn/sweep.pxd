@@ -2,9 +2,9 @@
 
 Every loop here ends when the call has touched as many records as it may (spent). The next turn goes on.
 
-The sweep goes round until the counts of the dead clients are zero. Counts are derived; one that is too high would keep
-the sweep going for ever. So if a client's counts have not changed while the sweep has looked at each operation twice,
-the client holds nothing. Its counts become zero, and the log of errors gets an entry.
+The sweep goes round until the counts of the dead clients are zero. Counts are derived, and a count that is too high
+would keep the sweep going for ever. So if a client's counts have not changed while the sweep has looked at each
+operation twice, the client holds nothing. Its counts become zero, and the log of errors gets an entry.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -52,7 +52,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # It goes on without an owner: no slot has generation 0. No client could cancel it, so it gets a deadline.
+        # It goes on without an owner: no slot has generation 0. No client can cancel it, so it gets a deadline.
         if endless:
             td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(
@@ -74,7 +74,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
 cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
     """Deal with an operation if its owner is dead, or if the member that holds it may not keep it.
 
-    And with one that is pending for ever, in a group without members.
+    Also cancels an operation that is pending for ever in a group without members.
     """
     cdef ClientRecord *c = a.clients + op.client
     if op.state == OP_STATE_FREE:
@@ -94,7 +94,7 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
-    """Whether the sweep has looked at each operation twice while these counts did not change. Keeps the counts."""
+    """Whether the sweep has looked at each operation twice while these counts did not change. Keeps changed counts."""
     cdef Holdings *kept = a.members.holdings + at
     if (
         kept.next_outcome == now.next_outcome and kept.generation == now.generation and kept.pending == now.pending
@@ -109,7 +109,7 @@ cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
 cdef inline void forget_counts(Arena *a, uint32_t at) noexcept nogil:
     """The sweep has no work for this client or group now, so the counts that were kept for it are of an earlier end.
 
-    A client that dies, comes back and dies again may have the same counts as the first time. It is not stuck by that.
+    A client that dies, comes back and dies again may have the same counts as the first time. That does not mean stuck.
     """
     a.members.holdings[at].next_outcome = NO_COUNTS
 
@@ -143,7 +143,7 @@ cdef inline bint recount_client(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint recount_group(Arena *a, uint32_t group) noexcept nogil:
-    """The same for the endless operations of a group without members."""
+    """As recount_client(), for the endless operations of a group without members."""
     cdef GroupRecord *g = a.groups + group
     cdef Holdings now
     memset(&now, 0, sizeof(now))
@@ -156,9 +156,9 @@ cdef inline bint recount_group(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
-    """Free the answers of dead clients, and end those that hold nothing any more; False if the turn's bound came first.
+    """Free the answers of dead clients, and end dead clients that hold nothing any more; False if the bound came first.
 
-    Then a.turn.sweeping is true if the sweep has work.
+    If it returns True, a.turn.sweeping says whether the sweep has work.
     """
     cdef uint32_t slot, group
     cdef ClientRecord *c
@@ -194,10 +194,10 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
 
 
 cdef inline bint sweep(Arena *a) noexcept nogil:
-    """Walk over the operations in the order of their records, round and round, until no client has to lose any.
+    """Walk over the operations in the order of their records, round and round, until no client has to lose one.
 
-    One walk serves all these clients, also those that die during it. It ends when all their operations have been found,
-    by the clients' counts. False if work is left.
+    One walk serves all clients, also those that die during it. It ends when all their operations have been found: the
+    clients' counts show that. Returns False if work is left.
     """
     cdef uint32_t high_water = a.regions[REGION_OPS].high_water, stretch
     while a.turn.sweeping:

@@ -13,8 +13,8 @@ cdef extern from *:
 
 
 ctypedef struct Joined:
-    # Of a bucket, operations (index + 1). `op`: the last that joined it, round and round; their `prefetch_hint` is made
-    # from it. `first`: the first that joined it, to which no hint leads.
+    # Operations of a bucket (index + 1). `op`: the last that joined it, as a ring, from which their `prefetch_hint` is
+    # made. `first`: the first that joined it, to which no hint leads.
     uint32_t at
     uint32_t op[JOINED]
     uint32_t first[JOINED]
@@ -25,7 +25,7 @@ ctypedef struct Wheel:
     uint64_t tick_ns
     uint64_t ticks_per_2_64  # 2**64 // tick_ns
     uint64_t owed[LEVELS]  # records that the sweep of each level has still to move in the present tick
-    uint64_t visited_tick  # the last one that was swept
+    uint64_t visited_tick  # the last tick that was swept
     Joined *joined  # for each bucket
 
 

@@ -9,10 +9,11 @@ ticks of 1 ms:
     level 2    4 s,          reaches      9 min       levels 5 and 6           4.4 y, 279 y
 
 When the wheel comes to tick n, level 0's bucket of n is emptied: its operations expire. On the levels above, the
-*coming* bucket (one after the present one) is swept before its start, a share of it in each tick. So no tick moves a
-whole bucket (a plain wheel of 64 moves up to 44 % of all operations in one). Swept operations go to lower levels,
-beside those of the present span: for this a level has two spans. The rule above inserts nothing into a bucket under
-sweep, because its ticks are within two spans of the level below. So a sweep always takes from the head, and ends.
+*coming* bucket (the one after the present bucket) is swept before its start, a share of it in each tick. So no tick
+moves a whole bucket (a plain wheel of 64 buckets moves up to 44 % of all operations in one tick). Swept operations go
+to lower levels, beside those of the present span: for this a level has two spans. The rule above inserts nothing into a
+bucket under sweep, because its ticks are within two spans of the level below. So a sweep always takes from the head,
+and ends.
 
 The clock advances on demand: occupancy bitmaps give the next tick with work, and the wheel jumps there. Insert is
 O(LEVELS), remove O(1), next_tick O(LEVELS). No operation expires early: deadlines round up to a tick.
@@ -85,7 +86,7 @@ cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op, uint32_t cou
     if before:
         a.ops[before - 1].prefetch_hint = op
     if joined.op[joined.at]:
-        __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].prefetch_hint)  # for the next one to join
+        __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].prefetch_hint)  # for the next operation to join
 
 
 cdef inline uint64_t *occupied_word(Arena *a, uint32_t bucket) noexcept nogil:
@@ -157,9 +158,9 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
             # The sweep of that bucket begins with the span before it.
             candidate = (position + ahead - 1) << (LEVEL_BITS * level)
         else:
-            # The bucket is under sweep: the tick in which a whole chunk of it is owed, and in any case one before its start.
+            # The bucket is under sweep. Next is the tick that owes a whole chunk, or the last one before its start.
             count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
-            # Counted from the last share, not from now: or each turn between would put off the next share again.
+            # Counted from the last share, not from now. Otherwise each turn between would put off the next share again.
             start = (position + 1) << (LEVEL_BITS * level)
             since = position << (LEVEL_BITS * level)
             if since < a.wheel.visited_tick:
@@ -175,7 +176,7 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
 
 
 cdef inline void owe_sweeps(Arena *a) noexcept nogil:
-    """The wheel has come to a tick: from each level's coming bucket a share of its operations is to be moved in it."""
+    """The wheel has come to a tick: compute how much of each level's coming bucket is to be moved in this tick."""
     cdef uint64_t tick = a.header.wheel_tick, position, begin, elapsed, left
     cdef uint32_t level, count
     for level in range(1, LEVELS):

@@ -1,5 +1,5 @@
 """A daemon and its clients in one process, on a clock that a test moves. The core, the conductor and the clients are
-the real ones; the network between them is memory, and nothing of it takes time.
+the real ones; the network between them is memory, and takes no time.
 
     manual      the object for a test: the daemon, the clock, and the work until nothing is left to do
     daemon      the real conductor and core on an arena of this process

@@ -65,7 +65,7 @@ def attached(
 
 
 class NoCopies:
-    """In the place of copies of the arena in files."""
+    """Stands for the copies of the arena in files. A daemon on a manual clock makes none."""
 
     cpu_ns: int | None = 0
     is_free = True
@@ -98,7 +98,7 @@ class ManualDaemon:
 
     @property
     def serves(self) -> bool:
-        """Whether it runs."""
+        """Whether the daemon runs."""
         return self._conductor is not None
 
     def start(self) -> None:
@@ -133,12 +133,12 @@ class ManualDaemon:
 
     @property
     def due_ns(self) -> int:
-        """When the next turn is due, if nothing comes before; NEVER: it is stopped."""
+        """When the next turn is due, if nothing comes before; NEVER if the daemon is stopped."""
         return NEVER if self._conductor is None else self._conductor.due_ns
 
     @property
     def wake_ns(self) -> int:
-        """When something of the operations is due; NEVER: nothing is, however long one waits."""
+        """When the core has work the next time, if nothing comes; NEVER if it has none, however long a test waits."""
         return NEVER if self._core is None else self._core.next_wake_ns()
 
     def first_deadline_ns(self) -> int | None:
@@ -154,13 +154,13 @@ class ManualDaemon:
         return due or self.network.has_input() or self.lifelines.pending()
 
     def wall_clock_set(self) -> None:
-        """Make a turn, as the kernel wakes a daemon when the wall clock was set."""
+        """Let a turn be due, because the kernel wakes a daemon when the wall clock was set."""
         self._is_woken = True
         if self._conductor is not None:
             self._conductor.wall_clock_set()
 
     def turn(self) -> None:
-        """One turn."""
+        """Make one turn."""
         assert self._conductor is not None
         self._is_woken = False
         self._conductor.do_work(self._clock.now_ns())

@@ -25,7 +25,7 @@ class ManualDriver(Interface):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is ever due: no operation that is pending has a deadline, and no call is planned."""
+        """Whether nothing is ever due: no pending operation has a deadline, and no call is planned."""
 
     def lifeline(self) -> Lifeline:
         """The connection by whose end the daemon notices the end of a client."""
@@ -37,13 +37,13 @@ class ManualDriver(Interface):
         """Do all pending work, without moving the clock."""
 
     def wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
-        """Until the condition holds, `seconds` of the manual clock at most; whether it does."""
+        """Wait until the condition holds, `seconds` of the manual clock at most. Returns whether it holds."""
 
     def jump(self, end_ns: int | None, is_enough: Callable[[], bool]) -> None:
         """Move the clock until `is_enough()`, to `end_ns` at most."""
 
     def changed(self) -> None:
-        """Make all waiting threads look again. With any lock held."""
+        """Make all waiting threads look again. The caller may hold any lock."""
 
     def forget(self, link: Any) -> None:
-        """The link has ended."""
+        """Forget a link that has ended."""

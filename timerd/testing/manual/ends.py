@@ -1,4 +1,4 @@
-"""The ends of a conductor and of clients in one process, as both notice them: connections that are numbers."""
+"""How a conductor and clients in one process notice each other's end: by connections that are numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lifelines:
         self._made = 0
 
     def connect(self, session: bytes) -> int:
-        """A client connects and shows a session; the number of its connection."""
+        """A client connects and shows a session. Returns the number of its connection."""
         connection = self.adopt(session)
         self.connections.add(connection)
         return connection
@@ -59,7 +59,7 @@ class Lifelines:
 
 
 class Lifeline:
-    """A client's end. `lifelines()` are those of the daemon that serves, or None."""
+    """A client's end of a lifeline. `lifelines()` returns the daemon's ends while a daemon serves, else None."""
 
     def __init__(self, lifelines: Callable[[], Lifelines | None]) -> None:
         self._lifelines = lifelines

@@ -25,7 +25,7 @@ from .driver import ManualDriver
 from .network import ManualSockets
 from .threaded import ManualWall
 
-OTHERS_S = 0.5  # so long (of real time) a loop that waits for nothing of timerd waits for other threads
+OTHERS_S = 0.5  # of real time: how long a loop without a wait for timerd waits for other threads
 
 
 class ManualPasses(LoopPasses):
@@ -54,7 +54,7 @@ class ManualPasses(LoopPasses):
         self._link.manual.settle()
 
     def wants(self, now_ns: int) -> bool:
-        """Whether a pass is due now, and this is the thread for it."""
+        """Whether a pass is due now, and this thread may make it."""
         link = self._link
         if self.passing or self._loop.is_closed():
             return False
@@ -66,7 +66,7 @@ class ManualPasses(LoopPasses):
         return wants
 
     def make_one(self) -> None:
-        """One pass."""
+        """Make one pass."""
         self.is_woken = False
         self.passing = True
         try:
@@ -116,11 +116,11 @@ class ManualLoopLink(LoopLink):
         return connection.sockets.has_room() and (connection.unsent is not None or self.protocol.wants_to_send())
 
     def wants_pass(self, now_ns: int) -> bool:
-        """Whether a pass is due now, and this is the thread for it."""
+        """Whether a pass is due now, and this thread may make it."""
         return self.passes.wants(now_ns)
 
     def make_pass(self) -> None:
-        """One pass."""
+        """Make one pass."""
         self.passes.make_one()
 
 
@@ -141,7 +141,7 @@ class JumpingSelector(DefaultSelector):
         manual.settle()
         if is_ready():
             return []
-        if self.loop.threads:  # the clock stands still until what runs there has returned
+        if self.loop.threads:  # the clock stands still until the functions there have returned
             return super().select()
         if timeout is None and manual.is_idle and (found := super().select(OTHERS_S)):
             return found
@@ -162,7 +162,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
         selector.loop = self
         super().__init__(selector)
         self._clock_resolution = 1e-9
-        self.threads = 0  # that run something of asyncio.to_thread()
+        self.threads = 0  # threads that run a function of asyncio.to_thread()
 
     def time(self) -> float:
         return self._manual.clock.now_ns() / 1e9
@@ -181,6 +181,6 @@ class ManualLoop(asyncio.SelectorEventLoop):
         return bool(self._ready)
 
     def due_ns(self) -> int:
-        """When its next timer is due."""
+        """When the loop's next timer is due."""
         when: float = self._scheduled[0].when()
         return math.ceil(when * 1e9)

@@ -73,7 +73,7 @@ class Manual:
         self.daemon = ManualDaemon(self.clock)
         self.paths = InstancePaths(Path("/timerd_manual"), "manual")
         self.is_over = False
-        self._thread = threading.get_ident()  # of the test: it would wait in vain, because nobody else moves the clock
+        self._thread = threading.get_ident()  # the test's: it would wait in vain, because nobody else moves the clock
         self._links: list[ManualLink | ManualLoopLink] = []
         self._jumps = False
         self._settling = threading.RLock()  # held by the thread that does pending work
@@ -84,7 +84,7 @@ class Manual:
         self._running_helpers = 0
         self._parked_helpers = 0
         self._parked = 0  # threads that the test has begun, and that wait
-        self._ends: list[int] = []  # until when threads wait at most
+        self._ends: list[int] = []  # the times at which waits of threads end
 
     def __enter__(self) -> Self:
         lazy.openers.append(self._open)
@@ -142,13 +142,13 @@ class Manual:
         self.settle()
 
     def stop(self) -> None:
-        """The daemon is lost, as when it is killed. Its arena stays."""
+        """End the daemon, as if it was killed. Its arena stays."""
         with self._settling:
             self.daemon.stop()
         self.settle()
 
     def start(self) -> None:
-        """The daemon is there again, and goes on with its arena. Raises RuntimeError if it has not been stopped."""
+        """Start the daemon again, on its arena. Raises RuntimeError if it has not been stopped."""
         if self.daemon.serves:
             raise RuntimeError("start(): the daemon of this test runs; timerd_manual.stop() ends it")
         with self._settling:
@@ -168,22 +168,22 @@ class Manual:
         return Lifeline(lambda: self.daemon.lifelines)
 
     def _open(self, make: object, target: Target, purgatories: Sequence[str]) -> ManualLink | ManualLoopLink:
-        """The link of a client that connects; `make` is the class of the link that it would have."""
+        """The link of a client that connects; `make` is the class of the link that it would have otherwise."""
         kind = ManualLoopLink if make is LoopLink else ManualLink
         link = kind(self, target, purgatories)
         self._links.append(link)
         return link
 
     def forget(self, link: ManualLink | ManualLoopLink) -> None:
-        """The link has ended."""
+        """Forget a link that has ended."""
         if link in self._links:
             self._links.remove(link)
 
     def changed(self) -> None:
-        """Make all waiting threads look again. With any lock held."""
+        """Make all waiting threads look again. The caller may hold any lock."""
         with self._changed:
             self._changes += 1
-            # They count as running from now on, before they have woken: a thread that moves the clock waits for them.
+            # Handlers count as running before they have woken, so that a thread that moves the clock waits for them.
             self._running_helpers += self._parked_helpers
             self._parked_helpers = 0
             self._changed.notify_all()
@@ -229,7 +229,7 @@ class Manual:
             self.changed()
 
     def _do_some(self) -> bool:
-        """One pass of each link that is due, and a turn; whether there was anything to do."""
+        """Make the passes that are due, one of each link, and a turn. Returns whether there was anything to do."""
         now_ns, busy = self.clock.now_ns(), False
         for link in list(self._links):
             if link.wants_pass(now_ns):
@@ -241,7 +241,7 @@ class Manual:
         return busy
 
     def _helpers_rest(self) -> bool:
-        """Wait until no handler runs; whether any has run."""
+        """Wait until no handler runs. Returns whether any has run."""
         end = time.monotonic() + HANDLER_S_MAX
         with self._changed:
             if not self._running_helpers:
@@ -270,7 +270,7 @@ class Manual:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is ever due: no operation that is pending has a deadline, and no call is planned."""
+        """Whether nothing is ever due: no pending operation has a deadline, and no call is planned."""
         return self.daemon.serves and self.daemon.wake_ns == NEVER and not self._ends
 
     def jump(self, end_ns: int | None, is_enough: Callable[[], bool]) -> None:
@@ -286,10 +286,10 @@ class Manual:
     # waiting ----------------------------------------------------------------------------------------------------------
 
     def wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
-        """Until the condition holds, `seconds` of this clock at most; whether it does.
+        """Wait until the condition holds, `seconds` of this clock at most. Returns whether it holds.
 
-        The test's own thread moves the clock within `autojump()`, and gets WouldBlockError without. Another thread
-        waits until the test moves the clock.
+        The test's own thread moves the clock within `autojump()`; without `autojump()` it gets WouldBlockError. Another
+        thread waits until the test moves the clock.
         """
         end_ns = None if seconds is None else self.clock.now_ns() + math.ceil(seconds * S)
         while True:

@@ -26,22 +26,36 @@ class DaemonEnd(Generic[Subscriber]):
         self.up_subscriptions: deque[tuple[int, bytes]] = deque()  # (slot, message)
         self.outlets: dict[int, Subscriber] = {}  # slot -> the subscriber that gets its outcomes
         self.pids: dict[int, int] = {}  # connection -> the process that has opened it, as the kernel says
+        self.held: set[int] = set()  # processes whose frames are not read
         self._asker: Subscriber | None = None
 
     def has_input(self) -> bool:
         return bool(self.up or self.asking or self.up_subscriptions)
 
     def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        for _ in range(limit):
-            if not self.up:
-                return
-            yield self.up.popleft()
+        passed: list[tuple[int, bytes]] = []  # frames of held processes
+        try:
+            while limit > 0 and self.up:
+                connection, frame = self.up.popleft()
+                if self.held and self.sender(connection) in self.held:
+                    passed.append((connection, frame))
+                else:
+                    limit -= 1
+                    yield connection, frame
+        finally:
+            self.up.extendleft(reversed(passed))
 
     def is_dry(self) -> bool:
         return not self.up
 
     def sender(self, connection: int) -> int:
         return self.pids.get(connection, 0)
+
+    def hold(self, process: int, is_held: bool) -> None:
+        if is_held:
+            self.held.add(process)
+        else:
+            self.held.discard(process)
 
     def outlet_messages(self, limit: int) -> Iterator[OutletMessage]:
         for _ in range(limit):
@@ -141,11 +155,11 @@ class ManualSockets:
         self._network = network
         self._published: deque[bytes] = deque()
         self._answers: deque[bytes] = deque()
-        self._session: bytes | None = None  # that it shows for outcomes
+        self._session: bytes | None = None  # the session that it shows for outcomes
         network.add(self)
 
     def connected(self) -> None:
-        """A daemon is there: show it the session, as a connection for outcomes does that was lost."""
+        """A daemon serves: show it the session, as a lost connection for outcomes does when it is made again."""
         if self._session is not None:
             self._network.asking.append((self, self._session))
         self.arrived()

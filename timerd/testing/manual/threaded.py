@@ -1,4 +1,4 @@
-"""The link of a threaded client on a manual clock. It has no thread: the one that does pending work runs its passes."""
+"""The link of a threaded client on a manual clock. The thread that does pending work makes its passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .waiting import ManualCondition, ManualGate, ManualQueue
 
 
 class NoSpacing:
-    """Frames follow each other at once: on a clock that stands still, the next one would never be due."""
+    """Frames follow each other at once: on a clock that stands still, the next frame would never be due."""
 
     due_ns = interval_ns = 0
 
@@ -32,7 +32,7 @@ class NoSpacing:
 
 
 class ManualBell(Bell):
-    """Rung, it has the next pass made."""
+    """When it is rung, the next pass is due."""
 
     is_rung = False
 
@@ -45,7 +45,7 @@ class ManualBell(Bell):
 
 
 class ManualSender(ThreadedSender):
-    """Sends at once, as far as the daemon is there."""
+    """Sends at once while the daemon serves."""
 
     def __init__(self, link: ManualLink, *others: Any) -> None:
         super().__init__(link, *others)
@@ -84,7 +84,7 @@ class ManualWaiters(ThreadedWaiters):
 
 
 class Pump(IoThread):
-    """Stands for the thread of the sockets."""
+    """Takes the place of the thread of the sockets."""
 
     _link: ManualLink
     _sender: ManualSender
@@ -173,7 +173,7 @@ class ManualLink(ThreadedLink):
 
     @property
     def next_ns(self) -> int:
-        """When its next pass is due."""
+        """When the link's next pass is due."""
         return self.sender.due_ns()
 
     def wants_pass(self, now_ns: int) -> bool:
@@ -181,5 +181,5 @@ class ManualLink(ThreadedLink):
         return self.thread.wants_pass(now_ns)
 
     def make_pass(self) -> None:
-        """One pass."""
+        """Make one pass."""
         self.thread.make()

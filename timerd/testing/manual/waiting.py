@@ -1,4 +1,4 @@
-"""The waits of threaded clients: where a thread would block, it has all pending work done, and looks again."""
+"""The waits of threaded clients: where a thread would block, it does all pending work, and looks again."""
 
 from __future__ import annotations
 

@@ -1,0 +1,276 @@
+"""Deferred frames: whose comes next, and which processes are not read meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from support.fakes.networks import Peer, World, fire
+from support.rig.commands import Key, Register
+from support.rig.harness import S
+from timerd.clients.process import Process
+from timerd.clients.session import Session
+from timerd.conductor.deferred import BYTES_MAX, FRAMES_MAX, LINES_KEPT, Deferred
+from timerd_shm.declare.states import Condition
+from timerd_shm.declare.wire import DownKind, UpKind
+
+STEP = 1_024  # records that a step of a turn may touch in these tests
+
+
+def session(slot: int) -> Session:
+    return Session(slot, slot, Process(0, 0), 15 * S, 0)
+
+
+class Holds(dict[int, bool]):
+    """Which processes are held."""
+
+    def __call__(self, process: int, is_held: bool) -> None:
+        assert self.get(process, False) is not is_held, f"process {process} is held or let go twice"
+        self[process] = is_held
+
+
+@pytest.fixture
+def holds() -> Holds:
+    return Holds()
+
+
+@pytest.fixture
+def deferred(holds: Holds) -> Deferred:
+    return Deferred(holds)
+
+
+def served(deferred: Deferred, records: int = 1, *, done: bool = True) -> tuple[Session, bytes]:
+    """Serve the next frame, which takes some records."""
+    found = deferred.first()
+    deferred.charge(records)
+    deferred.pass_on(done=done)
+    return found
+
+
+# the order --------------------------------------------------------------------------------------------------------
+
+
+def test_clients_of_a_process_take_turns_and_the_frames_of_one_stay_in_order(deferred: Deferred) -> None:
+    alice, bob = session(1), session(2)
+    for frame in (b"a1", b"a2", b"a3"):
+        deferred.add(alice, 7, frame)
+    deferred.add(bob, 7, b"b1")
+    assert [served(deferred) for _ in range(4)] == [(alice, b"a1"), (bob, b"b1"), (alice, b"a2"), (alice, b"a3")]
+    assert not deferred.frames
+
+
+def test_an_unfinished_frame_stays_first_of_its_client_and_the_next_client_is_served(deferred: Deferred) -> None:
+    alice, bob = session(1), session(2)
+    deferred.add(alice, 7, b"a1")
+    deferred.add(bob, 7, b"b1")
+    served(deferred, done=False)
+    assert served(deferred) == (bob, b"b1")
+    assert deferred.slots() == {1} and deferred.has(alice) and not deferred.has(bob)
+    assert served(deferred) == (alice, b"a1")
+
+
+def test_a_process_pays_for_its_event_before_its_next_frame(deferred: Deferred) -> None:
+    hog, light = session(1), session(2)
+    deferred.add_begun(hog, 7, b"hog", 1_000)  # its event is long, and then its frame has more
+    deferred.charge(99_000)
+    before = 0
+    deferred.add(light, 8, b"light")
+    while served(deferred, 1_000)[0] is light:
+        before += 1
+        deferred.add(light, 8, b"light")
+    assert 99 <= before <= 200
+
+
+def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_others_waits(deferred: Deferred) -> None:
+    hogs = {process: session(process) for process in range(1, 9)}
+    for process, hog in hogs.items():
+        deferred.add(hog, process, b"hog")
+        deferred.add(hog, process, b"hog")
+    light = session(100)
+    for _ in hogs:
+        served(deferred, 100_000)  # until then all are alike
+    for process, hog in hogs.items():
+        deferred.add(hog, process, b"hog")
+    for _ in range(50):
+        hog, _ = deferred.first()
+        deferred.charge(100_000)
+        deferred.pass_on(done=True)
+        deferred.add(hog, hog.slot, b"hog")
+        deferred.add(light, 100, b"light")  # it comes while the event is under way
+        deferred.charge(100_000)
+        assert served(deferred, 10)[0] is light
+
+
+def test_a_process_that_waits_for_each_answer_keeps_its_debt_while_others_wait(deferred: Deferred) -> None:
+    """It has no frame deferred when its event is done, and sends the next one when it has the answer."""
+    hog, busy = session(1), session(2)
+    for _ in range(300):
+        deferred.add(busy, 2, b"busy")
+    taken: Counter[Session] = Counter()
+    for _ in range(200):
+        if not deferred.has(hog):
+            deferred.add(hog, 1, b"hog")
+        found, _ = deferred.first()
+        records = 50_000 if found is hog else 1_000
+        taken[found] += records
+        deferred.charge(records)
+        deferred.pass_on(done=True)
+    assert abs(taken[hog] - taken[busy]) <= 51_000, taken
+
+
+def test_a_process_that_was_away_saves_nothing_up(deferred: Deferred) -> None:
+    early, late = session(1), session(2)
+    deferred.add(late, 2, b"late")
+    served_late = 0
+    for _ in range(100):
+        deferred.add(early, 1, b"early")
+    while served_late < 1:
+        served_late += served(deferred, 1_000)[0] is late
+    for _ in range(50):
+        served(deferred, 1_000)
+    for _ in range(40):
+        deferred.add(late, 2, b"late")
+    following = [served(deferred, 1_000)[0] for _ in range(20)]
+    assert 5 <= following.count(late) <= 11
+
+
+def test_random_processes_get_equal_shares_and_each_clients_frames_stay_in_order(rng: random.Random) -> None:
+    """While two processes always have frames, what they have taken differs by one frame's records at most."""
+    deferred = Deferred(Holds())
+    clients = [(session(number), number % 4) for number in range(9)]
+    sent: Counter[int] = Counter()
+    seen: Counter[int] = Counter()
+    taken: Counter[int] = Counter()
+    most = 5_000
+    for _ in range(3_000):
+        for client, process in clients:
+            while sent[client.slot] - seen[client.slot] < 2:
+                sent[client.slot] += 1
+                deferred.add(client, process, sent[client.slot].to_bytes(4, "big"))
+        client, frame = deferred.first()
+        process = client.slot % 4
+        seen[client.slot] += 1
+        assert frame == seen[client.slot].to_bytes(4, "big")
+        records = rng.randrange(1, most)
+        taken[process] += records
+        deferred.charge(records)
+        deferred.pass_on(done=True)
+    assert max(taken.values()) - min(taken.values()) <= 2 * most, taken
+
+
+def test_processes_that_owe_nothing_are_forgotten(deferred: Deferred) -> None:
+    busy = session(0)
+    deferred.add(busy, 0, b"busy")
+    for process in range(1, 4 * LINES_KEPT):
+        deferred.add(busy, 0, b"busy")
+        deferred.add(session(process), process, b"once")
+        served(deferred, 10)
+        served(deferred, 10)
+    assert len(deferred._lines) <= LINES_KEPT + 2
+
+
+# what is held -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "fit"), [(b"f", FRAMES_MAX), (bytes(1 << 18), BYTES_MAX >> 18)], ids=["frames", "bytes"]
+)
+def test_a_process_is_held_by_its_frames_or_bytes_until_half_of_them_are_done(
+    deferred: Deferred, holds: Holds, frame: bytes, fit: int
+) -> None:
+    alice = session(1)
+    deferred.add(session(2), 8, b"another process's")
+    for _ in range(fit - 1):
+        deferred.add(alice, 7, frame)
+    assert not holds
+    deferred.add(alice, 7, frame)
+    assert holds == {7: True}
+    served(deferred)
+    for _ in range(fit // 2):
+        assert holds == {7: True}
+        served(deferred)
+    assert holds == {7: False}
+
+
+# in a conductor ---------------------------------------------------------------------------------------------------
+
+
+def hot_world(hogs: int, watchers: int) -> tuple[World, list[Peer], Peer]:
+    """Processes that fire on a key with watchers that no fire uses up, and a bystander."""
+    world = World(STEP, capacity=watchers + 64, quota_operations=watchers + 64, clients=hogs + 4)
+    world.until_quiet()
+    peers = [world.client(f"hog {number}") for number in range(hogs)]
+    light = world.client("light")
+    for number, peer in enumerate([*peers, light]):
+        world.network.pids[peer.routing] = 100 + number
+    watcher = Register((Key(b"hot"),), timeout_ns=600 * S, condition=Condition.TOTAL, total=1 << 40)
+    peers[0].mass(watcher, watchers)
+    world.settle()
+    return world, peers, light
+
+
+@pytest.mark.parametrize("hogs", [1, 2, 4])
+@pytest.mark.parametrize("fires", [1, 20])
+def test_a_bystander_waits_for_one_event_under_way_at_most(hogs: int, fires: int) -> None:
+    world, peers, light = hot_world(hogs, 8 * STEP)
+    events = 0
+
+    def attack() -> None:
+        nonlocal events
+        events += hogs * fires
+        for peer in peers:
+            peer.send(*(fire(b"hot") for _ in range(fires)))
+
+    for _ in range(10):
+        attack()
+    while world.rig.arena.count("events", 0) < hogs + 1:  # until then all processes are alike
+        world.turn()
+    for _ in range(8):
+        attack()
+        began = world.rig.arena.count("events", 0)
+        number = light.send(fire(b"other"))
+        events += 1
+        for _ in range(40):
+            world.turn()
+            if world.core.last_command(light.slot) == number:
+                break
+        assert world.core.last_command(light.slot) == number
+        assert world.rig.arena.count("events", 0) - began <= 2, "one that was under way, and the bystander's own"
+    assert world.rig.arena.count("events", 0) < events, "the attack is over"
+
+
+def test_a_process_that_fills_its_queue_holds_up_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timerd.conductor.deferred.FRAMES_MAX", 8)
+    world, (hog,), light = hot_world(1, 32 * STEP)
+    for _ in range(40):
+        hog.send(fire(b"hot"))
+    for _ in range(16):
+        world.turn()
+    assert world.network.held == {100} and len(world.network.up) == 40 - 8
+    light.say(UpKind.QUERY, {"id": 5, "query": "ping"})
+    newcomer = Peer(world, "newcomer")
+    newcomer.say(UpKind.HELLO, newcomer.hello())
+    for _ in range(8):
+        world.turn()
+    assert world.network.held == {100}, "the event under way is a long one"
+    assert [kind for kind, _ in light.take_answers()] == [DownKind.RESULT]
+    assert [kind for kind, _ in newcomer.take_answers()] == [DownKind.WELCOME]
+    world.settle()
+    assert not world.network.up and not world.network.held
+    assert world.rig.arena.count("events", 0) == 40
+
+
+def test_a_flood_of_frames_that_are_dealt_with_at_once_does_not_keep_the_core_from_deferred_ones() -> None:
+    world, (hog, flood), light = hot_world(2, 8 * STEP)
+    hog.send(fire(b"hot"))
+    world.turn()
+    number = light.send(fire(b"other"))
+    for _ in range(60):
+        for _ in range(20):
+            flood.say(UpKind.ACK)
+        world.turn()
+        if world.core.last_command(light.slot) == number:
+            return
+    raise AssertionError("the bystander's command was never applied")
