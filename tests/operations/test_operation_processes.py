@@ -179,7 +179,7 @@ def test_a_waiting_process_that_is_killed_ends_only_its_own_wait(
 
 
 @each(TIMED_OUT, 2.5, 3)
-def test_if_an_acting_process_is_killed_the_state_that_it_would_have_changed_times_out(
+def test_if_an_acting_process_is_killed_the_waits_for_its_act_time_out(
     four: Four, request: pytest.FixtureRequest
 ) -> None:
     four.acts[0].go_on()
