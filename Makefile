@@ -6,6 +6,7 @@
 #   make broker     a Kafka broker in which timerd does every wait: three clients, faults, and the counts of both sides
 #   make test       all tests except the long ones, with lint and types; the first run downloads 0.5 GB for Spark
 #   make test-long  the tests that `make test` leaves out because they take long: storms, real gunicorn, whole runs
+#   make test-lowest  quick tests with the lowest versions that pyproject.toml allows, in an environment of their own
 #   make test-spark the tests on Spark alone
 #   make test-matrix  the tests on Spark with its oldest and newest version, classic and by Connect; downloads 0.5 GB
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
@@ -24,6 +25,7 @@ VENV := .venv
 SPARK := .venv-spark
 SPARK_OLDEST := 4.2
 OLDEST := build/spark-$(SPARK_OLDEST)
+LOWEST := build/lowest
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard bench/rivals/*.p[yx][xd]) $(shell find timerd client shm_layout -name '*.p[yx][xd]' -o -name '*.h') \
@@ -34,7 +36,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast handles comm
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -90,9 +92,14 @@ test-spark-apart:
 test-long: $(VENV)/installed-test $(SPARK)/installed
 	@status=0; \
 	$(PY) -m pytest -m long || status=$$?; \
+	$(MAKE) --no-print-directory test-lowest || status=$$?; \
 	$(SPARK)/bin/python -m pytest -n2 -m long tests/spark || status=$$?; \
 	$(MAKE) --no-print-directory test-matrix || status=$$?; \
 	exit $$status
+
+# The last lines name the bounds that were not tested, because pip finds no such version here.
+test-lowest: | machine
+	@"$$(sh .ci/machine)" .ci/lowest.py $(LOWEST)
 
 # All tests on Spark: on the newest version by Spark Connect, and on the oldest supported version both ways (`make test`
 # has the newest without Connect). A server of Spark Connect has a fixed port, so only one runs at a time.

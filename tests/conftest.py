@@ -18,12 +18,12 @@ import pytest
 import support.real.interpreted  # noqa: F401 - before anything of timerd is imported
 import timerd as td
 from support.fakes.descriptors import at_least
-from support.real.daemons import Daemon, arenas_of, processes_of
+from support.real.daemons import Daemon, clean_up
 from support.real.faces import FACES, Face, face_of
 from support.real.guarantees import Guarantees
 from support.real.patience import PATIENCE_S
 from support.real.shell import Run, runner
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 if TYPE_CHECKING:
     from support.fakes.networks import World
@@ -220,19 +220,6 @@ def grouped() -> bytes:
 def sound_memory(rig: Rig) -> bytes:
     rig.check()
     return bytes(rig.memory)
-
-
-def clean_up(directory: Path) -> list[str]:
-    """End what still runs for this runtime directory, remove its shared memory, and say what that was."""
-    left = []
-    for process in processes_of(directory):
-        left.append(f"process {process.pid} ({process.name()})")
-        process.kill()
-        process.wait(5)
-    for path in arenas_of(directory):
-        left.append(str(path))
-        path.unlink(missing_ok=True)
-    return left
 
 
 @pytest.fixture(params=FACES)

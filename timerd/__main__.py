@@ -22,7 +22,7 @@ from timerd_shm.declare.errors import (
     ResourceLimitError,
     TimerdError,
 )
-from timerd_shm.host.paths import make_instance
+from timerd_shm.host.search import make_instance
 
 EXIT_CONFIG, EXIT_RUNNING, EXIT_RESOURCES, EXIT_ARENA = 2, 3, 4, 5  # described in config/command_line.py
 EXITS: dict[type[TimerdError], int] = {

@@ -24,15 +24,19 @@ from timerd.conductor.transport import SocketTransport
 from timerd.conductor.turn import Conductor
 from timerd.config.config import Config
 from timerd.host.descriptors import Descriptors, divide
+from timerd.host.group import change_group
 from timerd.host.lock import InstanceLock
+from timerd.host.own_file import File, file_at, remove_own
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.host.selector import Selector
 from timerd.journal.writer import Journal, open_journal
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.host.paths import InstancePaths, make_instance, write_location
+from timerd_shm.host.paths import InstancePaths, write_location
+from timerd_shm.host.search import make_instance, refuse_second
 
 from .clock import SystemClock
 from .core import NEVER, Core
+from .names import Names
 from .snapshots import CopyFiles
 
 log = logging.getLogger("timerd")
@@ -43,6 +47,7 @@ def serve(config: Config, group_id: int | None) -> None:
 
     Raises the errors of `__main__.EXITS` before it is ready, and leaves nothing then.
     """
+    refuse_second(config.instance, config.runtime_dir)
     paths = make_instance(config.instance, config.runtime_dir)
     # Too long a path is refused before anything is made.
     _ = paths.commands_endpoint, paths.outcomes_endpoint
@@ -90,10 +95,12 @@ def serve(config: Config, group_id: int | None) -> None:
 
         # Last, because a client that finds this file expects to be answered.
         write_location(paths, arena.location, group_id)
+        start.location_file = file_at(paths.arena)
+        names = Names(arena, paths, clock.now_ns())
         log.info("ready: instance %s in %s, pid %d", paths.instance, paths.directory, os.getpid())
         notify(READY)
         start.keeps_arena = not config.ephemeral
-        reason = loop.run(_idle_after(config, sessions))
+        reason = loop.run(_between_turns(config, sessions, names))
         notify(STOPPING)
         log.info("ending: %s; the arena is %s", reason, "kept" if start.keeps_arena else "removed")
 
@@ -105,6 +112,7 @@ class _Start:
         """Take the instance's lock, and let the group into the directory."""
         self.clock = SystemClock()
         self.keeps_arena = False  # when all is undone
+        self.location_file: File | None = None  # NAME.arena, since this daemon has written it
         self._config = config
         self._paths = paths
         self._group_id = group_id
@@ -156,7 +164,7 @@ class _Start:
     def _remove_unless_kept(self, arena: Arena) -> None:
         """Remove an arena that no daemon ever used, when the start fails, and an ephemeral one always."""
         if not self.keeps_arena:
-            self._paths.arena.unlink(missing_ok=True)
+            remove_own(self._paths.arena, self.location_file)
             arena.remove()
 
 
@@ -172,14 +180,15 @@ def _descriptors(config: Config) -> Descriptors:
     return descriptors
 
 
-def _idle_after(config: Config, sessions: Sessions) -> Callable[[int], int]:
+def _between_turns(config: Config, sessions: Sessions, names: Names) -> Callable[[int], int]:
     """For Loop.run(): 0 when an ephemeral daemon has been idle for long enough, else when to ask again."""
 
     def is_over(now_ns: int) -> int:
+        look_ns = names.look(now_ns)
         if not config.ephemeral or sessions.idle_since_ns == NEVER:
-            return NEVER
+            return look_ns
         over_ns = sessions.idle_since_ns + config.idle_exit
-        return 0 if now_ns >= over_ns else over_ns
+        return 0 if now_ns >= over_ns else min(over_ns, look_ns)
 
     return is_over
 
@@ -188,5 +197,5 @@ def _open_directory(paths: InstancePaths, group_id: int) -> None:
     """Let the group into a runtime directory that is ours (0750); another's is as its owner wants it."""
     status = paths.directory.stat()
     if status.st_uid == os.geteuid():
-        os.chown(paths.directory, -1, group_id)
+        change_group(paths.directory, group_id)
         paths.directory.chmod(stat.S_IMODE(status.st_mode) | 0o050)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import timerd as td
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_wire.transports import Transport
 
 PATIENCE_S = 10.0

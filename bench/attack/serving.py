@@ -15,7 +15,8 @@ from pathlib import Path
 
 from timerctl.load.own_daemon import private_daemon
 from timerd_client.discovery.autostart import await_daemon
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, ArenaLocation, InstancePaths, open_arena_file
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, open_arena_file
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.reader import ArenaReader
 
 INSTANCE = "gate"

@@ -14,7 +14,8 @@ from typing import Any
 from bench.lib.common import Failed, Row, run_child
 from timerctl.load.own_daemon import INSTANCE, flags_of, private_daemon
 from timerd_client.workload import Workload, check
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_wire.transports import TRANSPORTS, Transport
 
 MS = 1_000_000

@@ -49,7 +49,7 @@ import timerd as td
 from bench.lib.common import Failed, Parser, Suite, amount, chosen, listed, real, run_suite
 from timerd.testing import Manual
 from timerd_client.delivery import Delivery, aio
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 RETRIES = (0, 3, 10)
 RULES: dict[str, float] = {"linger": 0.005, "request_timeout": 30.0}

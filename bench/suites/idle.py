@@ -24,7 +24,8 @@ from timerctl.load.harness.pending import CHUNK, HOURS_S
 from timerctl.load.own_daemon import flags_of, private_daemon
 from timerd_client.workload import Workload, key_names
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.reader import ArenaReader
 
 TURNS = index_of(DAEMON_COUNTERS, "turns")

@@ -29,7 +29,7 @@ from pathlib import Path
 from bench.lib.common import Parser, Suite, amount, chosen, listed, real, run_suite
 from bench.lib.longpoll.load import Load, Result
 from bench.lib.longpoll.servers import Server, ended, gunicorn, memory
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 WAYS = ("timerd", "redis blpop", "redis pubsub")
 BEGIN_S = 2.0  # for polls to begin

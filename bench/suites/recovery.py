@@ -32,7 +32,8 @@ import timerd as td
 from bench.lib.common import Parser, Refused, Suite, amount, listed, need_memory, run_suite
 from timerctl.load.own_daemon import INSTANCE, private_daemon
 from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.reader import ArenaReader
 
 CHUNK = 50_000  # operations in one call

@@ -38,7 +38,8 @@ import timerd as td
 from bench.lib.common import Parser, Refused, Suite, amount, listed, need_memory, run_suite
 from bench.suites.recovery import BYTES_PER_OP, client_of
 from timerctl.load.own_daemon import INSTANCE, private_daemon
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.reader import ArenaReader
 
 BEAT_S = 0.005  # from one question of the bystander to the next

@@ -42,7 +42,7 @@ from bench.attack.storm_calls import CALM, GROUP, PATIENCE_S, WAYS, Caller, id_o
 from bench.attack.storm_children import RECORDS, id_of, journaled, judge_children, read_children
 from bench.attack.storm_notes import KILLERS, NOTES, Notes, judge_notes, read_notes
 from bench.lib.common import ROOT, Failed, Parser, Suite, amount, run_suite
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
 ACTS_PER_S = 60  # of a worker

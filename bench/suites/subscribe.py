@@ -21,7 +21,8 @@ from bench.lib.memory import resident
 from timerctl.load.own_daemon import private_daemon
 from timerctl.load.report import percentiles
 from timerd_client import aio
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 PATIENCE_S = 60.0
 CAPACITY = 65_536

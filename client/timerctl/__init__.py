@@ -1,9 +1,9 @@
 """timerctl: the command line that looks at an instance of timerd, and acts on it.
 
-Commands that only look (stats, ops, keys, calls, clients, errors) map the arena read-only, or read files (journal).
-They need no daemon. If it is dead, they print that. Commands that act (register, fire, ...) are ordinary clients. A
-module has one command, or a few that are alike. Its `add` declares them. A function takes the parsed arguments, runs
-the command, and returns an exit status.
+Commands that only look (stats, ops, explain, keys, calls, clients, errors) map the arena read-only, or read files
+(journal). They need no daemon. If it is dead, they print that. Commands that act (register, fire, ...) are ordinary
+clients. A module has one command, or a few that are alike. Its `add` declares them. A function takes the parsed
+arguments, runs the command, and returns an exit status.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from timerd_shm.declare.errors import TimerdError
+from timerd_shm.host.access import in_words
 from timerd_shm.host.version import Version
 
 from .act import calls as act_on_calls
-from .act import destroy, events, ids, register, worker
+from .act import destroy, events, ids, ping, register, worker
 from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
 from .load import command as load
-from .look import calls, check, clients, errors, keys, ops, stats
+from .look import calls, check, clients, errors, explain, keys, ops, stats
 
 EPILOG = f"""\
 exit status:
@@ -33,15 +34,17 @@ exit status:
 examples:
   timerctl stats --watch                   counters and latencies, every second
   timerctl ops --due-within 5s             what expires within 5 s
+  timerctl explain session/9               why it is pending, and since when
   timerctl register job/7 --timeout 1m     wait at the shell for an event
   timerctl fire job/7 --value done --wait  ... and complete it
   timerctl load --own --rate 20k           how fast, how late, and whether right
   timerctl worker tasks:calls              serve the handlers of named calls
   timerctl --instance test check           whether the arena is sound
+  timerctl ping                            whether the daemon answers
 
 The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked
 for in $TIMERD_RUNTIME_DIR (if set, nowhere else), /run/timerd,
-$XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
+/run/user/UID/timerd and /tmp/timerd-UID: the first with a daemon is taken.
 """
 
 
@@ -75,8 +78,10 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (
         stats,
+        ping,
         check,
         ops,
+        explain,
         keys,
         clients,
         errors,
@@ -105,16 +110,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TimerdError as error:
         print(f"timerctl: {error}", file=sys.stderr)
         return exit_of(error)
-    except PermissionError as error:
-        bare = error.errno is not None and error.strerror == os.strerror(error.errno)
-        remedy = ": run it as the daemon's user or group" if bare else ""  # else the error says what to do
-        print(f"timerctl: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
-        return Exit.PROBLEM
     except BrokenPipeError:
         forget_output()  # the reader of the output has closed it (`timerctl ops | head`)
         return Exit.CUT_OFF  # not OK: the part of `timerctl journal audit | head` that was cut may have findings
-    except OSError as error:  # for example: a disk that is full
-        print(f"timerctl: {error}", file=sys.stderr)
+    except OSError as error:  # for example: a disk that is full, or a file that this user may not open
+        print(f"timerctl: {in_words(error)}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from timerd_shm.declare.errors import TimerdUnavailableError
-from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
+from timerd_shm.host.paths import InstancePaths, daemon_running, open_arena_file, refusal
+from timerd_shm.host.search import find_instance
 from timerd_shm.read.reader import ArenaReader
 
 from .exits import NoDaemonError, NoInstanceError
+from .show.text import shell_word
 
 if TYPE_CHECKING:
     from timerd_client import Client, Purgatory
 
 NS = 1_000_000_000
+PURGATORY = "default"
 
 
 def paths_of(arguments: argparse.Namespace) -> InstancePaths:
@@ -51,7 +54,7 @@ def running(arguments: argparse.Namespace) -> InstancePaths:
 def connected(arguments: argparse.Namespace, group: str | None = None) -> Iterator[Client]:
     """A client of the instance, and of a group if one is given.
 
-    Raises NoInstanceError, and NoDaemonError when the daemon does not run.
+    Raises NoInstanceError, NoDaemonError when the daemon does not run, and PermissionError.
     """
     from timerd_client import connect
 
@@ -60,14 +63,31 @@ def connected(arguments: argparse.Namespace, group: str | None = None) -> Iterat
         with connect(paths.instance, name="timerctl", group=group) as client:
             yield client
     except TimerdUnavailableError:
+        if refused := refusal(paths):
+            raise refused from None
         raise NoDaemonError(
             f"the daemon of instance {paths.instance!r} does not answer: it is stopped, overloaded or has just ended"
         ) from None
 
 
+def command_line(
+    arguments: argparse.Namespace,
+    verb: str,
+    *words: bytes | str,
+    purgatory: str = PURGATORY,
+    options: Sequence[str] = (),
+) -> str:
+    """A command line of timerctl for the same instance, to be copied: timerctl fire --purgatory fetch orders/7."""
+    instance = [] if arguments.instance is None else ["--instance", arguments.instance]
+    named = [] if purgatory == PURGATORY else ["--purgatory", purgatory]
+    given = [word.encode() if isinstance(word, str) else word for word in words]
+    dashes = ["--"] if any(word.startswith(b"-") for word in given) else []
+    return " ".join(("timerctl", *instance, verb, *named, *options, *dashes, *map(shell_word, given)))
+
+
 def add_purgatory(command: argparse.ArgumentParser) -> None:
     """Declare --purgatory of a command that acts."""
-    command.add_argument("--purgatory", metavar="NAME", help="the purgatory (default: default)")
+    command.add_argument("--purgatory", metavar="NAME", help=f"the purgatory (default: {PURGATORY})")
 
 
 def purgatory_of(client: Client, arguments: argparse.Namespace) -> Purgatory:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from datetime import timedelta
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar, get_args, overload
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from timerd_shm.declare.errors import (
     InvalidConditionError,
@@ -252,21 +252,29 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
     return values
 
 
-@overload
-def patience_s(timeout: Patience) -> float: ...
-@overload
-def patience_s(timeout: Patience | None) -> float | None: ...
-def patience_s(timeout: object) -> float | None:
-    """How many seconds to wait; None = without end. Raises TimeoutOutOfRangeError."""
+def seconds_of(given: object) -> float | None:
+    """A time in seconds, which is given as int, float or timedelta; None = it is no time: another type, or NaN."""
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or given != given:
+        return None
+    return given
+
+
+def patience_s(timeout: Patience) -> float | None:
+    """How many seconds a caller waits; None = without end. The one rule for all waits.
+
+    None, inf and anything above 10 years wait without end. A negative time is over: it is 0. Raises
+    TimeoutOutOfRangeError for NaN, and for anything else that is no time.
+    """
     if timeout is None:
         return None
-    if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout:
+    seconds = seconds_of(timeout)
+    if seconds is None:
         raise TimeoutOutOfRangeError(
             f"timeout={shown(timeout)}: give the time to wait, as seconds or a timedelta, or None to wait without end"
         )
-    return timeout
+    return None if seconds > TIMEOUT_S_MAX else max(seconds, 0.0)
 
 
 def callback_of(given: Callable[..., object], name: str = "callback") -> None:
@@ -313,12 +321,10 @@ def function_of(what: str, given: Callable[..., Value], which: str) -> Callable[
     return given
 
 
-def patience_of(timeout: Patience | None) -> float | None:
-    """How many seconds to wait for the daemon; None = the default. Raises TimeoutOutOfRangeError."""
+def within(timeout: Patience) -> str:
+    """The words for messages: how long a caller has waited."""
     seconds = patience_s(timeout)
-    if seconds is not None and not 0 <= seconds <= TIMEOUT_S_MAX:
-        raise TimeoutOutOfRangeError(f"timeout={shown(timeout)}: give the seconds to wait for the daemon, from 0")
-    return seconds
+    return "so far" if seconds is None else f"within {seconds:g} s"
 
 
 def takeover_ms_of(takeover: object) -> int:
@@ -326,8 +332,8 @@ def takeover_ms_of(takeover: object) -> int:
     if takeover is None:
         return TAKEOVER_MS
     low, high = TAKEOVER_MS_MIN // 1_000, TAKEOVER_MS_MAX // 1_000
-    seconds = takeover.total_seconds() if isinstance(takeover, timedelta) else takeover
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not low <= seconds <= high:
+    seconds = seconds_of(takeover)
+    if seconds is None or not low <= seconds <= high:
         raise TimeoutOutOfRangeError(
             f"takeover={shown(takeover)}: give {low} to {high} s, as seconds or a timedelta, or leave it out for "
             f"{TAKEOVER_MS // 1_000} s"

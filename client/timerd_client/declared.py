@@ -91,12 +91,12 @@ class ClientArguments(TypedDict, total=False):
     """The policy for the client's operations when its process dies (default: "cancel"). NotAMemberError."""
     name: str
     """The label of the client in `timerctl clients`, printable text of at most 32 bytes. InvalidNameError."""
-    takeover: Patience | None
+    takeover: Patience
     """After how many seconds of silence others get its calls, 2 to 3600 (default: 300). TimeoutOutOfRangeError."""
     transport: Transport | None
     """One of "zeromq" and "unix" (default: $TIMERD_TRANSPORT, else "zeromq"). InvalidValueError."""
     runtime_dir: str | None
-    """The directory of the instance (default: $TIMERD_RUNTIME_DIR, else the standard places)."""
+    """The directory of the instance (default: $TIMERD_RUNTIME_DIR, else the places of the user)."""
     autostart: bool
     """Whether to start a daemon if none runs (default: False)."""
 

@@ -35,6 +35,7 @@ class Scope:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why the request has ended; empty before its end
         self.trouble: Exception | None = None  # the last error of timerd that a caller got
+        self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -16,8 +16,8 @@ Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
 Timeout: TypeAlias = float | timedelta | None
 """The life of an operation, in seconds or as a timedelta; None = no deadline."""
 
-Patience: TypeAlias = float | timedelta
-"""How long a caller waits, in seconds or as a timedelta."""
+Patience: TypeAlias = float | timedelta | None
+"""How long a caller waits, in seconds or as a timedelta; None, or inf = without end. A negative time is 0."""
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 

@@ -18,7 +18,7 @@ TIMEOUTS = "25ms,50ms,100ms,150ms,200ms,300ms,500ms"
 PLAYED = 500_000
 MEMORY = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
 SPARK_LOG = "spark.log"  # in the directory of the run: Spark's own log
-DISAGREES, FAILED, INTERRUPTED = 1, 2, 130
+FINDINGS, FAILED, INTERRUPTED = 1, 2, 130
 # The line of a Python worker's error in a message of Spark.
 PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
 
@@ -32,12 +32,17 @@ def parser() -> argparse.ArgumentParser:
         help="from a workload or a journal to Parquet files and a page to read",
         description="Plays a workload against a daemon (or takes a journal), reads the journal as a stream, rolls up, "
         "reports, audits every outcome, and writes Parquet and report.html. The same command goes on where it was "
-        "interrupted. Exit status: 0; 1 if the audit disagrees with the daemon; 2 for wrong use, and if a step has "
-        "failed; 130 if it was interrupted.",
+        "interrupted. Exit status: 0; 1 if the audit has findings: the journal is not whole, or the daemon is wrong; "
+        "2 for wrong use, and if a step has failed; 130 if it was interrupted.",
     )
     run.add_argument("--out", default="timerd-pipeline", metavar="DIR", help="results (default: ./%(default)s)")
     run.add_argument(
         "--journal", metavar="DIR", help="read this journal, and play nothing (the audit needs level events)"
+    )
+    run.add_argument(
+        "--open-end",
+        action="store_true",
+        help="the end of --journal is not known, and that is no finding: its daemon runs, or was killed",
     )
     run.add_argument("--ops", type=int, default=5_000_000, help="operations, played and planned (default: %(default)s)")
     run.add_argument("--played", type=int, help=f"number of played operations (default: {PLAYED:,} at most)")
@@ -79,18 +84,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.window,
             tuple(one.strip() for one in given.timeouts.split(",")),
             plan.cores,
+            given.open_end,
         ).check()
         pipeline = Pipeline(out, options, show)
         if pipeline.is_done:
             show(f"{out / PAGE}: done before; {pipeline.verdict}")
-            return DISAGREES if pipeline.state["steps"]["audit"].get("disagreements") else 0
+            return FINDINGS if pipeline.findings else 0
         out.mkdir(parents=True, exist_ok=True)
         show("starting Spark, some 5 s")
         logging.basicConfig(filename=out / SPARK_LOG)
         with errors_into(out / SPARK_LOG):  # the session's processes keep this file
             spark = local_session(given.cores, spark__driver__memory=given.memory, spark__log__level="ERROR")
         try:
-            disagreements = pipeline.run(spark)
+            findings = pipeline.run(spark)
         finally:
             spark.stop()
     except KeyboardInterrupt:
@@ -107,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peak = pipeline.state.get("peak_bytes", 0) / 2**30
     took = time.monotonic() - begun
     show(f"{out / PAGE}: {short(took)}, {peak:.1f} GiB at most; {pipeline.verdict}")
-    return DISAGREES if disagreements else 0
+    return FINDINGS if findings else 0
 
 
 @contextmanager

@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-import timerd as td
 from support.fakes.descriptors import free_files
-from timerctl import main as timerctl
 from timerd.arena.arena import ATTACHED, Arena
 from timerd.arena.format import format_arena
 from timerd.arena.open import open_or_create
@@ -32,7 +30,6 @@ from timerd_shm.declare.errors import (
     InvalidNameError,
     LayoutMismatchError,
     ResourceLimitError,
-    TimerdUnavailableError,
 )
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
@@ -42,15 +39,13 @@ from timerd_shm.host.paths import (
     ArenaLocation,
     InstancePaths,
     daemon_running,
-    find_instance,
     instance_name,
-    make_instance,
     open_arena_file,
     read_location,
-    runtime_directories,
     write_location,
 )
 from timerd_shm.host.process import boot_id, process_start_ticks
+from timerd_shm.host.search import make_instance
 
 SMALL = Config(capacity=64, ring_events=16, clients=4)
 MIB = 1 << 20
@@ -337,134 +332,6 @@ def test_the_arena_of_another_user_or_a_link_is_not_opened(paths: InstancePaths,
 
 
 # the files of an instance ------------------------------------------------------------------------------------------
-
-
-def test_a_set_variable_is_the_only_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "only"))
-    assert runtime_directories() == (tmp_path / "only",)
-    assert make_instance("x").directory == tmp_path / "only"
-    assert stat.S_IMODE((tmp_path / "only").stat().st_mode) == 0o700
-
-
-def test_a_set_directory_is_made_but_its_parent_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A misspelt path is an error; so `mkdir -p` is not what happens, not even for root."""
-    monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "missing" / "here"))
-    for look_only in (True, False):
-        with pytest.raises(ResourceLimitError, match=r"missing/here: .*choose one \(TIMERD_RUNTIME_DIR"):
-            make_instance(look_only=look_only)
-    assert not (tmp_path / "missing").exists()
-    monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "here"))
-    assert make_instance().directory.stat().st_mode & 0o777 == 0o700
-
-
-def test_runtime_directories_are_in_the_search_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("TIMERD_RUNTIME_DIR")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert runtime_directories() == (
-        Path("/run/timerd"),
-        tmp_path / "timerd",
-        tmp_path / f"timerd-{os.geteuid()}",
-    )
-
-
-def test_a_client_uses_the_first_directory_that_holds_the_instance(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("TIMERD_RUNTIME_DIR")
-    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", tmp_path / "system")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(TimerdUnavailableError, match="timerd --instance jobs") as error:
-        find_instance("jobs")
-    assert all(str(directory) in str(error.value) for directory in runtime_directories())
-    for directory in reversed(runtime_directories()):
-        directory.mkdir(mode=0o700)
-        write_location(InstancePaths(directory, "jobs"), ArenaLocation("shm", "/timerd-x", 1))
-        assert find_instance("jobs").directory == directory
-
-
-def hide(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """Let this process not look into a directory; its permissions would not do that to root."""
-    stat = os.stat
-
-    def refuse(path: Any, *arguments: Any, **knobs: Any) -> os.stat_result:
-        if Path(path).parent == directory:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return stat(path, *arguments, **knobs)
-
-    monkeypatch.setattr("os.stat", refuse)
-
-
-def test_an_unreadable_directory_is_reported_as_unreadable(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> None:
-    write_location(InstancePaths(runtime_dir, "default"), ArenaLocation("shm", "/timerd-x", 1))
-    hide(monkeypatch, runtime_dir)
-    with pytest.raises(PermissionError, match="its group") as error:
-        find_instance()
-    assert error.value.filename == str(runtime_dir) and error.value.errno == errno.EACCES
-    with pytest.raises(PermissionError, match="its group"):
-        td.connect()
-    client = td.Client()
-    with pytest.raises(td.TimerdUnavailableError, match="its group"):
-        client.ping()
-    client._link.stop()
-
-
-def test_timerctl_says_that_a_directory_is_unreadable(
-    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hide(monkeypatch, runtime_dir)
-    for command in ("stats", "check", "clients"):
-        assert timerctl([command]) == 1
-        said = capsys.readouterr().err
-        assert f"{runtime_dir}: Permission denied: " in said and "TIMERD_RUNTIME_DIR" in said, said
-        assert "Start a daemon of your own (`timerd`)" in said
-
-
-def test_an_instance_is_found_behind_an_unreadable_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("TIMERD_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", tmp_path / "system")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    hide(monkeypatch, tmp_path / "system")
-    (tmp_path / "timerd").mkdir()
-    write_location(InstancePaths(tmp_path / "timerd", "default"), ArenaLocation("shm", "/timerd-x", 1))
-    assert find_instance().directory == tmp_path / "timerd"
-
-
-@pytest.mark.root("becomes another user")
-def test_another_user_gets_a_permission_error(runtime_dir: Path) -> None:
-    write_location(InstancePaths(runtime_dir, "default"), ArenaLocation("shm", "/timerd-x", 1))
-    runtime_dir.chmod(0o750)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-            find_instance()
-        except PermissionError:
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_a_directory_under_tmp_that_other_users_may_write_is_not_trusted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("TIMERD_RUNTIME_DIR")
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", Path("/proc/timerd"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    planted = tmp_path / f"timerd-{os.geteuid()}"
-    planted.mkdir()
-    planted.chmod(0o777)
-    write_location(InstancePaths(planted, "default"), ArenaLocation("shm", "/timerd-x", 1))
-    with pytest.raises(TimerdUnavailableError):
-        find_instance()
-    with pytest.raises(ResourceLimitError, match="others may write it"):
-        make_instance()
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "../x", "a" * 33, "ä", 5])

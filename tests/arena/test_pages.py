@@ -20,7 +20,7 @@ import os, sys
 from pathlib import Path
 from timerd.arena.open import open_or_create
 from timerd.config.config import Config
-from timerd_shm.host.paths import make_instance
+from timerd_shm.host.search import make_instance
 
 paths = make_instance("huge", sys.argv[1])
 config = Config(capacity=4096, arena_file=sys.argv[2])

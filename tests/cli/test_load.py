@@ -39,7 +39,8 @@ from timerd_client.workload import (
 )
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.layout import BATCH_MAX
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.reader import ArenaReader
 
 LOW = Workload(rate=10_000, count=50_000)

@@ -47,12 +47,12 @@ class StillLink(Link):
     def __init__(self) -> None:
         self.at_ns = 10**9
         super().__init__(NOWHERE, new_protocol(self.at_ns), no_sockets(), lambda: self.at_ns)
-        self.stopped: list[float] = []
+        self.stopped: list[float | None] = []
 
     def wake(self) -> None:
         """Nothing is sent."""
 
-    def stop(self, timeout: float = 0.0) -> None:
+    def stop(self, timeout: float | None = 0.0) -> None:
         self.stopped.append(timeout)
 
 

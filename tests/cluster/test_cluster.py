@@ -23,7 +23,8 @@ import pytest
 
 from support.real.daemons import Daemon
 from support.real.patience import eventually
-from timerd_shm.host.paths import daemon_running, find_instance
+from timerd_shm.host.paths import daemon_running
+from timerd_shm.host.search import find_instance
 
 pyspark = pytest.importorskip("pyspark", reason="no Spark in this environment: `make test-cluster` makes .venv-spark")
 HOME = Path(pyspark.__file__).parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from timerd.config.command_line import parser, read_command_line
 from timerd.config.config import KNOBS, Config, dashed
 from timerd.config.settings import Settings
 from timerd.config.sources import variable
+from timerd.host.group import group_id_of
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import CAPACITY_DEFAULT
@@ -152,6 +154,17 @@ def test_durations_are_read_to_the_nanosecond_and_a_bare_number_is_seconds_as_in
 def test_a_number_in_the_file_is_seconds_too(tmp_path: Path, line: str, value: int) -> None:
     (tmp_path / "t.toml").write_text(line)
     assert settle("--config", str(tmp_path / "t.toml")).config.lease == value
+
+
+@pytest.mark.parametrize("line", ["unix-group = 1234567", 'unix-group = "1234567"'])
+def test_a_unix_group_may_be_a_number_without_a_name_in_this_system(tmp_path: Path, line: str) -> None:
+    """In a container the group may be known outside alone."""
+    (tmp_path / "t.toml").write_text(line)
+    group = settle("--config", str(tmp_path / "t.toml")).config.unix_group
+    assert group == "1234567" and group_id_of(group, "a test") == 1234567
+    assert group_id_of("daemon", "a test") == grp.getgrnam("daemon").gr_gid
+    with pytest.raises(InvalidConfigError, match=r"unix-group = 4294967295 \(a test\): .* is 4294967294 at most"):
+        group_id_of("4294967295", "a test")
 
 
 def test_a_tick_without_a_unit_is_refused_with_a_suggestion(tmp_path: Path) -> None:

@@ -222,11 +222,12 @@ def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon, co
     assert f"ready: instance default in {paths.directory}, pid {daemon.pid}" in daemon.log
 
 
+@pytest.mark.parametrize("by", ["name", "number"])
 def test_members_of_the_unix_group_may_connect_and_read_the_arena(
-    make_daemon: MakeDaemon, runtime_dir: Path, context: zmq.Context[Any]
+    make_daemon: MakeDaemon, runtime_dir: Path, context: zmq.Context[Any], by: str
 ) -> None:
     group = grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid())
-    daemon = make_daemon(f"--unix-group={group.gr_name}")
+    daemon = make_daemon(f"--unix-group={group.gr_gid if by == 'number' else group.gr_name}")
     paths = daemon.paths
     Peer(daemon, context).connect()
     assert mode(runtime_dir) == 0o750

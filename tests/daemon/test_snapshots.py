@@ -23,7 +23,7 @@ from timerd.snapshots import COPY_NS_MAX, KEEP_NS, LOOK_NS, REST, WAITED_FOR_NS,
 from timerd_client import Client, State, connect
 from timerd_shm.declare.errors import TimeoutOutOfRangeError, TimerdUnavailableError
 from timerd_shm.declare.wire import DownKind, UpKind
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 MakeDaemon = Callable[..., Daemon]
 ASK = {"query": "snapshot"}

@@ -51,3 +51,22 @@ def test_every_page_is_reached_from_the_readme() -> None:
         linked = {(page.parent / link).resolve() for link in LINK.findall(page.read_text()) if link.endswith(".md")}
         waiting += sorted(linked - seen)
     assert {ROOT / page for page in PAGES} <= seen
+
+
+# An extra of timerd, and a sign that a snippet needs it. Readers with Flask or Redis know that they need these.
+EXTRAS = {
+    "cron": re.compile(r"cron=\"|cronsim"),
+    "kafka": re.compile(r"^(?:from|import) timerd_kafka", re.MULTILINE),
+    "metrics": re.compile(r"prometheus_client|TimerdCollector"),
+    "tracing": re.compile(r"tracing\.instrument|^(?:from|import) opentelemetry", re.MULTILINE),
+    "spark": re.compile(r"^(?:from|import) (?:timerd_spark|pyspark)", re.MULTILINE),
+}
+SNIPPET = re.compile(r"^```(?:python|py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - GENERATED))
+def test_a_page_names_the_extra_that_its_snippets_need(page: str) -> None:
+    text = (ROOT / page).read_text()
+    code = "\n".join(SNIPPET.findall(text))
+    missing = [extra for extra, need in EXTRAS.items() if need.search(code) and f"timerd[{extra}" not in text]
+    assert not missing, "write `timerd[EXTRA]` where the snippet stands"

@@ -20,7 +20,8 @@ from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon
 from support.real.patience import PATIENCE_S, eventually
 from support.real.trees import ROOT
 from timerd_client import aio
-from timerd_shm.host.paths import daemon_running, find_instance
+from timerd_shm.host.paths import daemon_running
+from timerd_shm.host.search import find_instance
 
 README = (ROOT / "README.md").read_text()
 RECIPES = (ROOT / "docs" / "recipes.md").read_text()
@@ -100,7 +101,14 @@ def test_the_recipes_of_the_docs_run(
     (tmp_path / "stop").touch()
     with others(*OTHERS_FIRE):
         names = run(RECIPES)
-    said = capsys.readouterr().out
+    said = ""
+
+    def has_popped() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "resized image 7" in said
+
+    eventually(has_popped, "the job that was pushed before its worker came")
     assert "State.COMPLETED ('write/7/r1', 'write/7/r3') ('write/7/r2',)" in said
     assert "[b'2', b'1']" in said
     names["client"].close()

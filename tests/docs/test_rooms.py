@@ -81,7 +81,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"core"},
         {"arena"},
         {"clients", "journal", "packets", "zmtp"},
-        {"snapshots"},
+        {"names", "snapshots"},
         {"conductor"},
         {"serve"},
         {"__main__"},

@@ -7,8 +7,13 @@ a loop has tasks and asyncio.wait() for that. Its operations can be awaited in a
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +104,108 @@ def test_many_threads_share_a_client(client: td.Client) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+# A kernel runs each cell in its event loop, as this does.
+NOTEBOOK = """
+import asyncio
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+config = Config()
+config.HistoryManager.enabled = False
+shell = InteractiveShell(config=config)
+
+async def run(*cells):
+    for cell in cells:
+        (await shell.run_cell_async(cell, transformed_cell=shell.transform_cell(cell))).raise_error()
+
+asyncio.run(run(
+    "import asyncio, timerd as td; client = td.connect(timeout=30); loop = asyncio.get_running_loop()",
+    "client.fire_wait('k', timeout=30)",
+    "client.register('k', timeout=0.01).result()",
+    "async def blocks(): client.fire_wait('k', timeout=30)",
+    *["await asyncio.create_task(blocks())"] * TASKS,
+))
+"""
+
+
+@pytest.mark.parametrize(("tasks", "warnings"), [(0, 0), (1, 1)], ids=["cells", "a task"])
+def test_a_cell_of_a_notebook_waits_without_a_warning_and_a_task_of_it_does_not(
+    daemon: Daemon, tmp_path: Path, tasks: int, warnings: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK.replace("TASKS", str(tasks))],
+        env={**os.environ, "IPYTHONDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the loop stands still meanwhile") == warnings
+
+
+# a callback that waits for a lock of the caller -----------------------------------------------------------------------
+
+
+def flush_one(client: td.Client) -> None:
+    client.fire("another")
+    client.flush(timeout=0.5)
+
+
+WAITS: dict[str, Callable[[td.Client], object]] = {
+    "fire_wait": lambda client: client.fire_wait("another", timeout=0.5),
+    "flush": flush_one,
+    "result": lambda client: client.register("another", timeout=0.1).result(0.5),
+    "outcomes": lambda client: client.register_many(["another"], timeout=0.1).outcomes(0.5),
+    "check": lambda client: client.check_and_complete("another", timeout=0.5),
+    "wait_for": lambda client: client.wait_for(lambda: False, "another", timeout=0.1),
+}
+
+
+@THREADED
+@pytest.mark.parametrize("call", WAITS)
+def test_a_wait_under_a_lock_that_a_callback_wants_names_the_callback_and_not_the_daemon(
+    client: td.Client, call: str
+) -> None:
+    entered, lock = threading.Event(), threading.Lock()
+
+    def callback(_: td.Operation) -> None:
+        entered.set()
+        with lock:
+            pass
+
+    client.register("k", timeout=PATIENCE_S).add_done_callback(callback)
+    with lock:
+        client.fire("k")
+        assert entered.wait(PATIENCE_S)
+        time.sleep(0.2)  # a callback counts as one that blocks after 0.1 s
+        with pytest.raises((td.TimerdUnavailableError, td.CheckIncompleteError, TimeoutError)) as raised:
+            WAITS[call](client)
+    message = str(raised.value)
+    assert f"a callback of this client has stood in callback() at {__file__}:" in message
+    assert "does it wait for a lock that you hold?" in message
+    assert "start it if it has ended" not in message and "is it running" not in message
+    assert client.fire_wait("another", timeout=PATIENCE_S) == 0
+
+
+@THREADED
+def test_a_wait_under_the_lock_of_a_delayed_operation_names_that_lock(client: td.Client) -> None:
+    lock, evaluated = threading.RLock(), threading.Event()
+
+    def try_complete() -> bool:
+        evaluated.set()
+        return False
+
+    client.try_complete_else_watch(td.DelayedOperation(try_complete, lock=lock), "k", timeout=PATIENCE_S)
+    evaluated.clear()
+
+    def is_named() -> bool:
+        try:
+            client.fire_wait("k", timeout=0.5)
+        except td.TimerdUnavailableError as error:
+            return "stood at the lock of a delayed operation for" in str(error)
+        return False
+
+    with lock:
+        eventually(is_named)  # the client's thread comes to the lock after the first event
+    assert evaluated.wait(PATIENCE_S)

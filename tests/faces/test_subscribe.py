@@ -433,3 +433,57 @@ def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_mark_t
         with client.subscribe("k", since=before, timeout=PATIENCE_S) as second:
             events = [next(second) for _ in range(3)]
     assert [event.value for event in events if isinstance(event, td.Event)] == [b"0", b"1", b"2"]
+
+
+# what is there now ----------------------------------------------------------------------------------------------------
+
+
+def test_a_caller_that_does_not_wait_gets_every_event_that_is_there(face: Face, client: Any) -> None:
+    with face.connect() as other, client.subscribe("k") as subscription:
+        other.fire_many(["k"] * 100, values=[b"%d" % number for number in range(100)])
+        other.flush()
+        found = [item.value for item in iter(lambda: subscription.next(0), None)]
+        assert found == [b"%d" % number for number in range(100)]
+        client.fire("k", value=b"of its own client")
+        assert subscription.next(-1).value == b"of its own client"
+        assert subscription.next(0) is None
+
+
+def test_a_loop_that_does_not_wait_ends_behind_the_last_event(face: Face, client: Any) -> None:
+    start = client.mark()
+    client.fire_many(["k", "other"] * 50, values=[b"%d" % number for number in range(100)])
+    late = client.subscribe("k", since=start, timeout=0)
+    assert [item.value for item in late] == [b"%d" % number for number in range(0, 100, 2)]
+    client.fire("k", value=b"new")
+    assert [item.value for item in late] == [b"new"]
+
+
+def test_a_caller_that_does_not_wait_gets_a_gap_that_is_there(client: Any) -> None:
+    with client.subscribe("k", since=td.Mark(1, 5)) as subscription:
+        assert gaps([subscription.next(0)]) == ["arena"]
+
+
+def test_a_caller_that_looks_again_asks_the_daemon_only_if_something_has_happened(face: Face, client: Any) -> None:
+    with client.subscribe("k") as subscription:
+        eventually(lambda: subscription.next(0) is None and commands_of(client, lambda: subscription.next(0)) == 0)
+        with face.connect() as other:
+            other.fire("k", value=b"1")
+            other.flush()
+            assert subscription.next(0).value == b"1"
+
+
+def commands_of(client: Any, call: Any) -> int:
+    """How many commands the call issues."""
+    before = client.mark().command
+    call()
+    return int(client.mark().command - before)
+
+
+def test_a_caller_that_does_not_wait_gets_none_while_the_daemon_is_lost(client: Any, daemon: Daemon) -> None:
+    with client.subscribe("k") as subscription:
+        daemon.kill()
+        eventually(lambda: client.state.name == "LOST")
+        assert subscription.next(0) is None
+        daemon.start()
+        client.fire("k", value=b"back")
+        assert [each.value for each in take(subscription, 1)] == [b"back"]

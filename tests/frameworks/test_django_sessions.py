@@ -29,24 +29,37 @@ class User(threading.Thread):
         super().__init__(daemon=True)
         self.key = ""
         self.touched = 0  # requests that were answered
-        self.last = 0.0  # before the last of them
+        self.last = 0.0  # before the last of them, or before the login
         self.logs_out = number % 4 == 0
-        self.why = "logout" if self.logs_out else "silent"
+        self.whys = {"logout" if self.logs_out else "silent"}  # why its session may end
         self._port = port
         self._name = f"user{number}"
 
     def run(self) -> None:
-        while (answer := self._post(f"/login?user={self._name}"))[0] != 200:
-            time.sleep(0.05)
-        self.key = answer[1]
+        self._log_in()
         while self.touched < TOUCHES:
-            self.last = time.time()
+            began = time.time()
             status = self._post("/touch")[0]
-            assert status != 410, "it ended while it was in use"
-            self.touched += status == 200
+            if status == 200:
+                self.touched += 1
+                self.last = began
+            elif status == 410:
+                # A busy machine, or a worker that was killed, may answer no request for the life of a session.
+                assert time.time() >= self.last + SESSION_S, "it ended while it was in use"
+                self._log_in()
             time.sleep(0.2)
         while self.logs_out and self._post("/logout")[0] != 200:
             time.sleep(0.05)
+        if time.time() >= self.last + SESSION_S:
+            self.whys.add("silent")  # the logout may have come too late
+
+    def _log_in(self) -> None:
+        self.key = ""
+        self.last = time.time()
+        while (answer := self._post(f"/login?user={self._name}"))[0] != 200:
+            self.last = time.time()
+            time.sleep(0.05)
+        self.key = answer[1]
 
     def _post(self, path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)
@@ -82,7 +95,8 @@ def test_each_session_ends_once_and_not_while_it_is_used_when_a_worker_and_the_d
             user.start()
 
         def wait_touched(share: float) -> None:
-            eventually(lambda: sum(one.touched for one in users) >= share * USERS * TOUCHES, server.log)
+            wanted = share * USERS * TOUCHES
+            eventually(lambda: sum(one.touched for one in users) >= wanted, server.log, 4 * PATIENCE_S)
 
         wait_touched(0.2)
         server.busiest().kill()
@@ -93,13 +107,15 @@ def test_each_session_ends_once_and_not_while_it_is_used_when_a_worker_and_the_d
         wait_touched(0.8)
         server.busiest().kill()
         for user in users:
-            user.join(2 * PATIENCE_S)
+            user.join(4 * PATIENCE_S)
             assert not user.is_alive()
         keys = {user.key for user in users}
         assert len(keys) == USERS
-        eventually(lambda: keys <= set(ended(directory)), "some sessions never end")
+        eventually(lambda: keys <= set(ended(directory)), "some sessions never end", 4 * PATIENCE_S)
         found = ended(directory)
-        assert {user.key: user.why for user in users} == {key: found[key][0] for key in keys}
-        early = [user for user in users if not user.logs_out and found[user.key][1] < user.last + SESSION_S]
+        assert not [user.key for user in users if found[user.key][0] not in user.whys]
+        early = [
+            user for user in users if found[user.key][0] == "silent" and found[user.key][1] < user.last + SESSION_S
+        ]
         assert not early, "a session lasts for that long after its last request"
         assert not [key for key in keys if (directory / f"sessionid{key}").exists()], "what has ended is removed"

@@ -15,7 +15,7 @@ import pytest
 
 from support.real.daemons import Daemon, arenas_of
 from support.real.trees import TESTS
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_spark.session import MAP_CLASSES
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,13 +23,16 @@ from support.rig.commands import Key, Register
 from support.rig.harness import MS, fire
 from support.rig.journals import JournaledRig
 from support.spark.falsify import changed, of_kind, record_of, rows_for_audit
+from support.spark.spans import settle_all
 from timerd_client import ALL, connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.journal import OLDER, ROW_SIZE, RowKind
+from timerd_shm.declare.journal import BLOCK_SIZE, OLDER, ROW_SIZE, RowKind
 from timerd_shm.declare.states import Condition, Outcome
+from timerd_shm.read.segment import segment_path, segments_of
 from timerd_spark import audit
 from timerd_spark.reports import audit_parcels, audit_tasks
+from timerd_spark.reports.audit import AuditedArena
 from timerd_spark.reports.audit_parcels import (
     EVERY,
     FRAGMENTS,
@@ -328,6 +332,51 @@ def test_an_audit_reads_the_files_as_they_are_at_its_start(
     left.unpersist()
     if not is_connect:
         assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
+
+
+def written(directory: Path, incarnation: int) -> Path:
+    """A journal of four segments, which ends in order."""
+    rig = JournaledRig(directory, incarnation=incarnation)
+    settle_all(rig, rig.client(), 0, 500)
+    rig.end()
+    assert len(segments_of(directory)) == 4
+    return directory
+
+
+def test_what_is_left_out_is_a_finding_that_comes_first_and_nothing_behind_it_is_complete(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The same four journals for `audit` and for `audit_journal`: whole, with a bad block, a lost file, a lost end."""
+    whole, bad, lost, cut = (written(tmp_path / name, 0xA0 + at) for at, name in enumerate("wblc"))
+    with segment_path(bad, 2).open("r+b") as file:
+        file.seek(3 * BLOCK_SIZE)  # behind the header's block: block 2
+        file.write(bytes(BLOCK_SIZE))
+    segment_path(lost, 3).unlink()
+    segment_path(cut, 4).unlink()
+    arenas: dict[int, AuditedArena] = {}
+    reader = spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
+    df = reader.option("failOnDataLoss", "false").load(str(tmp_path))
+    found = audit(df, show=lambda arena: arenas.update({int(arena.incarnation, 16): arena})).collect()
+    of = {arena: [row for row in found if int(row.incarnation, 16) == arena] for arena in arenas}
+    assert [row.cause for row in found] == sorted((row.cause for row in found), reverse=True)
+    for at, directory in enumerate((whole, bad, lost, cut)):
+        (plain,) = audit_journal(directory).arenas
+        causes = [row for row in of[0xA0 + at] if row.cause]
+        hidden = plain.row - arenas[0xA0 + at].row  # texts at the end of the files: the view has no row for a text
+        assert [row.row + hidden for row in causes] == [cause.row for cause in plain.causes]
+        assert all(row.follows for row in of[0xA0 + at] if not row.cause)
+        assert 0 <= hidden < 20 if directory == cut else hidden == 0
+    assert not of[0xA0] and len(of[0xA1]) > 2 and len(of[0xA2]) > 2
+    assert [row.what for row in of[0xA3]] == [finding.what for finding in audit_journal(cut).wrong]
+    assert re.fullmatch(r"rows \d+ to \d+ were left out: segment 2 is damaged in blocks 2 to 2", of[0xA1][0].what)
+    assert re.fullmatch(r"rows .* left out: they are in no segment, and segment 4 begins behind them", of[0xA2][0].what)
+    said = [str(arenas[0xA0 + at]) for at in range(4)]
+    assert [re.sub(r".* outcomes, (.*) to row .*?(, .*)?$", r"\1\2", line) for line in said] == [
+        "4 segments, no gaps, complete",
+        "4 segments, no gaps, 63 rows left out, complete",
+        f"3 segments, no gaps, {arenas[0xA2].left_out} rows left out, complete",
+        "3 segments, no gaps, complete, its end is not known",
+    ]
 
 
 def test_an_incomplete_journal_is_refused_when_audit_is_called(

@@ -14,7 +14,7 @@ import pytest
 from support.real.daemons import SMALL, Daemon
 from timerd_client.workload import expected_share
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_spark import loadtest, report, workload
 from timerd_spark.pipeline.loadtest import part_of
 from timerd_spark.pipeline.plans import BLOCK, block_of, draws, due_of, planned_lives, shape_of

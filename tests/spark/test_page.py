@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPTIONS = Options(None, 60, 40, 1_000.0, "seed", 1, "auto", ("8ms", "50ms"), 2)
-ARENA = {"host": "round=0", "incarnation": "5e1f", "outcomes": 40, "segments": 1, "gaps": 0, "rows": 160}
+ARENA = {"host": "round=0", "incarnation": "5e1f", "outcomes": 40, "segments": 1, "gaps": 0}
+ARENA |= {"left_out": 0, "row": 160, "ended": True}
 
 
 def reported(**more: Any) -> dict[str, Any]:
@@ -75,17 +76,43 @@ def test_windows_at_the_ends_are_left_out_where_work_did_not_fill_them() -> None
 
 
 def test_the_page_shows_the_audit_and_its_extent() -> None:
-    kind, text = verdicts.of_audit(0, [ARENA, ARENA | {"gaps": 1}])
-    assert (kind, text) == (
-        "good",
-        "The audit holds: 80 outcomes were computed again from the events in 2 segments of the journal, with 1 gap, "
-        "and each is as it should be.",
-    )
-    kind, text = verdicts.of_audit(3, [ARENA])
-    assert kind == "bad" and text.endswith("with no gaps, and 3 defects were found.")
-    assert verdicts.of_audit(0, []) == ("", "There was nothing to audit: no operation has settled.")
-    none = verdicts.of_audit(None, [], "audit(): the journal of web1 begins with row 9")
+    holds = {"findings": 0, "follows": 0, "causes": [], "arenas": [ARENA, ARENA | {"gaps": 1}]}
+    again = "80 outcomes were computed again from the events in 2 segments of the journal, with 1 gap"
+    assert verdicts.of_audit(holds) == ("good", f"The audit holds: {again}, and each is as it should be.")
+    kind, text = verdicts.of_audit(holds | {"findings": 3})
+    assert kind == "bad" and text == f"The audit disagrees with the daemon: {again}, and 3 defects were found."
+    nothing = ("", "There was nothing to audit: no operation has settled.")
+    assert verdicts.of_audit({"findings": 0, "arenas": []}) == nothing
+    none = verdicts.of_audit({"not_audited": "audit(): the journal of web1 begins with row 9"})
     assert none == ("", "There was no audit: the journal of web1 begins with row 9.")
+    shorts = [verdicts.in_short(step) for step in (holds, holds | {"findings": 3}, {"not_audited": ""})]
+    assert shorts == ["the audit holds", "the audit disagrees with the daemon", "no audit"]
+
+
+def test_the_page_calls_no_journal_complete_whose_end_or_middle_is_not_there() -> None:
+    again = "40 outcomes were computed again from the events in 1 segment of the journal, with no gaps"
+    is_open = {"findings": 0, "follows": 0, "causes": [], "arenas": [ARENA | {"ended": False}]}
+    assert verdicts.of_audit(is_open) == (
+        "",
+        f"The audit holds up to the last row: {again}. The journal's end is open: what came later is not known.",
+    )
+    broken = is_open | {"findings": 17, "follows": 15, "causes": ["rows 9 to 71 were left out", "rows 99 to 100 too"]}
+    assert verdicts.of_audit(broken) == (
+        "bad",
+        "The journal is not whole: rows 9 to 71 were left out. There are 1 more such findings. Else the audit holds: "
+        f"{again}. 15 outcomes or rows behind disagree, which may come from that.",
+    )
+    worse = verdicts.of_audit(broken | {"findings": 19})
+    assert worse.kind == "bad" and worse.text == (
+        f"The audit disagrees with the daemon: {again}, and 2 defects were found. Besides, the journal is not whole: "
+        "rows 9 to 71 were left out."
+    )
+    shorts = [verdicts.in_short(step) for step in (is_open, broken, broken | {"findings": 19})]
+    assert shorts == [
+        "the audit holds, the end is open",
+        "the journal is not whole",
+        "the audit disagrees with the daemon",
+    ]
 
 
 def test_another_timeout_is_proposed_if_it_saves_a_tenth() -> None:
@@ -93,7 +120,8 @@ def test_another_timeout_is_proposed_if_it_saves_a_tenth() -> None:
     beyond = estimated(500, 0.079, 471.0, beyond=True)
     found = verdicts.of_timeouts(reported(), [*asked, beyond])
     assert found is not None and found.text == (
-        "With a timeout of 100 ms, 16.2% would expire instead of 7.9%, and 29% fewer would be in flight."
+        "With a timeout of 100 ms, 16.2% would expire instead of 7.9%, and 334 would be in flight instead of 471: 29% "
+        "fewer."
     )
     none = verdicts.of_timeouts(reported(), [asked[2], beyond])
     assert none is not None and none.text == (
@@ -190,7 +218,7 @@ class FewOperations:
             },
             "steps": {
                 **{"play-0": step, "rollup": step | {"window": "1 second"}},
-                "audit": step | {"disagreements": 0, "arenas": [ARENA]},
+                "audit": step | {"findings": 0, "arenas": [ARENA]},
             },
             "peak_bytes": 1 << 30,
         }
@@ -212,6 +240,7 @@ def test_the_page_shows_what_was_played_first_and_planned_operations_never_on_it
     assert "2025, 14:05:00 UTC, on web1 (2 processors, 8 GiB): timerd 1.0." in html
     assert "<b>40</b>operations played" in html and "<b>holds</b>audit" in html and "a &lt;fast&gt; one" in html
     assert "Hot keys" not in html, "no key has two operations"
+    assert re.search(r"<td>as it was</td>\s*<td[^>]*>2.50%<", html)
     drawn = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     # A line of what was planned has its own colour, and no other figure has it.
     planned = [figure for figure in drawn if "series-2," in figure]

@@ -19,6 +19,7 @@ import pytest
 import timerd_spark.__main__
 from support.rig.journals import JournaledRig, numbered, settle
 from support.spark.lives import life, lives
+from timerd_client.audit.journal import OPEN_END, audit_journal
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.read.segment import JournalError, segment_path
 from timerd_spark import report, rollup, what_if
@@ -47,9 +48,17 @@ def test_an_existing_journal_becomes_a_page(
     rig = JournaledRig(tmp_path / "journal")
     settle(rig, rig.client(), *numbered(0, 10))
     rig.drop_journal()
-    run = Pipeline(tmp_path / "out", SMALL._replace(journal=str(tmp_path / "journal")), lambda _: None)
-    assert run.run(spark) == 0, "the audit finds nothing"
-    assert "<b>10</b>operations recorded" in (tmp_path / "out/report.html").read_text()
+    asked = SMALL._replace(journal=str(tmp_path / "journal"))
+    run = Pipeline(tmp_path / "out", asked, lambda _: None)
+    assert run.run(spark) == 1, "its end is not known"
+    html = (tmp_path / "out/report.html").read_text()
+    assert "<b>10</b>operations recorded" in html and "journal's end is not known</b>audit" in html.replace(
+        "&#x27;", "'"
+    )
+    (cause,) = run.state["steps"]["audit"]["causes"]
+    assert cause == audit_journal(tmp_path / "journal").wrong[0].what == OPEN_END
+    run.options = asked._replace(open_end=True)
+    assert run._audit()["findings"] == 0
     assert not [warning for warning in recwarn if "legend" in str(warning.message)]
 
 
@@ -90,7 +99,7 @@ def test_an_interrupted_run_continues_and_ends_with_a_page(
 def test_a_journal_without_an_operation_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Pipeline(tmp_path, SMALL._replace(journal="<b>"), print)
     step = {"at": 1e9, "seconds": 1.0}
-    run.state |= {"steps": {"rollup": step, "audit": step | {"disagreements": 0}}, "machine": described(None)}
+    run.state |= {"steps": {"rollup": step, "audit": step | {"findings": 0}}, "machine": described(None)}
     empty = MagicMock(collect=list)
     empty.orderBy.return_value = empty.where.return_value = empty.selectExpr.return_value = empty
     monkeypatch.setattr(run, "stored", lambda name: empty)
@@ -109,7 +118,7 @@ def test_a_journal_that_cannot_be_audited_has_the_other_steps_and_the_page_says_
     run.spark = spark
     found = run._audit()
     assert re.match(r"audit\(\): the journal of \S+ begins with row \d+, and an audit needs it", found["not_audited"])
-    assert said == [f"      not audited: {found['not_audited']}"] and "disagreements" not in found
+    assert said == [f"      not audited: {found['not_audited']}"] and "findings" not in found
 
 
 def test_a_round_without_journal_rows_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +170,7 @@ def test_a_run_that_is_done_is_not_begun_again(tmp_path: Path, capsys: pytest.Ca
         step["at"] = 1e9
     (tmp_path / "out/report.html").write_text("a page")
     for found, status, said in ((None, 0, "no audit"), (0, 0, "the audit holds"), (2, 1, "the audit disagrees")):
-        run.state["steps"]["audit"]["disagreements"] = found
+        run.state["steps"]["audit"]["findings"] = found
         run._write()
         assert main(asked) == status and f"report.html: done before; {said}" in capsys.readouterr().out
 

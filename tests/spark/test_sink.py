@@ -16,12 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructType, TimestampType
 
 import timerd as td
 from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import OpState
+from timerd_shm.read.reader import ArenaReader
 from timerd_spark.sink.options import WriteOptions
 from timerd_spark.sink.sender import EVENTS, Row, send
 from timerd_spark.sink.writers import BatchSink, Sent
@@ -277,6 +281,35 @@ def test_a_null_key_is_refused_by_name(sidecar: Daemon) -> None:
     with pytest.raises(InvalidValueError, match="column 'order' is null"):
         sink.write(iter([pa.record_batch({"order": ["a", None]})]))
     assert sink.write(iter([pa.record_batch({"order": ["a", "b"]})])) == Sent(2, 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, r"is null in the row of opId 'b': .* for an hour .*--group-retention.*orphans=group"),
+        (float("nan"), "is nan in the row of opId 'b': give seconds from 0 to 316224000"),
+        (-1.0, "is -1.0 in the row of opId 'b'"),
+        (4e9, "is 4000000000.0 in the row of opId 'b'"),
+    ],
+)
+def test_a_timeout_that_an_operation_cannot_have_is_refused_by_name(
+    value: float | None, said: str, sidecar: Daemon
+) -> None:
+    given = WriteOptions.of({"opId": "order", "key": "order", "timeoutColumn": "left"})
+    sink = BatchSink(given, StructType().add("order", StringType()).add("left", DoubleType()))
+    with pytest.raises(InvalidValueError, match=f"column 'left' {said}"):
+        sink.write(iter([pa.record_batch({"order": ["a", "b"], "left": pa.array([1.5, value])})]))
+    assert pending(sidecar) == 0, "no row of the same batch"
+    assert sink.write(iter([pa.record_batch({"order": ["a", "b"], "left": [60.0, 0.0]})])) == Sent(2, 0)
+
+
+def test_in_a_group_a_null_timeout_is_no_deadline(sidecar: Daemon) -> None:
+    given = {"opId": "order", "key": "order", "timeoutColumn": "left", "orphans": "group", "group": "web"}
+    sink = BatchSink(WriteOptions.of(given), StructType().add("order", StringType()).add("left", IntegerType()))
+    assert sink.write(iter([pa.record_batch({"order": ["a"], "left": pa.array([None], pa.int32())})])) == Sent(1, 0)
+    with ArenaReader.open() as reader:
+        found = [r.deadline_ns for r in reader.table(Region.OPS) if r.state == OpState.PENDING]
+    assert found == [NO_DEADLINE]
 
 
 # on Spark -------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from timerd_shm.declare.errors import SessionGoneError, TimerdUnavailableError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import ClientState
 from timerd_shm.read.reader import ArenaReader
-from timerd_spark.tasks.task import Sidecar, owner_name, task_client
+from timerd_spark import await_events, deliver
+from timerd_spark.tasks.task import IDLE_S, KILL_IDLE, Sidecar, owner_name, task_client
 
 if TYPE_CHECKING:
     import pyarrow
@@ -215,6 +217,67 @@ def test_tasks_in_pandas_and_in_foreach_partition_behave_the_same(spark: SparkSe
     assert counters(daemon)["pending"] == 10
     with td.connect() as other:
         assert (other.fire_wait("p4"), other.fire_wait("f4")) == (1, 1)
+
+
+@pytest.mark.long  # another daemon of Spark's workers starts; its short form is a task that commits its registrations
+def test_what_a_task_fires_last_arrives_whether_its_worker_is_used_again_or_ends(
+    spark: SparkSession, is_connect: bool, daemon: Daemon
+) -> None:
+    """A worker ends by os._exit(), so no handler of atexit flushes: the block, or a call that waits, does."""
+    where = Sidecar.of(None, None, False)
+
+    def fire(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+
+        (rows,) = (batch["id"].to_pylist() for batch in batches)
+        yield pyarrow.RecordBatch.from_pydict({"pid": [os.getpid()]})
+        if rows[0] < 10:
+            with where.client() as client:
+                for row in rows:
+                    client.fire(f"k{row}")
+        else:
+            with where.connect(name="task", timeout=PATIENCE_S, group=None, orphans="cancel") as client:
+                client.fire_many([f"k{row}" for row in rows])
+
+    pids: list[set[int]] = []
+    with td.connect() as client:
+        for reuse in ("true",) if is_connect else ("true", "false"):
+            waiting = [client.register(f"k{row}", timeout=600) for row in range(20)]
+            client.flush()
+            if not is_connect:
+                spark.sparkContext._conf.set("spark.python.worker.reuse", reuse)
+            try:
+                rows = spark.range(0, 20, 1, 2).mapInArrow(fire, "pid long").collect()
+            finally:
+                if not is_connect:
+                    spark.sparkContext._conf.set("spark.python.worker.reuse", "true")
+            pids.append({row.pid for row in rows})
+            assert all(operation.result(timeout=PATIENCE_S) for operation in waiting), reuse
+    assert is_connect or not pids[0] & pids[1], "a worker that is not used again has ended"
+    assert counters(daemon)["clients_died"] == 0
+
+
+def test_the_driver_warns_where_spark_kills_workers_that_wait(spark: SparkSession) -> None:
+    df = spark.range(1).selectExpr("'k' AS key")
+
+    def both() -> None:
+        await_events(df, key="key", timeout="6s")
+        deliver(df, print, id="key", delivery_timeout="6s", request_timeout="1s")
+
+    try:
+        spark.conf.set(KILL_IDLE[0], "true")
+        for idle, warned in (("5", ["timeout", "delivery_timeout"]), ("7", []), ("0", [])):
+            spark.conf.set(IDLE_S[0], idle)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", RuntimeWarning)
+                both()
+            said = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+            assert [text.split()[0] for text in said] == warned
+            assert all(f"is 6 s, and Spark kills a Python worker that gives it no rows for {idle} s" in t for t in said)
+            assert all(warning.filename == __file__ for warning in caught if warning.category is RuntimeWarning)
+    finally:
+        for name in (KILL_IDLE[0], IDLE_S[0]):
+            spark.conf.unset(name)
 
 
 @pytest.mark.long  # its short form is the kill of a task

@@ -11,14 +11,14 @@ import pytest
 
 from support.spark.lives import MS, life, lives
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_spark import rollup, what_if
+from timerd_spark import report, rollup, what_if
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None:
-    # Waits 1, 3, 3, 5 ms; censored at 2 (cancelled) and at 4 (expired).
+    # Waits 1, 2 (cancelled), 3, 3, 5 ms; censored at 4 (expired).
     df = lives(
         spark,
         life(0, 1),
@@ -29,13 +29,13 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
         life(1000, 5),
     )
     rows = what_if(df, ["1ms", "2ms", "3ms", "4ms", "5ms", "1 second"]).orderBy("timeout_ns").collect()
-    one, three = 5 / 6, 5 / 6 * 2 / 4
-    assert [row.timeout_ratio for row in rows] == pytest.approx([one, one, three, three, 0, 0])
-    areas = [1, 1 + one, 1 + 2 * one, 1 + 2 * one + three, 1 + 2 * one + 2 * three, 1 + 2 * one + 2 * three]
+    one, two, three = 5 / 6, 5 / 6 * 4 / 5, 5 / 6 * 4 / 5 * 2 / 4
+    assert [row.timeout_ratio for row in rows] == pytest.approx([one, two, three, three, 0, 0])
+    areas = [1, 1 + one, 1 + one + two, 1 + one + two + three, *[1 + one + two + 2 * three] * 2]
     assert [row.mean_wait_ns / MS for row in rows] == pytest.approx(areas)
     assert [row.watched for row in rows] == [5, 4, 2, 1, 0, 0]
     assert [row.beyond for row in rows] == [False] * 5 + [True]
-    greenwood = [1 / 30, 1 / 30, 1 / 30 + 2 / 8, 1 / 30 + 2 / 8]
+    greenwood = [1 / 30, 1 / 30 + 1 / 20, 1 / 30 + 1 / 20 + 2 / 8, 1 / 30 + 1 / 20 + 2 / 8]
     for row, total in zip(rows, greenwood, strict=False):
         width = 1.959964 * math.sqrt(total) / -math.log(row.timeout_ratio)
         assert row.timeout_ratio_low == pytest.approx(row.timeout_ratio ** math.exp(width))
@@ -47,6 +47,26 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
     assert what_if(df, ["1ms"], rolled=rolled).collect() == rows[:1]
     with pytest.raises(InvalidValueError, match=r"what_if\(\): rolled has the columns start, .*: give rollup"):
         what_if(df, ["1ms"], "purgatory", rolled=rolled)
+
+
+def test_of_cancelled_operations_the_estimate_for_their_own_timeout_is_what_the_report_counts(
+    spark: SparkSession, rng: random.Random, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A cancelled operation cannot expire: a cancellation is an end like any other, and competes with expiry."""
+    rows, ends = [], []
+    for at in range(1_000):
+        end, how = min((rng.expovariate(1 / 80), "completed"), (rng.expovariate(1 / 300), "cancelled"))
+        ends.append(end)
+        rows.append(life(at, end, how) if end <= 200 else life(at, 200.3, "expired"))
+    df = lives(spark, *rows)
+    (told,) = report(df).collect()
+    shorter, own = what_if(df, ["100ms", "200ms"]).orderBy("timeout_ns").collect()
+    assert 0.1 < told.cancelled / told.n < 0.3
+    assert own.timeout_ratio == pytest.approx(told.timeout_ratio) and not own.beyond
+    assert shorter.timeout_ratio == pytest.approx(sum(end > 100 for end in ends) / len(ends))
+    assert own.mean_wait_ns / MS == pytest.approx(fmean(min(end, 200) for end in ends))
+    assert "WindowExec" not in capfd.readouterr().err, "a warning of Spark for each window of everything"
+    assert own.in_flight / own.rate == pytest.approx(told.in_flight_mean / told.rate, rel=0.01), "Little's law in both"
 
 
 SETTLED_AT = "timestamp_micros(unix_micros(registered_at) + wait_ns DIV 1000) AS settled_at"

@@ -30,7 +30,8 @@ from timerd_shm.declare.limits import KEY_SIZE_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, 
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, RegisterFlag, ReportHeader, UpKind
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.reader import ArenaReader
 
 CAPACITY, QUOTA, IDS = 2_048, 1_024, 64

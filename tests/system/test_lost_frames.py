@@ -22,7 +22,7 @@ import timerd as td
 from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, stop
 from timerd.zmtp.connection import QUEUED_MAX
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 MANY = 20_000
 REPEATED = 60

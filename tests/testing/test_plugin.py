@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from support.real.daemons import arenas_of
 from support.real.patience import PATIENCE_S
+from support.real.user_tests import environment_of, run_pytest
 
 REAL = """
 import os
@@ -68,23 +68,9 @@ def test_a_daemon_of_the_session(timerd_session_daemon):
 """
 
 
-def run(path: Path, text: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(path: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a user's test file with a pytest of its own; what it makes lies below `path`."""
-    (path / "test_user.py").write_text(text)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, "test_user.py"],
-        cwd=path,
-        env={**environment(path), **variables},
-        capture_output=True,
-        text=True,
-    )
-
-
-def environment(path: Path) -> dict[str, str]:
-    (path / "tmp").mkdir(exist_ok=True)
-    return {name: value for name, value in os.environ.items() if not name.startswith(("TIMERD_", "PYTEST_"))} | {
-        "TMPDIR": str(path / "tmp")
-    }
+    return run_pytest(path, {"test_user.py": text}, *words, "test_user.py")
 
 
 def left_in(path: Path) -> list[str]:
@@ -136,8 +122,9 @@ def test_coroutines(timerd_manual):
 
 
 def test_both(timerd_daemon, timerd_client, timerd_manual):
-    assert timerd_client.closed                 # td.client() is one of the manual daemon now
-    assert td.client().fire_wait("inbox/7") == 0
+    assert timerd_client is td.client()         # it is one of the manual daemon now
+    assert timerd_client.fire_wait("inbox/7") == 0
+    assert timerd_manual.daemon.map_arena().header().incarnation == timerd_client.mark().incarnation
 """
 
 
@@ -196,7 +183,7 @@ def test_tests_that_are_killed_leave_no_daemon(place: Path) -> None:
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     words = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "test_user.py"]
-    ended = subprocess.run(words, cwd=place, env=environment(place), capture_output=True, text=True)
+    ended = subprocess.run(words, cwd=place, env=environment_of(place), capture_output=True, text=True)
     assert ended.returncode == -signal.SIGKILL, ended.stdout + ended.stderr
     pid, directory = (place / "pid").read_text().split()
     with contextlib.suppress(psutil.NoSuchProcess):

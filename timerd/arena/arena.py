@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 
+from timerd.host.own_file import file_at
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import fields, size_of, unpack
 from timerd_shm.declare.layout import Region
@@ -90,8 +91,18 @@ class Arena:
         os.close(self._descriptor)
         self._lock.release()
 
+    def is_named(self) -> bool:
+        """Whether the arena's name leads to it. Another process may have removed the name."""
+        status = os.fstat(self._descriptor)
+        return file_at(self.location.path) == (status.st_dev, status.st_ino)
+
     def remove(self) -> None:
-        """Remove the names of the arena, its seed and the journal's buffer; a process that maps them keeps them."""
+        """Remove the names of the arena, its seed and the journal's buffer; a process that maps them keeps them.
+
+        If the name is another arena's, these files are the next daemon's. This one's were removed before.
+        """
+        if self.location.path.exists() and not self.is_named():
+            return
         self.location.path.unlink(missing_ok=True)
         self.location.journal_buffer.unlink(missing_ok=True)
         self.location.seed.unlink(missing_ok=True)

@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 
 from timerd.core import NEVER
 from timerd.host.descriptors import NEWCOMERS_MAX
+from timerd.host.own_file import File, remove_own
 from timerd.host.selector import Selector
 from timerd.host.unix_socket import listen_guarded
 from timerd_shm.host.paths import InstancePaths
@@ -105,6 +106,7 @@ class Watches:
         self, paths: InstancePaths, selector: Selector, group_id: int | None = None, *, watches_max: int
     ) -> None:
         self._path = paths.liveness
+        self._file: File | None = None  # None: it could not be bound
         self._watches_max = watches_max
         self._by_descriptor: dict[int, _Watch] = {}
         self._by_number: dict[int, _Watch] = {}
@@ -118,7 +120,7 @@ class Watches:
         self._selector = selector
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            listen_guarded(self._listener, self._path, group_id)
+            self._file = listen_guarded(self._listener, self._path, group_id)
             self._watch_listener()
         except BaseException:
             self.close()
@@ -173,7 +175,7 @@ class Watches:
             self._remove(watch)
         self._selector.forget(self._listener.fileno())
         self._listener.close()
-        self._path.unlink(missing_ok=True)
+        remove_own(self._path, self._file)
 
     def _notice(self, descriptor: int, events: int) -> None:
         self._noticed[descriptor] = None

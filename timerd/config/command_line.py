@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.host.version import Version
 
 from .config import KNOBS, Config, dashed
@@ -78,8 +78,8 @@ tables. Durations are seconds, or have a unit (100us, 1ms, 15s, 1h); sizes are
 bytes, or have a unit (64KiB, 16MiB).
 
 The runtime directory is --runtime-dir, else the first that may be written of
-/run/timerd, $XDG_RUNTIME_DIR/timerd, and one under the temporary directory.
-Clients look there too, or in ${RUNTIME_DIR_VARIABLE} alone if that is set.
+/run/timerd, /run/user/UID/timerd and /tmp/timerd-UID. Clients look there too,
+or in ${RUNTIME_DIR_VARIABLE} alone if that is set.
 
 {EXIT_STATUSES}""",
     )

@@ -232,7 +232,10 @@ class Config(NamedTuple):
     ] = SETTLED_IDS_KEPT_NS
     arena_file: Annotated[str | None, Knob("path", "keep the arena in this file", derived="POSIX shared memory")] = None
     unix_group: Annotated[
-        str | None, Knob("text", "members of this group may connect and look", derived="this user alone")
+        str | None,
+        Knob(
+            "group", "members of this unix group, a name or a number, may connect and look", derived="this user alone"
+        ),
     ] = None
     ephemeral: Annotated[bool, Knob("flag", "remove the arena at the end, and end when idle")] = False
     idle_exit: Annotated[

@@ -22,7 +22,7 @@ class Formula(NamedTuple):
 class Knob(NamedTuple):
     """A knob: its unit (which says how a text is read), its limits (inclusive) and a sentence."""
 
-    unit: Literal["count", "duration", "bytes", "flag", "text", "name", "path", "level"]
+    unit: Literal["count", "duration", "bytes", "flag", "group", "name", "path", "level"]
     about: str
     low: int = 0
     high: int = 0
@@ -55,6 +55,8 @@ class Knob(NamedTuple):
             return given
         if self.unit in ("count", "bytes") and type(given) is int:
             value: int | str | bool = given
+        elif self.unit == "group" and type(given) is int:
+            value = str(given)
         elif isinstance(given, str) or (self.unit == "duration" and type(given) in (int, float)):
             value = self.read(str(given))
         else:
@@ -67,7 +69,7 @@ class Knob(NamedTuple):
             raise ValueError(f"a name has the form {NAME_PATTERN.pattern}")
         if self.choices and value not in self.choices:
             raise ValueError(f"write one of {', '.join(self.choices)}")
-        if self.unit in ("path", "text") and (not value or "\0" in str(value)):
+        if self.unit in ("path", "group") and (not value or "\0" in str(value)):
             raise ValueError("it is empty, or holds a zero byte")
         return value
 

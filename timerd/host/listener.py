@@ -15,6 +15,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
+from timerd.host.own_file import File, remove_own
 from timerd.host.selector import Selector
 from timerd.host.shares import Share, Shares
 from timerd.host.unix_socket import listen_guarded
@@ -43,6 +44,7 @@ class Listener:
         send_buffer: int = 0,
     ) -> None:
         self._path = path
+        self._file: File | None = None  # None: it could not be bound
         self._shares = shares
         self._selector = selector
         self._add = add
@@ -51,7 +53,7 @@ class Listener:
         self._spare = _spare_file()
         self._socket = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
         try:
-            listen_guarded(self._socket, path, group_id)
+            self._file = listen_guarded(self._socket, path, group_id)
             selector.register(self._socket.fileno(), select.EPOLLIN, self._on_newcomer)
         except BaseException:
             self.close()
@@ -82,8 +84,7 @@ class Listener:
         self._selector.forget(self._socket.fileno())
         self._socket.close()
         self._spare.close()
-        with suppress(IsADirectoryError):  # it could not be bound
-            self._path.unlink(missing_ok=True)
+        remove_own(self._path, self._file)
 
     def _on_newcomer(self, descriptor: int, events: int) -> None:
         self.has_newcomers = True

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from timerd_shm.declare.errors import InstanceRunningError
-from timerd_shm.host.lock import holder_of, listens, open_lock
-from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.lock import holder_of, open_lock
+from timerd_shm.host.paths import InstancePaths, listens
 
 # A killed daemon's lock and socket end one after the other, and `timerctl destroy` holds the lock while it removes.
 ATTEMPTS = 100

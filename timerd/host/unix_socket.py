@@ -9,14 +9,18 @@ from pathlib import Path
 
 from timerd_shm.declare.errors import ResourceLimitError
 
+from .group import change_group
+from .own_file import File, file_at
+
 BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host start at once
 SO_PASSRIGHTS = 83  # of Linux 6.16; Python's socket module does not name it yet
 
 
-def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) -> None:
+def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) -> File | None:
     """Bind a socket to `path` for this user alone, or for the group too, and listen; raises ResourceLimitError.
 
-    A stale file of a killed daemon is replaced; so the caller holds the instance's lock.
+    Returns the file, for its removal at the end. A stale file of a killed daemon is replaced; so the
+    caller holds the instance's lock.
     """
     before = os.umask(0o177)  # only the umask sets the file's mode in bind(2)
     try:
@@ -27,10 +31,15 @@ def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) ->
     finally:
         os.umask(before)
     if group_id is not None:
-        os.chown(path, -1, group_id)
+        try:
+            change_group(path, group_id)
+        except ResourceLimitError:
+            path.unlink()
+            raise
         os.chmod(path, 0o660)
     with suppress(OSError):  # an older kernel
         # The kernel refuses packets with descriptors. If the daemon received one, it might close the last copy, and
         # that may block: a TCP socket with SO_LINGER is closed when its data is sent, or after the time of SO_LINGER.
         listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
     listener.listen(BACKLOG)
+    return file_at(path)

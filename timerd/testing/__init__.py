@@ -2,6 +2,7 @@
 
     plugin     the fixtures of pytest
     real/      a daemon of its own for a session of tests, with an arena of its own for each test
+    clients    the clients of this process in a test: each connects anew
     manual/    a daemon and its clients in this process, on a clock that a test moves
 
 `from timerd.testing import Daemon, Manual` has the types of the fixtures, for annotations.

@@ -1,7 +1,7 @@
 """Fixtures of pytest for programs that use timerd. pytest loads this module itself where timerd is installed.
 
     timerd_daemon      a real daemon, as new for each test; td.client() reaches it, in other processes too
-    timerd_client      td.client(), connected to that daemon; closed after the test
+    timerd_client      td.client(), connected to that daemon
     timerd_manual      a daemon in this process on a clock of its own: timerd_manual.advance(30) takes a millisecond
 
 Nothing of timerd is imported before a test asks for one of them, so other runs of pytest cost nothing.
@@ -53,22 +53,21 @@ def timerd_session_daemon(pytestconfig: pytest.Config) -> Iterator[Daemon]:
 @pytest.fixture
 def timerd_daemon(timerd_session_daemon: Daemon) -> Iterator[Daemon]:
     """A real daemon, as new: nothing of another test is left. `td.client()` and processes that start now reach it."""
-    from .real.clients import end_client_of_process
+    from .clients import connected_anew
 
     daemon = timerd_session_daemon
-    end_client_of_process()
     daemon.renew()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in daemon.environment.items():
             patch.setenv(name, value)
-        yield daemon
-        end_client_of_process()
+        with connected_anew(lambda target: target.runtime_dir in (None, daemon.runtime_dir)):
+            yield daemon
     daemon.start()  # for fixtures of the session, where the test has stopped it
 
 
 @pytest.fixture
 def timerd_client(timerd_daemon: Daemon) -> td.Client:
-    """`td.client()`, connected to `timerd_daemon`; it is closed after the test."""
+    """`td.client()`, connected to `timerd_daemon`; after the test it connects anew."""
     import timerd as td
 
     client = td.client()
@@ -83,10 +82,6 @@ def timerd_manual() -> Iterator[Manual]:
     Every client of this process is one of it: `td.client()`, `td.Client()`, `td.connect()` and those of td.aio.
     """
     from .manual.manual import Manual
-    from .real.clients import end_client_of_process
 
-    end_client_of_process()
     with Manual() as manual:
         yield manual
-        with manual.autojump():  # a lost daemon is not waited for
-            end_client_of_process()

@@ -14,7 +14,8 @@ from typing import Any
 import zmq
 
 import timerd as td
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_wire.transports import TRANSPORT_VARIABLE, Transport
 
 PATIENCE_S = 10.0

@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
-import pwd
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from timerctl.exits import Exit, NoInstanceError, UsageError
@@ -25,9 +23,11 @@ from timerd_shm.declare.errors import (
     InstanceRunningError,
     LayoutMismatchError,
 )
+from timerd_shm.host.access import user_named
 from timerd_shm.host.lock import ArenaLock, holder_of
-from timerd_shm.host.paths import ArenaLocation, InstancePaths, daemon_running, find_remains, read_location
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, daemon_running, read_location
 from timerd_shm.host.process import process_start_ticks
+from timerd_shm.host.search import find_remains
 from timerd_shm.read.reader import ArenaReader
 
 EPILOG = """\
@@ -106,7 +106,7 @@ def locked(paths: InstancePaths) -> Iterator[None]:
         descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except PermissionError as error:
         owned = paths.lock if paths.lock.exists() else paths.directory
-        remedy = f"only {user_of(owned)}, who runs the daemon, may remove it"
+        remedy = f"only {user_named(owned.stat().st_uid)}, who runs the daemon, may remove it"
         raise PermissionError(error.errno, f"{error.strerror}: {remedy}", str(paths.lock)) from None
     try:
         try:
@@ -118,15 +118,6 @@ def locked(paths: InstancePaths) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def user_of(path: Path) -> str:
-    """The name of the user to whom a file belongs, or "uid 1000" if the user has no name."""
-    uid = path.stat().st_uid
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 @contextmanager

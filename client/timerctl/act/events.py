@@ -4,43 +4,61 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit
-from timerctl.instance import add_purgatory, connected, purgatory_of
+from timerctl.instance import PURGATORY, add_purgatory, connected, purgatory_of
 from timerctl.listing import declare_act
-from timerctl.show.text import U32_MAX, U64_MAX, key_of, whole
+from timerctl.show.text import U32_MAX, U64_MAX, key_of, print_json, whole
+from timerd_shm.read.text import plain
+
+from .watched import hints, operations, sentence, watched
 
 if TYPE_CHECKING:
-    from timerd_client import Client
+    from timerd_client import Client, Purgatory
 
-FIRE_EPILOG = """\
-With --wait it prints how many operations the event completed. The exit status
-is 1 when it completed none.
+MET = """\
+It prints what watched the key, and if nothing did, what may have been meant: an
+advance, another purgatory, or a key that is spelt nearly alike. The watchers
+are counted in the arena just before the event, so a registration or an outcome
+in between is not seen. Among a million keys the search takes a few seconds.
+"""
+FIRE_EPILOG = f"""\
+{MET}
+How many operations completed is the daemon's own count. It is of this event
+when it was applied: an event stays in the ring, so a registration with an older
+mark (since=) that arrives later has it, too. With --wait that number is all
+that is printed, hints go to standard error, and the exit status is 1 when it
+completed none.
 
 examples:
   timerctl fire inbox/7 --value hello
   timerctl fire jobs --limit 1 --wait       grant it to the first watcher
   timerctl fire topic/p0 --amount 4096
+  timerctl fire inbox/7 --json | jq '.hints[].command'
 """
 REFUSED = "It returns when the daemon has applied it. Exit status 1 when it was refused."
-ADVANCE_EPILOG = """\
+ADVANCE_EPILOG = f"""\
+{MET}
 examples:
   timerctl advance p0 812                   completes waits for 812 or less
   timerctl keys --match 'p*'                shows the watermarks
 """
-FAIL_EPILOG = """\
+FAIL_EPILOG = f"""\
 An operation that waits for several keys fails when its condition can no longer
 hold.
 
+{MET}
 examples:
   timerctl fail r1 --code 6 --value "not leader"
 """
-CANCEL_EPILOG = """\
+CANCEL_EPILOG = f"""\
 Their owners get the outcome CANCELLED.
 
+{MET}
 examples:
   timerctl ops --key inbox/7                the operations that watch it
   timerctl cancel-for-key inbox/7
@@ -59,6 +77,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     key = argparse.ArgumentParser(add_help=False, parents=[common])
     key.add_argument("key", metavar="KEY", type=key_of)
     add_purgatory(key)
+    key.add_argument("--json", action="store_true", help="print one JSON document")
     value = argparse.ArgumentParser(add_help=False)
     value.add_argument("--value", metavar="TEXT", default="", help="the owners of the operations get it")
 
@@ -70,7 +89,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--amount", metavar="N", type=whole(1, U64_MAX), default=1, help="counts under `total` (default 1)"
     )
     fire.add_argument("--limit", metavar="N", type=whole(1, U32_MAX), help="complete at most N operations")
-    fire.add_argument("--wait", action="store_true", help="print how many it completed")
+    fire.add_argument("--wait", action="store_true", help="print only how many it completed")
     fire.set_defaults(run=run_fire)
 
     advance = declare("advance", [key], "raise a key's watermark", ADVANCE_EPILOG)
@@ -104,41 +123,73 @@ def acting(arguments: argparse.Namespace) -> Iterator[Client]:
 
 
 def run_fire(arguments: argparse.Namespace) -> int:
-    """Fire. With --wait, print the number of completed operations."""
-    with acting(arguments) as client:
-        purgatory = purgatory_of(client, arguments)
-        knobs = {"value": key_of(arguments.value), "amount": arguments.amount, "limit": arguments.limit}
-        if not arguments.wait:
-            purgatory.fire(arguments.key, **knobs)
-            return Exit.OK
-        completed = purgatory.fire_wait(arguments.key, **knobs)
-    print(completed)
-    return Exit.OK if completed else Exit.PROBLEM
+    """Fire. With --wait, print only the number of completed operations."""
+    with applied(arguments, "fire", "completed") as (purgatory, met):
+        met.count = purgatory.fire_wait(
+            arguments.key, value=key_of(arguments.value), amount=arguments.amount, limit=arguments.limit
+        )
+    return Exit.PROBLEM if arguments.wait and not met.count else Exit.OK
 
 
 def run_advance(arguments: argparse.Namespace) -> int:
     """Raise a watermark."""
-    with acting(arguments) as client:
-        purgatory_of(client, arguments).advance(arguments.key, arguments.offset)
+    with applied(arguments, "advance") as (purgatory, _):
+        purgatory.advance(arguments.key, arguments.offset)
     return Exit.OK
 
 
 def run_fail(arguments: argparse.Namespace) -> int:
     """Settle a key as failed."""
-    with acting(arguments) as client:
-        purgatory_of(client, arguments).fail(arguments.key, code=arguments.code, value=key_of(arguments.value))
+    with applied(arguments, "fail") as (purgatory, _):
+        purgatory.fail(arguments.key, code=arguments.code, value=key_of(arguments.value))
     return Exit.OK
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel the operations that watch a key."""
-    with acting(arguments) as client:
-        purgatory_of(client, arguments).cancel_for_key(arguments.key)
+    with applied(arguments, "cancel-for-key", "cancelled") as (purgatory, met):
+        met.count = purgatory.cancel_for_key_wait(arguments.key)
     return Exit.OK
 
 
 def run_forget(arguments: argparse.Namespace) -> int:
     """Forget a watermark."""
-    with acting(arguments) as client:
-        purgatory_of(client, arguments).forget(arguments.key)
+    with applied(arguments, "forget") as (purgatory, _):
+        purgatory.forget(arguments.key)
     return Exit.OK
+
+
+class Met:
+    """The number of operations that a command has settled, by the daemon's answer; None if it gives none."""
+
+    count: int | None = None
+
+
+@contextmanager
+def applied(arguments: argparse.Namespace, verb: str, settled: str = "") -> Iterator[tuple[Purgatory, Met]]:
+    """The purgatory in which to act. When the daemon has applied the event, what it met is printed.
+
+    `settled` is what the operations are that the daemon counts.
+    """
+    met = Met()
+    with acting(arguments) as client:
+        purgatory = purgatory_of(client, arguments)
+        seen = watched(arguments)
+        yield purgatory, met
+    found = [] if seen is None or met.count else list(hints(arguments, verb, seen))
+    if arguments.json:
+        row: dict[str, Any] = {"key": plain(arguments.key), "purgatory": arguments.purgatory or PURGATORY}
+        row |= {settled: met.count} if settled else {}
+        print_json(row | {"just_before": None if seen is None else seen.row(), "hints": found})
+        return
+    alone = getattr(arguments, "wait", False)
+    if alone:
+        print(met.count)
+    else:
+        count = f"{operations(met.count).capitalize()} {settled}. " if met.count is not None else ""
+        print(count + sentence(arguments, verb, seen))
+    for each in found:
+        text = each["text"]
+        print(
+            f"{text[0].upper()}{text[1:]}. Did you mean this?\n  {each['command']}", file=sys.stderr if alone else None
+        )

@@ -20,7 +20,8 @@ from timerd_client.workload import NS, Workload
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT, RING_EVENTS_MAX
 from timerd_shm.declare.records import BLOCK_DATA
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, daemon_running, remove_arena
+from timerd_shm.host.paths import InstancePaths, daemon_running, remove_arena
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 INSTANCE = "load"
 PREFIX = "td-load-"

@@ -16,24 +16,31 @@ from timerctl.exits import UsageError
 from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import due_in, duration_ns, key_of
+from timerctl.show.text import begun, due_in, duration_ns, key_of, whole
+from timerd_client.groups.plan import unpack
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
-from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.records import OpRecord
+from timerd_shm.declare.limits import NO_DEADLINE, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.records import OpRecord, WatchNode
 from timerd_shm.declare.states import RULES, ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
 from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader, DamageError
 from timerd_shm.read.text import plain
 
+from .find import id_hash_of, number_of
+
+BYTES_SHOWN = 40
+DONE = {"satisfied": "(ok)", "failed": "(failed)"}
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
 client: the slot of its owner; of an operation of a group, the member that
 holds it now. "-": it waits in its group, or runs on without an owner. group:
-the group that it belongs to. An operation that has settled is kept until its
-owner has acknowledged its outcome. Most settled operations have no keys any
-more. A listing of a live instance shows no single moment: an operation may
-settle while it is printed.
+the group that it belongs to. keys: the missing ones first; r1(ok) is satisfied,
+r2(failed) has failed. id: whether it has one; the arena has only its hash.
+Payloads may be secrets: --bytes 0 shows none. An operation that has settled is
+kept until its owner has acknowledged its outcome. Most settled operations have
+no keys any more. A listing of a live instance shows no single moment: an
+operation may settle while it is printed.
 
 examples:
   timerctl ops --due-within 5s         what expires soon, or is overdue
@@ -41,6 +48,7 @@ examples:
   timerctl ops --client 3 --state all  all of the client in slot 3
   timerctl ops --bucket                the wheel's buckets that hold something
   timerctl ops --bucket 1:17 --json    bucket 17 of level 1
+  timerctl explain 7.1                 all about one of them, by column "op"
 
 Levels are 0 to {LEVELS - 1}, buckets 0 to {BUCKETS - 1}.
 """
@@ -66,6 +74,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--bucket", metavar="LEVEL:INDEX", nargs="?", const="", help="a bucket of the wheel; or list them"
+    )
+    command.add_argument(
+        "--bytes",
+        metavar="N",
+        type=whole(0, PAYLOAD_SIZE_MAX),
+        default=BYTES_SHOWN,
+        help=f"show N bytes of payloads (default {BYTES_SHOWN}; 0: none)",
     )
     add_limit(command)
 
@@ -113,10 +128,12 @@ def chosen(reader: ArenaReader, arguments: argparse.Namespace, now: int) -> Iter
         if due_by is not None and not op.deadline_ns <= due_by:
             continue
         keys = keys_of(reader, index, op)
-        if arguments.key is not None and arguments.key not in [name for name, _ in keys]:
+        if arguments.key is not None and arguments.key not in [name for name, _, _ in keys]:
             continue
         group = groups[op.group - 1] if 0 < op.group <= len(groups) else None
-        yield row_of(index, op, names[op.purgatory], keys, now) | {"client": client, "group": group}
+        row = row_of(index, op, names[op.purgatory], keys, now) | {"client": client, "group": group}
+        payload = begun(payload_of(reader, op), arguments.bytes)
+        yield row | {"id_hash": id_hash_of(reader, op), "payload": payload}
 
 
 def client_of(op: OpRecord, generations: list[int]) -> int | None:
@@ -144,30 +161,59 @@ def candidates(reader: ArenaReader, bucket: str | None) -> Iterable[tuple[int, O
     return [(index, reader.ops[index]) for index in indexes]
 
 
-def keys_of(reader: ArenaReader, index: int, op: OpRecord) -> list[tuple[bytes, int | None]]:
-    """(name, watermark to reach or None) of an operation's keys; empty if it has settled and did not keep them."""
+def blob_of(reader: ArenaReader, first: int) -> bytes:
+    """A payload or value; empty if it leaves the arena while it is read."""
+    try:
+        return reader.blob(first)
+    except DamageError:
+        return b""
+
+
+def payload_of(reader: ArenaReader, op: OpRecord) -> bytes:
+    """The payload of an operation, as its caller gave it: that of a call stands behind its plan."""
+    payload = blob_of(reader, op.payload)
+    planned = unpack(payload) if op.flags & OpFlag.CALL else None
+    return payload if planned is None else planned[1]
+
+
+def state_of_key(op: OpRecord, node: WatchNode) -> str:
+    """A key is missing, satisfied or failed; or watched, where no key counts by itself."""
+    bit = 1 << node.ordinal
+    if op.condition in (Condition.OBSERVE, Condition.OWNER) or op.flags & OpFlag.CALL:
+        return "watched"
+    if op.failed & bit:
+        return "failed"
+    return "satisfied" if op.condition != Condition.TOTAL and op.progress & bit else "missing"
+
+
+def keys_of(reader: ArenaReader, index: int, op: OpRecord) -> list[tuple[bytes, int | None, str]]:
+    """(name, watermark to reach or None, state) of an operation's keys; empty if it settled and did not keep them."""
     if op.state != OpState.PENDING and not op.flags & OpFlag.KEYS_KEPT:
         return []
-    keys: list[tuple[bytes, int | None]] = []
+    keys: list[tuple[bytes, int | None, str]] = []
     try:
         for number in walk.nodes_of(reader, index):
             node = reader.nodes[number]
-            keys.append((reader.key_name(node), node.target if node.kind == KeyKind.WATERMARK else None))
+            target = node.target if node.kind == KeyKind.WATERMARK else None
+            keys.append((reader.key_name(node), target, state_of_key(op, node)))
     except DamageError:
         pass  # the operation settled while it was read; show the keys read so far
     return keys
 
 
-def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None]], now: int) -> dict[str, Any]:
+def row_of(
+    index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None, str]], now: int
+) -> dict[str, Any]:
     settled = op.state == OpState.SETTLED
     runs = settled and op.flags & OpFlag.CALL  # then the fields of the masks are about its run
     return {
         "op": op.generation << 32 | index,
+        "number": number_of(op.generation, index),
         "state": Outcome(op.outcome).name.lower() if settled and op.outcome in list(Outcome) else "pending",
         "purgatory": purgatory,
         "command": op.command,
         "condition": condition_of(op),
-        "keys": [{"key": plain(name), "watermark": target} for name, target in keys],
+        "keys": [{"key": plain(name), "watermark": target, "state": state} for name, target, state in keys],
         "satisfied": None if op.condition in (Condition.TOTAL, Condition.OBSERVE) or runs else op.progress.bit_count(),
         "failed": None if op.condition == Condition.OBSERVE or runs else op.failed.bit_count(),
         "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
@@ -199,29 +245,34 @@ OPERATIONS_TABLE = Table(
     Column("condition", flexible=True),
     Column("keys", flexible=True),
     Column("purgatory", flexible=True, optional=True),
+    Column("id", optional=True),
     Column("bucket", right=True, optional=True),
     Column("command", right=True, optional=True),
+    Column("payload", flexible=True, optional=True),
 )
 
 
 def cells_of(row: Row) -> tuple[object, ...]:
     return (
-        f"{row['op'] & 0xFFFF_FFFF}.{row['op'] >> 32}",
+        row["number"],
         row["state"],
         "-" if row["client"] is None else row["client"],
         row["group"] or "-",
         row["due"] if row["state"] == "pending" else "-",
         row["condition"],
-        " ".join(written(each) for each in row["keys"]) or "-",
+        " ".join(map(written, sorted(row["keys"], key=lambda each: each["state"] in DONE))) or "-",
         row["purgatory"],
+        "yes" if row["id_hash"] else "-",
         row["bucket"] or "-",
         row["command"],
+        f"{row['payload']['text']}{'...' if row['payload']['cut'] else ''}" or "-",
     )
 
 
 def written(key: dict[str, Any]) -> str:
-    """A key in one word: name, or name>=watermark."""
-    return str(key["key"]) if key["watermark"] is None else f"{key['key']}>={key['watermark']}"
+    """A key in one word: name, or name>=watermark; r1(ok) is satisfied, r2(failed) has failed."""
+    watermark = "" if key["watermark"] is None else f">={key['watermark']}"
+    return f"{key['key']}{watermark}{DONE.get(key['state'], '')}"
 
 
 # buckets -------------------------------------------------------------------------------------------------------------

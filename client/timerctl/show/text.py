@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
+import shlex
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 
 from timerd_shm.declare.limits import NO_DEADLINE, TIMEOUT_NS_MAX
 from timerd_shm.host import quantity
+from timerd_shm.read.text import plain
 
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1
@@ -79,6 +82,27 @@ def columns_of(text: str) -> int:
 def key_of(text: str) -> bytes:
     """The bytes of a key from the command line. Bytes that are not UTF-8 stay as they were typed."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def shell_word(data: bytes) -> str:
+    """Bytes as one word of a command line of bash, to be copied from a terminal: orders/7, 'a b', $'\\xff\\x1b'."""
+    text = data.decode("utf-8", "surrogateescape")
+    if text.isprintable():
+        return shlex.quote(text)
+    parts = (
+        char.replace("\\", "\\\\").replace("'", "\\'")
+        if char.isprintable()
+        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+        for char in text
+    )
+    return f"$'{''.join(parts)}'"
+
+
+def begun(data: bytes, most: int) -> dict[str, Any]:
+    """The beginning of a payload or value, safe to show: how many bytes it has, and a text of the first `most`."""
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    text = decoder.decode(data[:most], final=most >= len(data))
+    return {"bytes": len(data), "text": plain(text.encode()), "cut": len(data) > most}
 
 
 def print_json(value: Any) -> None:

@@ -39,13 +39,14 @@ from timerd_client.types import (
     WhenLost,
 )
 
-from .client import Client, client, connect
+from .client import Client, connect
 from .client import Connecting as Connecting
 from .delayed import DelayedOperation
 from .member import AioGroupOutcome as GroupOutcome
 from .member import AioScheduledCall as ScheduledCall
 from .operation import AioBatch as Batch
 from .operation import AioOperation as Operation
+from .process import client
 from .purgatory import Purgatory
 from .subscription import Subscription
 from .waiting import Waited as Waited

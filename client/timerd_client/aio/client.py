@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from timerd_client.arguments import name_of
+from timerd_client.arguments import name_of, patience_s
 from timerd_client.declared import CLIENT, ClientArguments
-from timerd_client.discovery.settings import guards, settings
 from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
 from timerd_client.link.lazy import CommonClient, Lazy
 from timerd_client.link.questions import name_purgatory, query
 from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.types import Key, OrphanPolicy, Patience, Payload
-from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError
+from timerd_shm.declare.errors import ClosedError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 
 from .link import LoopLink, drive
@@ -80,6 +77,7 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
     async def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
         if name_of("purgatory", name) == DEFAULT_PURGATORY:
             return self
+        patience_s(timeout)
         known = self._purgatories.get(name)
         if known is None:
             reply = name_purgatory(self._live(), name)
@@ -130,7 +128,7 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
 class Connecting:
     """The result of `connect()`: `await connect(...)`, or `async with connect(...) as client`."""
 
-    def __init__(self, client: Client, timeout: Patience | None) -> None:
+    def __init__(self, client: Client, timeout: Patience) -> None:
         self._client = client
         self._timeout = timeout
 
@@ -152,45 +150,7 @@ class Connecting:
 
 @CLIENT.shown
 def connect(
-    instance: str | None = None, *, timeout: Patience | None = None, **arguments: Unpack[ClientArguments]
+    instance: str | None = None, *, timeout: Patience = None, **arguments: Unpack[ClientArguments]
 ) -> Connecting:
     """A client that the daemon has accepted: `await` it, or `async with` it. As `timerd_client.connect`."""
     return Connecting(Client._over(None, target_of("connect", instance, arguments)), timeout)
-
-
-_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = weakref.WeakKeyDictionary()
-_unbound: Client | None = None  # made where no loop ran
-os.register_at_fork(after_in_child=_clients.clear)
-
-
-def _change_settings(change: Callable[[], None]) -> None:
-    """Change the settings of the next client. Raises InvalidValueError while there is one."""
-    used = [*_clients.values(), *([] if _unbound is None else [_unbound])]
-    if any(not one.closed for one in used):
-        raise InvalidValueError("configure() after aio.client(): call it first, or close() that client before")
-    change()
-
-
-guards.append(_change_settings)
-
-
-def client() -> Client:
-    """The client of this process and the running loop: one for all callers, and another one after it was closed.
-
-    It has the settings of `configure()`. Without these its instance is $TIMERD_INSTANCE, else "default", and it is in
-    no group. It needs no daemon, and connects at its first use. In a module, where no loop runs, it is the client of
-    the loop that uses it first.
-    """
-    global _unbound
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        if _unbound is None or _unbound.closed:
-            _unbound = Client(**settings)
-        return _unbound
-    if _unbound is not None and not _unbound.closed and _unbound._lazy.is_free_for(loop):
-        return _unbound
-    mine = _clients.get(loop)
-    if mine is None or mine.closed:
-        mine = _clients[loop] = Client(**settings)
-    return mine

@@ -83,7 +83,7 @@ class DelayedOperation(Delayed):
             raise self._delayed.link.connection.unavailable(timeout)
         return self.state is State.CANCELLED
 
-    async def settled(self, timeout: Patience | None = None) -> bool:
+    async def settled(self, timeout: Patience = None) -> bool:
         if self.done():
             return await self._delayed.until_called_back(timeout)
         end = self._delayed.end()
@@ -109,7 +109,7 @@ class LoopDriver(DelayedDriver[LoopLink]):
     def _finish_alone(self) -> None:
         self._run(self._finish(State.COMPLETED), asyncio.get_running_loop())
 
-    async def until_called_back(self, timeout: Patience | None) -> bool:
+    async def until_called_back(self, timeout: Patience) -> bool:
         """Whether the callbacks of one that has settled have returned within `timeout` seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks.copy(), timeout=patience_s(timeout))

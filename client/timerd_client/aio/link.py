@@ -88,7 +88,7 @@ class LoopLink(Link):
     def drive(self, seconds: float) -> None:
         self.passes.go_on(seconds)
 
-    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def stop(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         """Send BYE and close the sockets."""
         if self.closed:
             return

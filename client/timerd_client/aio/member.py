@@ -57,13 +57,13 @@ class Runner:
         link.before_stop.append(self.stop)
         self._task = link.loop.create_task(self._run())
 
-    async def stop(self, timeout: float) -> None:
+    async def stop(self, timeout: float | None) -> None:
         """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
         for task in (self._task, *self._beginning):
             task.cancel()
         doing = self._doing - {asyncio.current_task()}
         if doing:
-            _, late = await asyncio.wait(doing, timeout=max(timeout, 0))
+            _, late = await asyncio.wait(doing, timeout=timeout)
             for task in late:
                 task.cancel()
             if late:
@@ -150,7 +150,7 @@ class Member(Membership[LoopLink]):
     AWAITS: ClassVar[bool] = True
     _runner: Runner | None = None
 
-    def outcomes(self, *, timeout: Patience | None = None) -> AsyncIterator[AioGroupOutcome]:
+    def outcomes(self, *, timeout: Patience = None) -> AsyncIterator[AioGroupOutcome]:
         return self._deliver(self._live(), self._may_listen(timeout))
 
     async def _deliver(self, link: LoopLink, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from timerd_client.arguments import patience_s
+from timerd_client.arguments import within
 from timerd_client.hot import without_collector
 from timerd_client.link.batch import Batch
 from timerd_client.link.operation import Operation
@@ -29,7 +29,7 @@ class AioOperation(Operation):
         yield from self._wait_in_loop()
         return self._outcome()
 
-    async def result(self, timeout: Patience | None = None) -> Outcome:
+    async def result(self, timeout: Patience = None) -> Outcome:
         await settled_or_raise(self, timeout)
         return self._outcome()
 
@@ -55,19 +55,19 @@ class AioBatch(Batch):
         yield from self._wait_in_loop()
         return self._outcomes()
 
-    async def outcomes(self, timeout: Patience | None = None) -> list[Outcome]:
+    async def outcomes(self, timeout: Patience = None) -> list[Outcome]:
         await settled_or_raise(self, timeout)
         return self._outcomes()
 
-    async def states(self, timeout: Patience | None = None) -> list[State]:
+    async def states(self, timeout: Patience = None) -> list[State]:
         await settled_or_raise(self, timeout)
         return self._states()
 
-    async def values(self, timeout: Patience | None = None) -> list[bytes]:
+    async def values(self, timeout: Patience = None) -> list[bytes]:
         await settled_or_raise(self, timeout)
         return self._values()
 
-    async def completed(self, timeout: Patience | None = None) -> int:
+    async def completed(self, timeout: Patience = None) -> int:
         await settled_or_raise(self, timeout)
         return self._completed()
 
@@ -80,7 +80,7 @@ class AioBatch(Batch):
 class _Settled:
     """An awaitable. Its result is whether a promise settles within the time."""
 
-    def __init__(self, promise: Promise, timeout: Patience | None, *, gives_back: bool) -> None:
+    def __init__(self, promise: Promise, timeout: Patience, *, gives_back: bool) -> None:
         self._promise = promise
         self._timeout = timeout
         self._gives_back = gives_back
@@ -89,15 +89,15 @@ class _Settled:
         return self._promise._wait_in_loop(self._timeout, gives_back=self._gives_back)
 
 
-async def settled(promise: Promise, timeout: Patience | None, *, gives_back: bool = True) -> bool:
+async def settled(promise: Promise, timeout: Patience, *, gives_back: bool = True) -> bool:
     """Whether it settles within `timeout` seconds. A cancelled await withdraws the operation, if `gives_back`."""
     return await _Settled(promise, timeout, gives_back=gives_back)
 
 
-async def settled_or_raise(promise: Promise, timeout: Patience | None) -> None:
+async def settled_or_raise(promise: Promise, timeout: Patience) -> None:
     """Wait until it has settled. Raises TimeoutError."""
     if not await settled(promise, timeout):
-        raise TimeoutError(f"not settled within {patience_s(timeout):g} s: {promise!r}")
+        raise TimeoutError(f"not settled {within(timeout)}: {promise!r}")
 
 
 async def settled_in_time(promise: Promise, timeout: Patience) -> None:

@@ -44,6 +44,10 @@ class LoopPasses:
         for number in self._descriptors:
             self._loop.add_reader(number, self.make)
 
+    def held_up(self) -> str:
+        """Nothing: a caller that waits in vain waits in the same loop."""
+        return ""
+
     def received(self) -> None:
         """Do nothing: callers that wait look at their conditions at the end of the pass."""
 

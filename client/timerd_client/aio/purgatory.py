@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import TypeVar, Unpack
 
 from timerd_client.conditions import ANY, When
@@ -85,7 +86,7 @@ class Purgatory(Surface[AioOperation, LoopLink]):
         return batch
 
     def subscribe(
-        self, keys: Keys, *, since: Mark | None = None, buffer: int = BUFFER, timeout: Patience | None = None
+        self, keys: Keys, *, since: Mark | None = None, buffer: int = BUFFER, timeout: Patience = None
     ) -> Subscription:
         return Subscription(self, keys, since, buffer, timeout)
 
@@ -99,10 +100,10 @@ class Purgatory(Surface[AioOperation, LoopLink]):
         predicate: Callable[[], Value | Awaitable[Value]],
         keys: Keys,
         *,
-        timeout: Patience | None,
+        timeout: Patience,
         when: When = ANY,
         unavailable: WhenLost = "raise",
-        poll_interval: float = POLL_S,
+        poll_interval: float | timedelta = POLL_S,
     ) -> Value:
         found: Value = await drive(flows.wait_for(self, predicate, keys, timeout, when, unavailable, poll_interval))
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timerd_client.arguments import patience_s, unsigned
+from timerd_client.arguments import patience_s, unsigned, within
 from timerd_client.link.base import LinkBase
 from timerd_client.link.connection import Connection
 from timerd_client.link.sender import Sender
@@ -50,7 +50,7 @@ class LoopSender(Sender):
         if not await self._waiters.until(lambda: outgoing.room >= commands or link.sealed, patience_s(timeout)):
             raise noted(
                 BackpressureError(
-                    f"no room for {commands} more in a window of {ledger.window} within {patience_s(timeout):g} s "
+                    f"no room for {commands} more in a window of {ledger.window} {within(timeout)} "
                     f"({self._connection.status()}); {self._remedy()}"
                 )
             )

@@ -22,7 +22,7 @@ class Subscription(Following):
 
     __slots__ = ()
 
-    async def next(self, timeout: Patience | None = None) -> Event | Gap | None:
+    async def next(self, timeout: Patience = None) -> Event | Gap | None:
         return await drive(self._next(timeout))
 
     async def aclose(self) -> None:

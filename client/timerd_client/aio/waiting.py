@@ -28,9 +28,7 @@ class Waited(NamedTuple, Generic[Waitable]):
     pending: list[Waitable]
 
 
-async def wait(
-    operations: Iterable[Waitable], timeout: Patience | None = None, *, until: Until = "all"
-) -> Waited[Waitable]:
+async def wait(operations: Iterable[Waitable], timeout: Patience = None, *, until: Until = "all") -> Waited[Waitable]:
     """As `timerd_client.wait`. No operation is cancelled, even if the `await` is cancelled."""
     waits_for_all = until_of(until) == "all"
     given = promises_of(operations, KINDS, OTHER)
@@ -49,7 +47,7 @@ async def wait(
     return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
 
 
-async def as_completed(operations: Iterable[Waitable], timeout: Patience | None = None) -> AsyncIterator[Waitable]:
+async def as_completed(operations: Iterable[Waitable], timeout: Patience = None) -> AsyncIterator[Waitable]:
     """As `timerd_client.as_completed`, for `async for`."""
     given = promises_of(operations, KINDS, OTHER)
     settling: asyncio.Queue[Waitable | None] = asyncio.Queue()

@@ -165,13 +165,13 @@ class Producer(OneProcess):
         self._turn_soon()
         self._notify()
 
-    async def flush(self, *, timeout: Patience | None = None) -> bool:
+    async def flush(self, *, timeout: Patience = None) -> bool:
         """Send all without lingering, and wait for all settlements and callbacks. Returns False after `timeout` s."""
         self._accumulator.flush()
         self._turn_soon()
         return await self._until_settled(patience_s(timeout))
 
-    async def close(self, *, timeout: Patience | None = None) -> bool:
+    async def close(self, *, timeout: Patience = None) -> bool:
         """Take no more records, and wait until all have settled. Returns whether none had to be given up.
 
         Records that have not settled after `timeout` s are given up: they fail, but an attempt that is under way may

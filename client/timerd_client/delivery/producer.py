@@ -128,7 +128,7 @@ class Producer(OneProcess):
         """Lanes may have become ready: call `ready` again for each lane that waits. Returns at once."""
         self._courier.wake()
 
-    def flush(self, *, timeout: Patience | None = None) -> bool:
+    def flush(self, *, timeout: Patience = None) -> bool:
         """Send all without lingering, and wait for all settlements and callbacks. Returns False after `timeout` s."""
         if self._is_of_parent():
             raise ClosedError(OF_PARENT)
@@ -136,7 +136,7 @@ class Producer(OneProcess):
         self._courier.flush()
         return self._wait(lambda: not self._items.count, patience_s(timeout))
 
-    def close(self, *, timeout: Patience | None = None) -> bool:
+    def close(self, *, timeout: Patience = None) -> bool:
         """Take no more records, and wait until all have settled. Returns whether none had to be given up.
 
         Records that have not settled after `timeout` s are given up: they fail, but an attempt that is under way may

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final, TypedDict
 
-from timerd_client.arguments import patience_s, shown
+from timerd_client.arguments import seconds_of, shown
 from timerd_client.link.surface import Surface
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import TIMEOUT_NS_MAX
@@ -103,10 +103,7 @@ def options_of(
 
 
 def _ns(name: str, given: Seconds, least_ns: int = 0) -> int:
-    try:
-        seconds = patience_s(given)
-    except ValueError:
-        seconds = None
+    seconds = seconds_of(given)
     if seconds is None or not least_ns <= seconds * S <= TIMEOUT_NS_MAX:
         least = "more than 0" if least_ns else "0"
         raise InvalidValueError(

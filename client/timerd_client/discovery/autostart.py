@@ -14,8 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from timerd_shm.declare.errors import TimerdUnavailableError
-from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance
+from timerd_shm.declare.errors import ResourceLimitError, TimerdUnavailableError
+from timerd_shm.host.paths import InstancePaths, listens
+from timerd_shm.host.places import places
+from timerd_shm.host.search import make_instance
+
+from .find_daemon import find
 
 # How long a daemon that was started here may take until it serves. The timeout of connect() begins after that.
 AUTOSTART_TIMEOUT_S = 15.0
@@ -31,25 +35,23 @@ _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns 
 def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:
     """Start the instance's daemon unless it runs, and return when it serves. Raises TimerdUnavailableError.
 
-    A lock file makes one of several processes start it.
+    A lock file makes one of several processes start it. Its place depends on nothing but the user (places.py).
     """
-    try:
-        found = find_instance(instance, runtime_dir)
-    except (TimerdUnavailableError, PermissionError):
-        pass  # make_instance() below makes it, if this user may
-    else:
-        if daemon_running(found):
-            return found
+    if found := _running(instance, runtime_dir):
+        return found
     paths = make_instance(instance, runtime_dir)
-    with _alone(paths.directory / f"{paths.instance}.autostart"):
-        if daemon_running(paths) and paths.arena.exists():
-            return paths
+    with _alone(_place_of_lock(instance, runtime_dir) / f"{paths.instance}.autostart"):
+        if found := _running(instance, runtime_dir):
+            return found
         # Without -P, Python would import a folder `timerd` of the caller's directory instead of the package.
         # The daemon logs to a file without a name. It ends 10 s after its last client, so the file stays small.
         with tempfile.TemporaryFile() as said:
             daemon = subprocess.Popen(
-                [sys.executable, "-P", "-m", "timerd", "--instance", paths.instance, "--ephemeral"]
-                + (["--runtime-dir", str(paths.directory)] if runtime_dir else []),
+                # The directory is given, so the daemon looks for no place itself.
+                [
+                    *(sys.executable, "-P", "-m", "timerd", "--ephemeral"),
+                    *("--instance", paths.instance, "--runtime-dir", str(paths.directory)),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
@@ -61,6 +63,26 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
             await_daemon(daemon, paths, said)
         _children.append(daemon)
         return paths
+
+
+def _running(instance: str | None, runtime_dir: str | None) -> InstancePaths | None:
+    """The daemon that runs, wherever this process looks."""
+    try:
+        paths, is_running = find(instance, runtime_dir)
+    except (TimerdUnavailableError, PermissionError):
+        return None  # make_instance() makes a place, if this user may
+    return paths if is_running else None
+
+
+def _place_of_lock(instance: str | None, runtime_dir: str | None) -> Path:
+    """The last place: /tmp/timerd-UID, or the directory that is given. Every process of the user comes to it.
+
+    If it cannot be used, because /tmp is read-only or another user has made it: the place before it.
+    """
+    for place in places(runtime_dir)[:0:-1]:
+        with suppress(ResourceLimitError):
+            return make_instance(instance, str(place)).directory
+    return make_instance(instance, runtime_dir).directory
 
 
 @contextmanager
@@ -103,7 +125,7 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: Bi
     `said` is the file to which it writes its log.
     """
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
-    while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
+    while not (listens(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
         # A daemon that was started by hand may still open its arena: then this one has ended, and we await that one.
         if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from timerd_client.transport.lifeline import changing
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
-from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
+from timerd_shm.host.paths import InstancePaths, daemon_running, instance_name, open_arena_file
+from timerd_shm.host.places import places
+from timerd_shm.host.search import find_instance
 from timerd_shm.read.reader import ArenaReader
 
 RESTART_S = 10.0  # a daemon that has run within this time may be restarting
@@ -15,13 +18,15 @@ LOOK_AGAIN_S = 0.05
 
 
 class Search:
-    """The search for a daemon, with an explicit timeout or the default patience."""
+    """The search for a daemon, for `seconds` (None: without end), or for the default time if none is stated."""
 
-    def __init__(self, instance: str | None, runtime_dir: str | None, timeout: float | None) -> None:
+    def __init__(
+        self, instance: str | None, runtime_dir: str | None, seconds: float | None, *, is_stated: bool
+    ) -> None:
         self._instance = instance
         self._runtime_dir = runtime_dir
-        self._stated = timeout is not None
-        self._seconds = CONNECT_TIMEOUT_S if timeout is None else timeout
+        self._stated = is_stated
+        self._seconds = CONNECT_TIMEOUT_S if not is_stated else math.inf if seconds is None else seconds
         self._end = time.monotonic() + self._seconds
 
     def look(self) -> InstancePaths | None:
@@ -30,18 +35,19 @@ class Search:
         Raises TimerdUnavailableError when the time is over, PermissionError if this user may not look.
         """
         try:
-            paths = find_instance(self._instance, self._runtime_dir)
+            paths, is_running = find(self._instance, self._runtime_dir)
         except TimerdUnavailableError as error:
-            self._go_on(self._stated, f"{error}, or connect(autostart=True)")
+            may_come = self._stated or has_run_lately(self._instance, self._runtime_dir)
+            self._go_on(may_come, f"{error}, or connect(autostart=True)")
             return None
         except PermissionError:
             if self._stated and time.monotonic() < self._end:
                 return None
             raise
-        if runs(paths):
+        if is_running:
             return paths
         missing = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
-        self._go_on(self._stated or has_run_lately(paths), missing)
+        self._go_on(self._stated or has_run_lately(self._instance, self._runtime_dir), missing)
         return None
 
     def patience(self) -> float:
@@ -60,20 +66,31 @@ class Search:
         raise TimerdUnavailableError(f"{missing}; {waited}") from None
 
 
-def runs(paths: InstancePaths) -> bool:
-    """Whether the instance's daemon runs; True if this user may not look."""
+def find(instance: str | None, runtime_dir: str | None) -> tuple[InstancePaths, bool]:
+    """The instance, and whether its daemon runs. Raises TimerdUnavailableError, PermissionError, ResourceLimitError."""
+    with changing:  # a child that is forked in between would have a copy of the connection
+        paths = find_instance(instance, runtime_dir)
+        return paths, daemon_running(paths)
+
+
+def expected_paths(instance: str | None, runtime_dir: str | None) -> InstancePaths:
+    """The place of the instance, for messages. If there is none, the first place where it is looked for."""
     try:
-        with changing:  # a child that is forked in between would have a copy of the connection
-            return daemon_running(paths)
-    except PermissionError:
-        return True
+        return find(instance, runtime_dir)[0]
+    except (TimerdError, OSError):
+        return InstancePaths(places(runtime_dir)[0], instance_name(instance))
 
 
-def has_run_lately(paths: InstancePaths) -> bool:
-    """Whether a daemon has run within RESTART_S. The lock file is written when a daemon starts and when it ends.
+def has_run_lately(instance: str | None, runtime_dir: str | None) -> bool:
+    """Whether a daemon has run within RESTART_S in one of the places, or is about to serve there.
 
-    A daemon that was killed has not written the file at its end, but its arena has the time of its last turn.
+    The lock file is written when a daemon starts and when it ends. A daemon that was killed has not written the file at
+    its end, but its arena has the time of its last turn.
     """
+    return any(_lately(InstancePaths(place, instance_name(instance))) for place in places(runtime_dir))
+
+
+def _lately(paths: InstancePaths) -> bool:
     try:
         # An age below 0 means that the clock was set back, or that the arena is of an earlier boot.
         if 0 <= time.time() - paths.lock.stat().st_mtime < RESTART_S:

@@ -4,8 +4,8 @@
     client.fire("inbox/7")         # is kept
     $ timerd                       # a moment later, the client has found it and sends
 
-The daemon is looked for in all standard places, because nobody knows where it will start. When it runs, `found` has the
-real sockets, and the link moves to them (link/connection.py, `_move`).
+The daemon is looked for in all places (timerd_shm/host/places.py), because nobody knows where it will start. When it
+runs, `found` has the real sockets, and the link moves to them (link/connection.py, `_move`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from timerd_client.transport.make import make_sockets
 from timerd_client.transport.sockets import Held, Sockets
 from timerd_shm.declare.errors import ResourceLimitError, TimerdError
 from timerd_shm.declare.limits import PACKET_SIZE_MAX
-from timerd_shm.host.paths import InstancePaths, expected_instance, find_instance, open_arena_file
+from timerd_shm.host.access import in_words
+from timerd_shm.host.paths import InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
 from timerd_wire.native import Thread
 
 from .autostart import start_daemon
-from .find_daemon import has_run_lately, runs
+from .find_daemon import expected_paths, find, has_run_lately
 from .target import Target
 
 LOOK_FIRST_NS: Final = 20_000_000
@@ -60,7 +61,7 @@ class LateSockets:
 
     def __init__(self, target: Target, now_ns: int) -> None:
         self.lifeline: Held = NoLifeline()
-        self.paths = expected_instance(target.instance, target.runtime_dir)
+        self.paths = expected_paths(target.instance, target.runtime_dir)
         self.found: Sockets | None = None
         self.due_ns = now_ns
         self._target = target
@@ -81,7 +82,9 @@ class LateSockets:
             with files_named():
                 self._look()
         except (TimerdError, OSError) as error:
-            self._trouble, self.is_hopeless = str(error), not self._target.autostart
+            self._trouble = text_of(error)
+            # A restart does not change what this user may open.
+            self.is_hopeless = not (self._target.autostart if isinstance(error, OSError) else self._may_come())
         if self.found is not None:
             self.due_ns = NEVER
         elif self._target.autostart and self._starter is None:
@@ -92,14 +95,18 @@ class LateSockets:
                 self._start()
 
     def _look(self) -> None:
-        paths = find_instance(self._target.instance, self._target.runtime_dir)
-        if not runs(paths):
+        paths, is_running = find(self._target.instance, self._target.runtime_dir)
+        if not is_running:
             self._trouble = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
-            self.is_hopeless = not (self._target.autostart or has_run_lately(paths))
+            self.is_hopeless = not self._may_come()
             return
         self._trouble = ""
         self.found = make_sockets(self._target.transport, paths)
         self.paths = paths
+
+    def _may_come(self) -> bool:
+        """Whether a daemon is being started, or may be restarting."""
+        return self._target.autostart or has_run_lately(self._target.instance, self._target.runtime_dir)
 
     def look_again(self, trouble: str) -> None:
         """Close the sockets that were found, because they could not be used, and look again later."""
@@ -112,7 +119,7 @@ class LateSockets:
         try:
             start_daemon(self._target.instance, self._target.runtime_dir)
         except (TimerdError, OSError) as error:
-            self._trouble, self.is_hopeless = str(error), True  # it is not tried again
+            self._trouble, self.is_hopeless = text_of(error), True  # it is not tried again
         else:
             self._starter = None
 
@@ -142,7 +149,7 @@ class LateSockets:
 
     def map_arena(self) -> ArenaReader:
         """The arena that a daemon has left. The next daemon may go on with it. Raises TimerdError, OSError."""
-        return map_arena(find_instance(self._target.instance, self._target.runtime_dir))
+        return map_arena(find(self._target.instance, self._target.runtime_dir)[0])
 
     def forked(self) -> None:
         if self.found is not None:
@@ -152,6 +159,11 @@ class LateSockets:
         self.due_ns = NEVER
         if self.found is not None:
             self.found.close(linger=linger)
+
+
+def text_of(error: Exception) -> str:
+    """The message of an error: of an error of the system, with its file."""
+    return in_words(error) if isinstance(error, OSError) else str(error)
 
 
 def map_arena(paths: InstancePaths) -> ArenaReader:

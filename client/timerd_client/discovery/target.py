@@ -15,7 +15,7 @@ class Target(NamedTuple):
     """The arguments of each connection that a client makes, in this process and in forked children."""
 
     instance: str | None  # None = $TIMERD_INSTANCE, else "default"
-    runtime_dir: str | None  # None = $TIMERD_RUNTIME_DIR, else the standard places
+    runtime_dir: str | None  # None = $TIMERD_RUNTIME_DIR, else the user's places
     autostart: bool
     group: str | None
     orphans: Orphans

@@ -32,13 +32,13 @@ class Arrival(Reply):
 class Feed:
     """The items that the hub has for one subscriber, and the mark that they reach."""
 
-    __slots__ = ("_arrival", "_buffer", "_bytes", "_gap", "_items", "closed", "error", "mark")
+    __slots__ = ("_arrival", "_bytes", "_gap", "_items", "buffer", "closed", "error", "mark")
 
     def __init__(self, mark: Mark, buffer: int) -> None:
         self.mark = mark  # events up to this one are in the buffer, or taken, or before the subscription
         self.error: TimerdError | None = None  # why the feed has ended
         self.closed = False
-        self._buffer = buffer
+        self.buffer = buffer
         self._items: deque[Item] | None = None  # made with the first item: an empty one has 600 bytes
         self._bytes = 0
         self._gap: Gap | None = None  # after the items: stands for the events that did not fit in the buffer
@@ -52,7 +52,7 @@ class Feed:
         size = len(event.value)
         items = self._items
         if self._gap is None and (
-            not items or (len(items) < self._buffer and self._bytes + size <= BYTES_MAX)
+            not items or (len(items) < self.buffer and self._bytes + size <= BYTES_MAX)
         ):  # a single event always has room
             self._bytes += size
             self._append(event)

@@ -13,6 +13,7 @@ import weakref
 from typing import Any, TypeAlias
 
 from timerd_client.link.link import Link
+from timerd_client.link.operation import Operation
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
@@ -21,7 +22,7 @@ from timerd_shm.declare.errors import TimerdError
 
 from .event import Event, Gap
 from .feed import Feed
-from .watch import Chores, Watch, do
+from .watch import Chores, Watch, do, observe
 
 HubKey: TypeAlias = tuple[str, tuple[Key, ...]]
 
@@ -33,7 +34,7 @@ class Hub:
 
     def __init__(self, surface: Surface[Any, Any], keys: tuple[Key, ...], mark: Mark) -> None:
         self.link: Link = surface._link
-        self._surface = surface
+        self.surface = surface
         self._keys = keys
         self._live = Watch(surface, keys, self, mark)
         self._late: Watch | None = None
@@ -65,6 +66,10 @@ class Hub:
             self._end()
             return chores
         return chores + self._merge()
+
+    def look(self, mark: Mark) -> Operation:
+        """An operation that settles at once: completed if there is an event after the mark, or else cancelled."""
+        return observe(self._surface, self._keys, mark, polls=True)
 
     # calls of the watches -------------------------------------------------------------------------------------------
 
@@ -124,7 +129,7 @@ class Hub:
             del self._waiting[feed]
             self._behind[feed] = None
         oldest = min((feed.mark for feed in group), key=lambda mark: mark.sequence)
-        self._late = Watch(self._surface, self._keys, self, oldest, polls=True)
+        self._late = Watch(self.surface, self._keys, self, oldest, polls=True)
         return [self._late.go_on]
 
     def _end(self) -> None:
@@ -132,8 +137,8 @@ class Hub:
             if watch is not None:
                 watch.end()
         hubs = _hubs.get(self.link, {})
-        if hubs.get((self._surface._name, self._keys)) is self:
-            del hubs[self._surface._name, self._keys]
+        if hubs.get((self.surface._name, self._keys)) is self:
+            del hubs[self.surface._name, self._keys]
 
 
 def woken(arrivals: list[Reply | None]) -> Chores:

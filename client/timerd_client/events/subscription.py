@@ -9,16 +9,19 @@ from typing import Any, Final
 
 from timerd_client.arguments import U32_MAX, mark_of, patience_s, unsigned, watch
 from timerd_client.conditions import OBSERVED
-from timerd_client.link.flows import Flow, Settles
+from timerd_client.link.flows import Flow, Settles, raise_unless_again
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess
+from timerd_client.outcome import State
 from timerd_client.types import Key, Keys, Patience
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 
 from .event import Item
 from .hub import subscribed
 
 BUFFER: Final = 1_024  # events that wait for a subscriber
+ANSWER_S: Final = CONNECT_TIMEOUT_S  # a caller that does not wait for events waits this long for the daemon
 
 
 class Later(deque[Callable[[], object]]):
@@ -34,11 +37,11 @@ class Later(deque[Callable[[], object]]):
 class Following(OneProcess):
     """A position in the events of some keys. No event is missed from now on, or from the given mark on."""
 
-    __slots__ = ("_feed", "_hub", "_keys", "_mark", "_patience")
+    __slots__ = ("_feed", "_hub", "_keys", "_mark", "_patience", "_seen")
     IN_PLACE = "give its mark, and subscribe(keys, since=mark)"
 
     def __init__(
-        self, surface: Surface[Any, Any], keys: Keys, since: Mark | None, buffer: int, timeout: Patience | None
+        self, surface: Surface[Any, Any], keys: Keys, since: Mark | None, buffer: int, timeout: Patience
     ) -> None:
         names = watch(keys, OBSERVED).names
         patience_s(timeout)
@@ -49,6 +52,7 @@ class Following(OneProcess):
         self._patience = timeout
         self._hub, self._feed = subscribed(surface, names, since, buffer)
         self._mark = self._feed.mark
+        self._seen: Mark | None = None  # there was no event up to this mark
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -84,12 +88,19 @@ class Following(OneProcess):
         if hasattr(self, "_feed"):
             self.close()
 
-    def _next(self, timeout: Patience | None) -> Flow[Item | None]:
-        """The next item; None after `timeout` seconds without one, and when it is closed."""
+    def _next(self, timeout: Patience) -> Flow[Item | None]:
+        """The next item; None after `timeout` seconds without one, and when it is closed.
+
+        An event may be there, and not in the feed yet: the watch asks for one event after the other. So a caller that
+        does not wait asks the daemon first.
+        """
+        if self._hub.link.is_left:
+            self._begin_anew()
         link, feed = self._hub.link, self._feed
-        deadline = link.waiters.deadline(timeout)
-        while True:
-            if link.is_outlived():  # the parent's link, or a link whose loop has ended: no event comes
+        looks = patience_s(timeout) == 0
+        deadline = link.waiters.deadline(ANSWER_S if looks else timeout)
+        while not link.is_left:
+            if link.is_outlived() and not link.is_left:  # of the parent, or of an ended loop: no event comes
                 link.refuse_closed()
             with link.lock:
                 item = feed.take()
@@ -98,13 +109,47 @@ class Following(OneProcess):
                     return item
                 if feed.closed:
                     return None
+                if link.is_left:
+                    break
                 if feed.error is not None:
                     raise feed.error
                 if link.closed:
                     link.refuse_closed()
-                arrival = feed.arrival(link)
+                arrival, mark = feed.arrival(link), feed.mark
+            if looks and not (yield from self._is_coming(mark)):
+                return None
             if not (yield Settles(arrival, link.waiters.seconds_left(deadline))):
                 return None
+        return None if feed.closed else (yield from self._next(timeout))  # the next link has a clock of its own
+
+    def _begin_anew(self) -> None:
+        """Its client has left the link, so its daemon is another one: begin with the first event there."""
+        before, surface, buffer = self._hub.link, self._hub.surface, self._feed.buffer
+        first = Mark(surface._live().protocol.session.arena, 0)
+        with before.lock:  # of several threads one begins
+            if self._hub.link is before and not self._feed.closed:
+                self._hub, self._feed = subscribed(surface, self._keys, first, buffer)
+                self._mark, self._seen = first, None
+
+    def _is_coming(self, mark: Mark) -> Flow[bool]:
+        """Whether the daemon has an event after that mark, or a gap. False also while the daemon does not answer."""
+        link, seen = self._hub.link, self._seen
+        if not link.connection.may_answer():
+            return False
+        with link.lock:
+            now = link.protocol.session.mark()
+            if seen is not None and link.connection.has_exact_marks() and now == seen:
+                return False
+        look = self._hub.look(mark)
+        yield Settles(look, ANSWER_S)
+        outcome = look._outcome() if look.done() else None
+        if outcome is None:
+            return False
+        raise_unless_again(outcome)
+        if outcome.state is State.CANCELLED:
+            # As a mark after these two commands would be. If there were others in between, no mark is equal to it.
+            self._seen = now._replace(sequence=outcome.mark.sequence, command=look.command + 1)
+        return outcome.state is not State.CANCELLED
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._keys!r} since {self._mark}{' closed' if self.closed else ''}>"
@@ -112,4 +157,8 @@ class Following(OneProcess):
     # Each face overrides this call without a docstring of its own: help() and editors show the docstring below.
 
     def next(self, *given: Any, **named: Any) -> object:
-        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does."""
+        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does.
+
+        With `timeout=0` it is the next item that is there: the daemon is asked, and None means that it has none. While
+        the daemon is lost, it is None as well.
+        """

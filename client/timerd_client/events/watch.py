@@ -91,14 +91,8 @@ class Watch:
 
     def _register(self) -> Operation:
         link = self._link
-        if link.sealed:  # it is closed, or the parent's: the surface would use its client's next link
-            link.refuse_closed()
         self._arena = link.protocol.session.arena
-        # It cannot wait for room: this may be the client's own thread. A watch has one operation at a time.
-        given: RegistrationArguments = {"timeout": None, "when": OBSERVED, "since": self.mark, "orphans": "cancel"}
-        operation: Operation = self._surface._register(self._keys, "subscribe", given, may_exceed=True)
-        if self.polls:
-            operation.cancel()
+        operation = observe(self._surface, self._keys, self.mark, polls=self.polls)
         with link.lock:
             self._operation = operation
             if self.over:
@@ -140,6 +134,20 @@ class Watch:
             gap = Gap(Mark(session.arena, self._link.protocol.ledger.newest()), "overwritten")
         self.mark = gap.mark
         return self._taker.missed(self, before, gap)
+
+
+def observe(surface: Surface[Any, Any], keys: tuple[Key, ...], mark: Mark, *, polls: bool) -> Operation:
+    """An operation that the first event after the mark completes. If it `polls`, it is cancelled if there is none yet.
+
+    It is registered in a full window as well: this may be the client's own thread, which cannot wait for room.
+    """
+    if surface._link.sealed:  # it is closed, or the parent's: the surface would use its client's next link
+        surface._link.refuse_closed()
+    given: RegistrationArguments = {"timeout": None, "when": OBSERVED, "since": mark, "orphans": "cancel"}
+    operation: Operation = surface._register(keys, "subscribe", given, may_exceed=True)
+    if polls:
+        operation.cancel()
+    return operation
 
 
 def do(chores: Iterable[Callable[[], object]]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from timerd_client.arguments import shown, timeout_ns, unsigned
+from timerd_client.arguments import patience_s, shown, unsigned
 from timerd_client.link.flows import Flow
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.session import CALLS
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from timerd_client.link.link import Link
 
 LinkT = TypeVar("LinkT", bound="Link")
+
+serving: Final[weakref.WeakSet[Membership[Any]]] = weakref.WeakSet()  # the clients of this process that serve calls
 
 
 class Membership(Generic[LinkT]):
@@ -80,6 +83,7 @@ class Membership(Generic[LinkT]):
         with link.lock:
             link.check_open()
             self._served = served
+        serving.add(self)
         if served:
             self._begin(link)
 
@@ -216,12 +220,12 @@ class Membership(Generic[LinkT]):
 
     # outcomes
 
-    def _may_listen(self, timeout: Patience | None) -> float | None:
+    def _may_listen(self, timeout: Patience) -> float | None:
         """The timeout of `outcomes()` in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
         link = self._live()
         link.check_open()
         link.protocol.inbox.check_member()  # here, not in the first iteration
-        return None if timeout is None else timeout_ns(timeout) / 1e9
+        return patience_s(timeout)
 
     # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
 

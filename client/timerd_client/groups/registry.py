@@ -20,8 +20,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from timerd_client.arguments import group_of, is_coroutine_function, key_bytes, shown, unsigned
-from timerd_client.types import Patience
+from timerd_client.arguments import group_of, is_coroutine_function, key_bytes, seconds_of, shown, unsigned
 from timerd_shm.declare.errors import InvalidKeyError, InvalidValueError
 from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 
@@ -81,11 +80,11 @@ class Calls:
         name: str,
         *,
         retries: int = 0,
-        backoff: Patience = 1.0,
+        backoff: float | timedelta = 1.0,
         concurrency: int = 1,
         on_failure: OnFailure | None = None,
         deliveries: int = 5,
-        time_limit: Patience | None = None,
+        time_limit: float | timedelta | None = None,
     ) -> Callable[[Handler], Handler]:
         """Decorate the handler of a name. The handler gets a `Call`; when it returns, the call is done.
 
@@ -116,10 +115,10 @@ class Calls:
         timezone: str = "UTC",
         grace: float | timedelta | None = None,
         retries: int = 0,
-        backoff: Patience = 1.0,
+        backoff: float | timedelta = 1.0,
         on_failure: OnFailure | None = None,
         deliveries: int = 5,
-        time_limit: Patience | None = None,
+        time_limit: float | timedelta | None = None,
     ) -> Callable[[Handler], Handler]:
         """Decorate a handler that is called by a schedule, each time in one process of the group.
 
@@ -150,11 +149,11 @@ class Calls:
         name: str,
         schedule: Schedule | None,
         retries: int,
-        backoff: Patience,
+        backoff: float | timedelta,
         concurrency: int,
         on_failure: OnFailure | None,
         deliveries: int,
-        time_limit: Patience | None,
+        time_limit: float | timedelta | None,
         grace_ns: int | None = None,
     ) -> Callable[[Handler], Handler]:
         checked = name_of_call(name)
@@ -221,10 +220,8 @@ def _grace_ns(grace: object) -> int | None:
 
 
 def _seconds(what: str, given: object, remedy: str, above: float = -1.0) -> float:
-    seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= TIMEOUT_NS_MAX / 1e9:
-        raise InvalidValueError(f"{what}={shown(given)}: {remedy}")
-    if seconds <= above:
+    seconds = seconds_of(given)
+    if seconds is None or not 0 <= seconds <= TIMEOUT_NS_MAX / 1e9 or seconds <= above:
         raise InvalidValueError(f"{what}={shown(given)}: {remedy}")
     return float(seconds)
 

@@ -16,10 +16,10 @@ from timerd_client.arguments import (
     each,
     if_exists_of,
     mark_of,
-    patience_s,
     payload_bytes,
     timeout_ns,
     unsigned,
+    within,
 )
 from timerd_client.declared import BATCH, REGISTRATION, BatchArguments
 from timerd_client.hot import (
@@ -284,25 +284,24 @@ class ThreadedBatch(Batch):
 
     __slots__ = ()
 
-    def _all(self, timeout: Patience | None) -> None:
+    def _all(self, timeout: Patience) -> None:
         if not self._wait(timeout):
-            raise TimeoutError(
-                f"{self.left} of {len(self)} operations have not settled within {patience_s(timeout):g} s"
-            )
+            left, held_up = f"{self.left} of {len(self)} operations", self._link.connection.held_up()
+            raise TimeoutError(f"{left} have not settled {within(timeout)}{held_up}")
 
-    def outcomes(self, timeout: Patience | None = None) -> list[Outcome]:
+    def outcomes(self, timeout: Patience = None) -> list[Outcome]:
         self._all(timeout)
         return self._outcomes()
 
-    def states(self, timeout: Patience | None = None) -> list[State]:
+    def states(self, timeout: Patience = None) -> list[State]:
         self._all(timeout)
         return self._states()
 
-    def values(self, timeout: Patience | None = None) -> list[bytes]:
+    def values(self, timeout: Patience = None) -> list[bytes]:
         self._all(timeout)
         return self._values()
 
-    def completed(self, timeout: Patience | None = None) -> int:
+    def completed(self, timeout: Patience = None) -> int:
         self._all(timeout)
         return self._completed()
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol as Interface
 
-from timerd_client.arguments import patience_s
+from timerd_client.arguments import within
 from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.protocol.session import NO_SESSION
 from timerd_client.protocol.state import LIVE, LinkState
 from timerd_client.scope import noted
+from timerd_client.transport.lifeline import changing
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Patience
 from timerd_client.waiter import Notified
 from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
-from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.access import in_words
+from timerd_shm.host.paths import InstancePaths, refusal
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 from .base import LinkBase, logger
@@ -31,6 +33,9 @@ class Passes(Interface):
 
     def watch_sockets(self) -> None:
         """Watch the descriptors of new sockets. Raises OSError where no file can be opened."""
+
+    def held_up(self) -> str:
+        """For messages: the callback that keeps the passes of this link from going on; empty: none does."""
 
     def received(self) -> None:
         """Frames were taken: callers that wait for the progress of the link may go on."""
@@ -73,7 +78,8 @@ class Connection:
         for purgatory in purgatories:
             self._protocol.session.name_later(purgatory)
         try:
-            self.reader = self.sockets.map_arena()
+            with changing:
+                self.reader = self.sockets.map_arena()
         except (TimerdError, OSError):
             return  # there is no arena: for such calls all events of the daemon's arena count
         self.mapped = self._protocol.session.arena = self.reader.header().incarnation
@@ -85,13 +91,23 @@ class Connection:
         """Whether the daemon may answer: it was found, and is not lost."""
         return not self._is_hopeless() and self._protocol.state not in (LinkState.LOST, LinkState.CLOSED)
 
+    def has_exact_marks(self) -> bool:
+        """Whether marks have the newest event: the arena is mapped. Otherwise they have that of the last frame."""
+        return self.reader is not None and self._protocol.session.arena == self.mapped
+
     def _is_hopeless(self) -> bool:
         return isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless
 
     def status(self) -> str:
         """The state of the connection, for messages."""
-        trouble = self.sockets.trouble()
+        trouble = self._trouble()
         return self._protocol.status(self._link.now_ns()) + (f"; {trouble}" if trouble else "")
+
+    def _trouble(self) -> str:
+        """Why there is no connection: this user may not open a socket, or what the sockets know."""
+        is_late = isinstance(self.sockets, LateSockets)
+        refused = None if is_late or self._protocol.state is LIVE else refusal(self.paths)
+        return self.sockets.trouble() if refused is None else in_words(refused)
 
     def refuse_lost(self) -> None:
         """Raises TimerdUnavailableError if the daemon is lost, ClosedError if the link is closed. With the lock held.
@@ -103,21 +119,31 @@ class Connection:
             trouble = self.sockets.trouble()
             raise noted(TimerdUnavailableError(f"{trouble}, or make the client with autostart=True"))
         if self._protocol.lost:
-            remedy = f"start it ({self.paths.command}), or try again when `client.connected`"
+            remedy = "try again when `client.connected`"
+            if refusal(self.paths) is None:
+                remedy = f"start it ({self.paths.command}), or {remedy}"
             raise noted(TimerdUnavailableError(f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"))
 
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
         """The error of a caller that has waited for `patience` and got no answer."""
-        seconds = patience_s(patience)
+        if held_up := self.passes.held_up():
+            return noted(TimerdUnavailableError(f"no answer {within(patience)}: {held_up}"))
         if isinstance(self.sockets, LateSockets):
-            return noted(TimerdUnavailableError(f"no daemon within {seconds:.3g} s: {self.sockets.trouble()}"))
+            return noted(TimerdUnavailableError(f"no daemon {within(patience)}: {self.sockets.trouble()}"))
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
-        if self._protocol.session.secret == NO_SESSION:
+        if refusal(self.paths) is not None:
+            remedy = "try again when `client.connected`"
+        elif self._protocol.session.secret == NO_SESSION:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
             if self.sockets.trouble():
                 remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
-        what = f"no answer from the daemon within {seconds:.3g} s ({self.status()})"
+        what = f"no answer from the daemon {within(patience)} ({self.status()})"
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
+
+    def held_up(self) -> str:
+        """As the end of a message: the callback that keeps this client from receiving; empty: none does."""
+        held_up = self.passes.held_up()
+        return held_up and f"; {held_up}"
 
     # frames -----------------------------------------------------------------------------------------------------------
 
@@ -253,7 +279,8 @@ class Connection:
         old, self.reader = self.reader, None
         if protocol.session.shared_clock:
             try:
-                reader = self.sockets.map_arena()
+                with changing:  # it may look whether the daemon listens
+                    reader = self.sockets.map_arena()
             except (TimerdError, OSError) as error:
                 logger.info("timerd client: arena not mapped: %s", error)
             else:

@@ -11,6 +11,7 @@ gets the error.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -21,10 +22,9 @@ from timerd_client.arguments import (
     kept,
     key_bytes,
     orphans_of,
-    patience_of,
     patience_s,
     shown,
-    timeout_ns,
+    within,
 )
 from timerd_client.conditions import When
 from timerd_client.discovery.autostart import start_daemon
@@ -107,7 +107,7 @@ class Finish(NamedTuple):
     """A step: start no more handlers of named calls, and wait for running handlers, `timeout` seconds at most."""
 
     link: Link
-    seconds: float
+    seconds: float | None
 
 
 class Sleep(NamedTuple):
@@ -123,18 +123,18 @@ Flow: TypeAlias = Generator[Step, Any, Value]
 # the connection ---------------------------------------------------------------------------------------------------
 
 
-def connect(lazy: Lazy[LinkT], timeout: Patience | None) -> Flow[LinkT]:
+def connect(lazy: Lazy[LinkT], timeout: Patience) -> Flow[LinkT]:
     """Find the daemon, or start it, and connect. Ends when the daemon has accepted this client."""
-    target, patience = lazy.target, patience_of(timeout)
+    target, seconds = lazy.target, patience_s(timeout)
     if openers:
         link = lazy.link()
-        yield from ready(link, CONNECT_TIMEOUT_S if patience is None else patience)
+        yield from ready(link, CONNECT_TIMEOUT_S if timeout is None else seconds)
         return link
     with files_named():
         paths = None
         if target.autostart:
             paths = yield Do(partial(start_daemon, target.instance, target.runtime_dir))
-        search = Search(target.instance, target.runtime_dir, patience)
+        search = Search(target.instance, target.runtime_dir, seconds, is_stated=timeout is not None)
         while paths is None and (paths := search.look()) is None:
             yield Sleep(LOOK_AGAIN_S)
     link = lazy.open(paths)
@@ -208,8 +208,8 @@ def end(link: Link, timeout: Patience, flush_s: float | None = None) -> Flow[Non
     try:
         yield Finish(link, seconds)
         link.seal()
-        left = link.waiters.seconds_left(deadline) or 0.0
-        yield from flush(link, left if flush_s is None else min(left, flush_s))
+        limits = [limit for limit in (link.waiters.seconds_left(deadline), flush_s) if limit is not None]
+        yield from flush(link, min(limits, default=None))
     except ClosedError:
         pass  # another thread has closed the link meanwhile
     finally:
@@ -259,7 +259,8 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
             if found["finished"]:
                 return completed
     raise CheckIncompleteError(
-        f"not every owner that watches {shown(key)} has looked within {seconds:g} s; completed so far: {completed}",
+        f"not every owner that watches {shown(key)} has looked {within(timeout)}; completed so far: {completed}"
+        f"{link.connection.held_up()}",
         completed,
     )
 
@@ -303,10 +304,10 @@ def wait_for(
     surface: Surface[Any, Any],
     predicate: Callable[[], Any],
     keys: Keys,
-    timeout: Patience | None,
+    timeout: Patience,
     when: When,
     unavailable: WhenLost,
-    poll_interval: float,
+    poll_interval: float | timedelta,
 ) -> Flow[Any]:
     """A condition variable across processes: see `Purgatory.wait_for`."""
     polling = Polling(unavailable, poll_interval)
@@ -314,8 +315,7 @@ def wait_for(
     keys = kept(keys)
     link = surface._live()
     protocol = link.protocol
-    duration_ns = timeout_ns(timeout)
-    deadline = link.waiters.deadline(None if timeout is None else duration_ns / 1e9)
+    deadline = link.waiters.deadline(timeout)
     while True:
         mark = surface.mark()
         value = yield Evaluate(predicate)
@@ -339,14 +339,14 @@ def wait_for(
         if is_known(outcome):
             continue
         if not polling.wanted:
-            return value_or_lost((yield Evaluate(predicate)))
+            return value_or_lost(link, (yield Evaluate(predicate)))
 
 
-def value_or_lost(value: Value) -> Value:
+def value_or_lost(link: Link, value: Value) -> Value:
     """The predicate's last value, if it is true. Raises if it is false: while the daemon is lost, that is no answer."""
     if not value:
         late = f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
-        raise noted(TimerdUnavailableError(f"{late}: is it running?"))
+        raise noted(TimerdUnavailableError(f"{late}{link.connection.held_up() or ': is it running?'}"))
     return value
 
 
@@ -364,9 +364,9 @@ def raise_unless_again(outcome: Outcome) -> None:
         raise outcome.error
 
 
-def unsettled(left: int, count: int, timeout: Patience | None) -> TimeoutError:
+def unsettled(left: int, count: int, timeout: Patience) -> TimeoutError:
     """The error of as_completed() after its timeout."""
-    return TimeoutError(f"{left} of {count} operations have not settled within {patience_s(timeout):g} s")
+    return TimeoutError(f"{left} of {count} operations have not settled {within(timeout)}")
 
 
 # events of several purgatories -------------------------------------------------------------------------------------

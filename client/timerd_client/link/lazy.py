@@ -1,4 +1,4 @@
-"""The link of a client: made at the first use, and made anew in a forked child and after the end of its loop.
+"""The link of a client: made at the first use, and anew in a forked child, after the end of its loop, and in a test.
 
     client = td.Client()        # gunicorn's master, or a module: no file, no thread
     client.fire("inbox/7")      # a worker: now the worker has a link of its own
@@ -41,7 +41,7 @@ LinkT = TypeVar("LinkT", bound=Link)
 # If there are openers, the newest makes all links of this process, from a Lazy's (make, target, purgatories). See
 # timerd.testing.
 openers: list[Callable[[Callable[..., Any], Target, list[str]], Any]] = []
-_all: weakref.WeakSet[Lazy[Any]] = weakref.WeakSet()
+lazies: Final[weakref.WeakSet[Lazy[Any]]] = weakref.WeakSet()  # of all clients of this process
 _inherited: list[object] = []  # the parent's links: kept, never closed
 
 
@@ -69,7 +69,7 @@ class Lazy(Generic[LinkT]):
         self._lock = lock()
         self._link = made
         self._use: Use | None = None if made is None else made.use()  # while it is referred to, the link goes on
-        _all.add(self)
+        lazies.add(self)
 
     @property
     def made(self) -> LinkT | None:
@@ -130,6 +130,14 @@ class Lazy(Generic[LinkT]):
             self.closed = True
             return self._link
 
+    def leave(self) -> LinkT | None:
+        """The next use makes another link. Returns the present one, which the caller has to end, if there is one."""
+        with self._lock:
+            link, self._link, self._use = self._link, None, None
+            if link is not None:
+                link.is_left = True
+            return link
+
     def forked(self) -> None:
         """In a forked child: forget the link, which belongs to the parent."""
         self._lock = lock()
@@ -159,7 +167,7 @@ class CommonClient(Generic[LinkT]):
         (they stay pending, and nobody gets their outcomes) or "group" (the client's group adopts them). `autostart`
         starts the instance's daemon if none runs; such a daemon ends 10 s after its last client. `name` is a label for
         `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
-        $TIMERD_RUNTIME_DIR, else the standard places).
+        $TIMERD_RUNTIME_DIR, else the first of the user's places in which a daemon listens; see docs/operating.md).
 
         A live process may be silent, for example in a handler that keeps the GIL. The client keeps its unfinished calls
         and outcomes for `takeover` seconds of silence. Then other members of the group get them (default: 300; from 2
@@ -302,7 +310,7 @@ class CommonClient(Generic[LinkT]):
 
 
 def _after_fork_in_child() -> None:
-    for lazy in list(_all):
+    for lazy in list(lazies):
         lazy.forked()
 
 

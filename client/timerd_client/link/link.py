@@ -94,7 +94,7 @@ class Link(LinkBase):
         super().__init__(protocol, now_ns)
         self._pid = os.getpid()
         self._users = Users()
-        self.before_stop: list[Callable[[float], Any]] = []  # called before the connection ends
+        self.before_stop: list[Callable[[float | None], Any]] = []  # called before the connection ends
         self.connection = self.CONNECTION(self, paths, sockets)
         self._make_parts()
         self.flushes = Flushes(self, self.connection, self.sender)
@@ -132,10 +132,10 @@ class Link(LinkBase):
             self.sealed = True
             self.waiters.notify_locked()  # for callers that wait for room
 
-    def end_handlers(self, timeout: float) -> None:
+    def end_handlers(self, timeout: float | None) -> None:
         """Start no more handlers, and wait `timeout` seconds at most for those that run."""
 
-    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def stop(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         """Send BYE and close the sockets. Takes `timeout` seconds at most."""
 
     def readable(self, descriptor: int) -> None:

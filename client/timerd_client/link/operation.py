@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final, Protocol
 
-from timerd_client.arguments import orphans_of, patience_s, shown, timeout_ns
+from timerd_client.arguments import orphans_of, shown, timeout_ns, within
 from timerd_client.hot import Handle, without_collector
 from timerd_client.hot.commands import deadline_after, operation_command
 from timerd_client.one_process import OneProcess, public_name
@@ -213,9 +213,9 @@ class ThreadedOperation(Operation):
 
     __slots__ = ()
 
-    def result(self, timeout: Patience | None = None) -> Outcome:
-        if not self._has_settled() and not self._wait(timeout):
-            raise TimeoutError(f"not settled within {patience_s(timeout):g} s: {self!r}")
+    def result(self, timeout: Patience = None) -> Outcome:
+        if (timeout is not None or not self._has_settled()) and not self._wait(timeout):
+            raise TimeoutError(f"not settled {within(timeout)}: {self!r}{self._link.connection.held_up()}")
         outcome = Outcome(self.keys, self.payload, NOT_TAKEN)
         outcome._settlement = self._taken  # last: see `_taken`
         return outcome

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TypeVar
 
 from timerd_client.arguments import callback_of, patience_s, shown
@@ -33,12 +34,23 @@ IN_LOOP = (
 )
 
 
-def _level_of_caller() -> int:
-    """For a warning: the level of the stack from which this package was called."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("timerd_client."):
+NOTEBOOKS = ("IPython", "marimo")  # a cell runs in the loop of its kernel, which waits for the cell in any case
+
+
+def _warn_in_loop() -> None:
+    """Warn a caller that blocks its event loop: at the line from which this package was called.
+
+    A cell of a notebook is not warned. Its kernel has a loop, and waits for the cell, as it waits for any computation.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("timerd_client."):
         frame, level = frame.f_back, level + 1
-    return level
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in NOTEBOOKS:
+            return
+        frame = frame.f_back
+    warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=level)
 
 
 def _wakes(callback: Any) -> bool | None:
@@ -116,14 +128,14 @@ class Promise(Promised):
 
         self._link.sender.soon(remove)
 
-    def _wait(self, timeout: Patience | None) -> bool:
+    def _wait(self, timeout: Patience) -> bool:
         """Block until it has settled, `timeout` seconds at most. Returns whether it has. Raises RequestEnded."""
+        seconds = patience_s(timeout)
         if self._has_settled():
             return True
-        seconds = patience_s(timeout)
         self._link.waiters.may_block()
         if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
-            warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=_level_of_caller())
+            _warn_in_loop()
         scope, gate = self._scope(), self._link.waiters.gate()
         if not self._add(gate.open):
             return True
@@ -155,7 +167,7 @@ class Promise(Promised):
         """Withdraw, because the caller's request has ended. False if this has settled: the caller gets the outcome."""
         return False
 
-    def _wait_in_loop(self, timeout: Patience | None = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
+    def _wait_in_loop(self, timeout: Patience = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
         """Wait until it has settled, by `yield from` in a coroutine, `timeout` seconds at most. Returns whether it has.
 
         If the coroutine is cancelled, the operation is withdrawn, because nobody else waits for its outcome.

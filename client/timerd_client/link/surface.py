@@ -63,7 +63,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     def _live(self) -> LinkT:
         """The link of this process. It is made now if there is none. Raises ClosedError, ResourceLimitError."""
         link = self._link
-        if not link.sealed:
+        if not (link.sealed or link.is_left):
             return link
         made = self._lazy.link()
         return made if made is link else self._bind(made)

@@ -57,7 +57,7 @@ class Waiters:
         """Whether callers wait for the progress of the link."""
         return False
 
-    def deadline(self, timeout: Patience | None) -> float | None:
+    def deadline(self, timeout: Patience) -> float | None:
         """The time at which `timeout` is over, by the link's clock in seconds; None = never."""
         seconds = patience_s(timeout)
         return None if seconds is None else self._link.now_ns() / 1e9 + seconds

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from timerd_client.arguments import name_of, patience_of, patience_s
+from timerd_client.arguments import name_of, patience_s, within
 from timerd_client.declared import CLIENT, ClientArguments
 from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
@@ -50,6 +50,7 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
     def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
         if name_of("purgatory", name) == DEFAULT_PURGATORY:
             return self
+        patience_s(timeout)
         known = self._purgatories.get(name)
         if known is None:
             reply = name_purgatory(self._live(), name)
@@ -68,12 +69,11 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can be made:
         the runtime directory has no room, or turns change the arena faster than it is copied.
         """
-        patience_of(timeout)
         connection = self._live().connection
         reply = query(self._live(), {"query": "snapshot"})
         if not reply._wait(timeout):
             raise TimerdUnavailableError(
-                f"no copy of the arena within {patience_s(timeout):g} s ({connection.status()}): the daemon makes one "
+                f"no copy of the arena {within(timeout)} ({connection.status()}): the daemon makes one "
                 "at a time, and rests 9 times the CPU time that one takes; try again later, or wait longer"
             )
         return str(reply.get()["path"])
@@ -113,9 +113,7 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
 
 
 @CLIENT.shown
-def connect(
-    instance: str | None = None, *, timeout: Patience | None = None, **arguments: Unpack[ClientArguments]
-) -> Client:
+def connect(instance: str | None = None, *, timeout: Patience = None, **arguments: Unpack[ClientArguments]) -> Client:
     """A client that the daemon has accepted; the arguments are those of `Client`, and how long to wait.
 
     With a `timeout`, in seconds, connect() waits up to that time for a daemon to run and to answer, even if none was

@@ -80,7 +80,7 @@ class DelayedOperation(Delayed):
             raise self._delayed.link.connection.unavailable(timeout)
         return self.state is State.CANCELLED
 
-    def settled(self, timeout: Patience | None = None) -> bool:
+    def settled(self, timeout: Patience = None) -> bool:
         if self._delayed.is_alone:
             with self.lock:  # another thread may be running them
                 return True

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from timerd_client.link.connection import Connection
 from timerd_client.link.link import Link
 from timerd_client.main_thread import main_has_ended
 from timerd_client.waits.condition import Condition
+from timerd_client.waits.standing import place_of
 from timerd_wire import native
 from timerd_wire.poller import Poller, sharpen
 
@@ -15,6 +18,7 @@ from .seat import Seat
 from .sender import ThreadedSender
 
 POLL_NS_MAX = 60_000_000_000
+HELD_NS = 100_000_000  # a callback that takes this long is named where a caller has waited in vain
 
 
 class IoThread:
@@ -63,7 +67,7 @@ class IoThread:
         else:
             native.sleep(seconds)
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float | None) -> None:
         """End the thread, which closes the link. Waits `timeout` seconds at most."""
         with self._link.lock:
             if self._is_ending:
@@ -73,8 +77,8 @@ class IoThread:
         if not self.is_current() and not self._join(timeout):
             self._link.complain("its thread still runs a callback: it ends after that")
 
-    def _join(self, timeout: float) -> bool:
-        return self._thread.join(timeout)
+    def _join(self, timeout: float | None) -> bool:
+        return self._thread.join(inf if timeout is None else timeout)
 
     def watch(self, descriptor: int) -> None:
         """Call `Link.readable` when this descriptor is readable."""
@@ -91,6 +95,19 @@ class IoThread:
             self.watch(self._seat.fileno())
             if not isinstance(self._thread, NoThread):
                 self._callers.begin(self._seat)
+
+    def held_up(self) -> str:
+        """For messages: since when, and where, a callback keeps this thread from its work; empty: none does."""
+        held_ns = self._link.now_ns() - self._woke_ns
+        if held_ns < HELD_NS or not isinstance(self._thread, native.Thread) or self.is_current():
+            return ""
+        place = place_of(self._thread.ident)
+        if not place:
+            return ""
+        return (
+            f"a callback of this client has stood {place} for {held_ns / 1e9:.1f} s, and the client's own thread "
+            "receives nothing meanwhile: does it wait for a lock that you hold? Release the lock before you wait"
+        )
 
     def received(self) -> None:
         """Frames were taken: wake callers that wait for the progress of the link."""

@@ -52,14 +52,14 @@ class ThreadedLink(Link):
     def wake(self) -> None:
         self.sender.wake()
 
-    def end_handlers(self, timeout: float) -> None:
+    def end_handlers(self, timeout: float | None) -> None:
         for stop in self.before_stop:
             stop(timeout)
 
     def drive(self, seconds: float) -> None:
         self.thread.go_on(seconds)
 
-    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def stop(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         """End the thread, which closes the link. Waits `timeout` seconds at most."""
         self.thread.stop(timeout)
 

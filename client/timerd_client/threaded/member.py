@@ -70,7 +70,7 @@ class Runner:
         for hand in made:
             hand.thread.start()
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float | None) -> None:
         """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
         link, me = self.link, threading.current_thread()
         with link.lock:
@@ -79,7 +79,7 @@ class Runner:
             others = [hand for hand in self._hands if hand.thread is not me]
             if len(others) < len(self._hands):
                 return  # a handler closes its client
-            link.waiters.moved.wait_for(lambda: not _busy(others, lost=link.protocol.lost), max(timeout, 0))
+            link.waiters.moved.wait_for(lambda: not _busy(others, lost=link.protocol.lost), timeout)
             late = _busy(others, lost=link.protocol.lost)
         if late:
             link.complain("a handler still runs: its call is requeued")
@@ -195,7 +195,7 @@ class Member(Membership[ThreadedLink]):
     AT_ONCE: ClassVar[int] = 1
     _runner: Runner | None = None
 
-    def outcomes(self, *, timeout: Patience | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
+    def outcomes(self, *, timeout: Patience = None) -> Generator[ThreadedGroupOutcome, None, None]:
         link = self._live()
         link.waiters.may_block()
         return self._deliver(link, self._may_listen(timeout))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import TypeVar, Unpack
 
 from timerd_client.conditions import ANY, When
@@ -86,7 +87,7 @@ class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
         return batch
 
     def subscribe(
-        self, keys: Keys, *, since: Mark | None = None, buffer: int = BUFFER, timeout: Patience | None = None
+        self, keys: Keys, *, since: Mark | None = None, buffer: int = BUFFER, timeout: Patience = None
     ) -> Subscription:
         return Subscription(self, keys, since, buffer, timeout)
 
@@ -100,10 +101,10 @@ class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
         predicate: Callable[[], Value],
         keys: Keys,
         *,
-        timeout: Patience | None,
+        timeout: Patience,
         when: When = ANY,
         unavailable: WhenLost = "raise",
-        poll_interval: float = POLL_S,
+        poll_interval: float | timedelta = POLL_S,
     ) -> Value:
         found: Value = drive(flows.wait_for(self, predicate, keys, timeout, when, unavailable, poll_interval))
         return found

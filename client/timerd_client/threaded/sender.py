@@ -145,5 +145,7 @@ class ThreadedSender(Sender):
         if in_callback or not self._moved.wait_for(lambda: outgoing.room > 0 or link.sealed, patience_s):
             late = "" if in_callback else f", and none was acknowledged within {patience_s:g} s"
             status, remedy = self._connection.status(), self._remedy()
-            raise noted(BackpressureError(f"{self._fullness()}{late} ({status}); {remedy}"))
+            raise noted(
+                BackpressureError(f"{self._fullness()}{late} ({status}); {self._connection.passes.held_up() or remedy}")
+            )
         link.check_open()

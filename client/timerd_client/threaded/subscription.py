@@ -22,7 +22,7 @@ class Subscription(Following):
 
     __slots__ = ()
 
-    def next(self, timeout: Patience | None = None) -> Event | Gap | None:
+    def next(self, timeout: Patience = None) -> Event | Gap | None:
         return drive(self._next(timeout))
 
     def __iter__(self) -> Iterator[Event | Gap]:

@@ -28,7 +28,7 @@ class Waited(NamedTuple, Generic[Waitable]):
     pending: list[Waitable]
 
 
-def wait(operations: Iterable[Waitable], timeout: Patience | None = None, *, until: Until = "all") -> Waited[Waitable]:
+def wait(operations: Iterable[Waitable], timeout: Patience = None, *, until: Until = "all") -> Waited[Waitable]:
     """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most.
 
     A whole batch counts as one.
@@ -47,7 +47,7 @@ def wait(operations: Iterable[Waitable], timeout: Patience | None = None, *, unt
     return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
 
 
-def as_completed(operations: Iterable[Waitable], timeout: Patience | None = None) -> Iterator[Waitable]:
+def as_completed(operations: Iterable[Waitable], timeout: Patience = None) -> Iterator[Waitable]:
     """The operations, or whole batches, as they settle. Raises TimeoutError if some have not after `timeout` s."""
     given = promises_of(operations, KINDS, OTHER)
     seen = 0

@@ -81,10 +81,7 @@ class UnixSockets:
                 self._epoll.modify(self._descriptor, select.EPOLLIN)
 
     def trouble(self) -> str:
-        if self._failure is None:
-            return ""
-        remedy = " (`timerd --unix-group` lets a group in)" if isinstance(self._failure, PermissionError) else ""
-        return f"{self._address}: {self._failure.strerror}{remedy}"
+        return "" if self._failure is None else f"{self._address}: {self._failure.strerror}"
 
     def _connect(self) -> None:
         with changing:

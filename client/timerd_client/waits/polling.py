@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
-from timerd_client.arguments import patience_s
+from timerd_client.arguments import TIMEOUT_S_MAX, patience_s, seconds_of, shown
 from timerd_client.types import Patience
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import GRACE_NS
@@ -20,15 +21,16 @@ GRACE_S = GRACE_NS / 1e9
 class Polling:
     """The pauses of one `wait_for`, in seconds. `left` is the rest of its timeout; None = no timeout."""
 
-    def __init__(self, unavailable: str, interval: float) -> None:
+    def __init__(self, unavailable: str, interval: float | timedelta) -> None:
         """Raises InvalidValueError."""
         if unavailable not in (RAISE, POLL):
             raise InvalidValueError(f'unavailable={unavailable!r}: "{RAISE}" or "{POLL}"')
-        if type(interval) not in (int, float) or not interval > 0:
-            raise InvalidValueError(f"poll_interval={interval!r}: seconds, more than 0")
+        seconds = seconds_of(interval)
+        if seconds is None or not 0 < seconds <= TIMEOUT_S_MAX:
+            raise InvalidValueError(f"poll_interval={shown(interval)}: give a time above 0, as seconds or a timedelta")
         self.wanted = unavailable == POLL
-        self._first_s = interval
-        self._pause_s = interval
+        self._first_s = seconds
+        self._pause_s = seconds
 
     def patience(self, left: float | None) -> float | None:
         """How long to wait for an event before checking whether the daemon is lost."""
@@ -48,7 +50,7 @@ class Polling:
         return pause_s if left is None else min(pause_s, left)
 
 
-def monotonic_deadline(timeout: Patience | None) -> float | None:
+def monotonic_deadline(timeout: Patience) -> float | None:
     """The time at which `timeout` is over; None = never."""
     seconds = patience_s(timeout)
     return None if seconds is None else time.monotonic() + seconds

@@ -5,8 +5,8 @@
     the mark is too old            410                     the client asks again without the mark
     the peer has gone              499                     nobody reads it; the access log shows it
 
-A framework turns an error into a 500 before this package sees the error. But the request remembers the error
-(`Scope.trouble`), so the 500 of such a request becomes a 503.
+A framework turns an error into a 500 before this package sees the error. If the error that has left the view is one of
+these, the 500 becomes a 503 or a 410 all the same: see failures.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from timerd_client.errors import (
 )
 from timerd_client.scope import Scope
 
+from .failures import causes_of_500
 from .requests import DISCONNECT
 
 RETRY_AFTER_S: Final = 1  # a restarted daemon is back after this time
@@ -81,4 +82,5 @@ def instead_of_500(request: Scope) -> Answer | None:
     """The answer in place of a framework's 500, if this package knows why the view has failed."""
     if request.reason:
         return answer_to_end(request.reason)
-    return answer_to(request.trouble) if isinstance(request.trouble, UNSERVED) else None
+    known = next((error for error in causes_of_500(request) if isinstance(error, UNSERVED)), None)
+    return None if known is None else answer_to(known)

@@ -22,6 +22,7 @@ from timerd_client.scope import Scope
 from timerd_client.threaded.client import Client
 
 from .answers import UNSERVED, answer_to, instead_of_500
+from .failures import listen
 from .requests import DISCONNECT, begin, drain_at, finish
 
 Message: TypeAlias = Any  # a mapping; each framework has its own type for messages
@@ -37,6 +38,7 @@ class ASGI:
     """The application, wrapped: each request has a scope. If a `client` is given, it is closed at the end."""
 
     def __init__(self, application: Application, client: Client | AioClient | None = None) -> None:
+        listen()
         self.application = application
         self._client = client
         self._drains = False

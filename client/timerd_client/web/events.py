@@ -18,11 +18,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, overload
 
 from timerd_client.aio.subscription import Subscription as AioSubscription
+from timerd_client.arguments import seconds_of, shown
 from timerd_client.errors import InvalidValueError, RequestEnded
 from timerd_client.events.event import Event, Gap
 from timerd_client.mark import Mark
 from timerd_client.threaded.subscription import Subscription
-from timerd_client.types import Payload
+from timerd_client.types import Patience, Payload
 
 from .requests import DISCONNECT
 
@@ -37,23 +38,31 @@ Data: TypeAlias = Callable[[Event], str | Payload]
 
 @overload
 def events(
-    subscription: Subscription, *, heartbeat: float = HEARTBEAT_S, data: Data | None = None
+    subscription: Subscription, *, heartbeat: Patience = HEARTBEAT_S, data: Data | None = None
 ) -> Iterator[bytes]: ...
 
 
 @overload
 def events(
-    subscription: AioSubscription, *, heartbeat: float = HEARTBEAT_S, data: Data | None = None
+    subscription: AioSubscription, *, heartbeat: Patience = HEARTBEAT_S, data: Data | None = None
 ) -> AsyncIterator[bytes]: ...
 
 
 def events(
-    subscription: Subscription | AioSubscription, *, heartbeat: float = HEARTBEAT_S, data: Data | None = None
+    subscription: Subscription | AioSubscription,
+    *,
+    heartbeat: Patience = HEARTBEAT_S,
+    data: Data | None = None,
 ) -> Iterator[bytes] | AsyncIterator[bytes]:
     """The body of an answer of media type "text/event-stream". The subscription is closed at its end.
 
     `data(event)` is the text of an event for the browser (default: its value). It is sent line by line, as UTF-8.
+    `heartbeat` is the time without events after which a comment is sent; None: no comments. Raises InvalidValueError.
     """
+    if heartbeat is not None and not (seconds_of(heartbeat) or 0.0) > 0:
+        raise InvalidValueError(
+            f"heartbeat={shown(heartbeat)}: give a time above 0, as seconds or a timedelta, or None"
+        )
     if isinstance(subscription, AioSubscription):
         return _coming(subscription, heartbeat, data)
     return _stream(subscription, heartbeat, data)
@@ -75,7 +84,7 @@ def last_event_id(request: Mapping[str, Any]) -> Mark | None:
         return None
 
 
-def _stream(subscription: Subscription, heartbeat: float, data: Data | None) -> Iterator[bytes]:
+def _stream(subscription: Subscription, heartbeat: Patience, data: Data | None) -> Iterator[bytes]:
     try:
         yield _beginning(subscription.mark)
         while (item := subscription.next(heartbeat)) is not None or not subscription.closed:
@@ -87,7 +96,7 @@ def _stream(subscription: Subscription, heartbeat: float, data: Data | None) -> 
         subscription.close()
 
 
-async def _coming(subscription: AioSubscription, heartbeat: float, data: Data | None) -> AsyncIterator[bytes]:
+async def _coming(subscription: AioSubscription, heartbeat: Patience, data: Data | None) -> AsyncIterator[bytes]:
     try:
         yield _beginning(subscription.mark)
         while (item := await subscription.next(heartbeat)) is not None or not subscription.closed:

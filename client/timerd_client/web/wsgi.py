@@ -16,6 +16,7 @@ from timerd_client.scope import Scope
 
 from .answers import UNSERVED, answer_to, instead_of_500
 from .disconnects import disconnects
+from .failures import listen
 from .requests import begin, finish
 
 Environ: TypeAlias = dict[str, Any]
@@ -29,6 +30,7 @@ class WSGI:
     """The application, wrapped: each request has a scope."""
 
     def __init__(self, application: Application) -> None:
+        listen()
         self.application = application
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

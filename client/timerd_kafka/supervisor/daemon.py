@@ -10,7 +10,8 @@ from pathlib import Path
 
 from timerd_client.discovery.autostart import NOT_INHERITED
 from timerd_kafka.cluster.settings import SettingsError
-from timerd_shm.host.paths import InstancePaths, daemon_running, make_instance, remove_arena
+from timerd_shm.host.paths import InstancePaths, daemon_running, remove_arena
+from timerd_shm.host.search import make_instance
 
 LEFT_S = 15.0  # a daemon ends 10 s after its last client
 POLL_S = 0.05

@@ -29,7 +29,8 @@ from timerd_kafka.supervisor.data import claim
 from timerd_kafka.wire.ports import check_free, shared_port
 from timerd_kafka.worker.control import line_of
 from timerd_kafka.worker.worker import run as run_worker
-from timerd_shm.host.paths import daemon_running, find_instance
+from timerd_shm.host.paths import daemon_running
+from timerd_shm.host.search import find_instance
 
 AGAIN_S = 0.5  # the pause before the next start of a process that ended at once
 SHORT_S = 1.0  # a process that ran for less than this ended at once

@@ -26,13 +26,8 @@ from typing import Any, Self
 
 from timerd_kafka.wire.codec import Question
 from timerd_shm.host.descriptors import is_ready
-from timerd_shm.host.paths import (
-    INSTANCE_VARIABLE,
-    RUNTIME_DIR_VARIABLE,
-    InstancePaths,
-    daemon_running,
-    open_arena_file,
-)
+from timerd_shm.host.paths import INSTANCE_VARIABLE, InstancePaths, daemon_running, open_arena_file
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.statistics import collect, look
 

@@ -50,7 +50,7 @@ def page(run: Results) -> str:
             _settled(run, real),
             _over_time(run) if first else "",
             _rounds(run) if PLAYED in reports else "",
-            _timeouts(run) if reports else "",
+            _timeouts(run, reports) if reports else "",
             _hot_keys(run),
             _audit(run),
             _planned(run, reports),
@@ -108,11 +108,10 @@ def _load(run: Results) -> tuple[float, float] | None:
 
 
 def _verdicts(run: Results, reports: dict[str, Any]) -> Iterator[verdicts.Verdict]:
-    audit = run.state["steps"]["audit"]
     first = reports.get(RECORDED) or reports.get(PLAYED)
     if PLAYED in reports and SEEN in reports:
         yield verdicts.of_machine(reports[PLAYED], reports[SEEN], _added(run), _load(run))
-    yield verdicts.of_audit(audit.get("disagreements"), audit.get("arenas", []), audit.get("not_audited", ""))
+    yield verdicts.of_audit(run.state["steps"]["audit"])
     if first:
         yield verdicts.of_outcomes(first)
         asked = [row for row in run.stored("what_if").collect() if row["what"] == first["what"]]
@@ -131,9 +130,9 @@ def _headlines(run: Results, row: Any) -> Iterator[tuple[str, str, str]]:
         yield "in flight, at most", f"{row['in_flight_max'] or 0:,}", ""
     else:
         yield "operations", "0", ""
-    found = run.state["steps"]["audit"].get("disagreements")
-    if found is not None:
-        yield "audit", "holds" if not found else f"{found:,} defects", "bad" if found else "good"
+    step = run.state["steps"]["audit"]
+    if step.get("findings") is not None:
+        yield "audit", verdicts.in_short(step).removeprefix("the ").removeprefix("audit "), verdicts.of_audit(step).kind
 
 
 # played or recorded ---------------------------------------------------------------------------------------------------
@@ -263,12 +262,14 @@ def _rounds(run: Results) -> str:
     )
 
 
-def _timeouts(run: Results) -> str:
-    """what_if() as a pivot: a line for each timeout, columns for each kind of operations."""
+def _timeouts(run: Results, reports: dict[str, Any]) -> str:
+    """what_if() as a pivot: a line for each timeout, behind one as it was; columns for each kind of operations."""
     rows = run.stored("what_if").collect()
     kinds = [what for what in ORDER if any(row["what"] == what for row in rows) and what != SEEN]
     cells = {(row["timeout_ns"], row["what"]): row for row in rows}
-    lines = []
+    were = {what: verdicts.flying_now(reports[what], [row for row in rows if row["what"] == what]) for what in kinds}
+    lines = [["as it was", *(f"{reports[what]['timeout_ratio']:.2%}" for what in kinds)]]
+    lines[0] += [f"{flying:,.0f}" if flying else "" for flying in were.values()]
     for timeout_ns in sorted({row["timeout_ns"] for row in rows}):
         of = [cells[timeout_ns, what] for what in kinds]
         lines.append([ms(timeout_ns / 1e6), *map(_share, of), *map(_flying, of)])
@@ -282,9 +283,10 @@ def _timeouts(run: Results) -> str:
         figures([("Share that would expire", plots.what_if(asked.where(asked["what"] != SEEN), "what", COLOURS))]),
         note(
             "An operation that expired did not show how long it would have waited: it is censored at its timeout. The "
-            "share is the Kaplan-Meier estimate, with its limits at 95 % confidence. Where fewer than one in a hundred "
-            "operations were watched there are bounds only (hollow triangles). In flight: the rate times the mean "
-            "wait, cut off at the timeout (Little's law)."
+            "share that would expire is the share that has neither settled nor been cancelled before: the Kaplan-Meier "
+            "estimate, with its limits at 95 % confidence. Where fewer than one in a hundred operations were watched "
+            "there are bounds only (hollow triangles). In flight: the rate of registrations times the mean wait, cut "
+            "off at the timeout (Little's law)."
         ),
     )
 
@@ -316,26 +318,34 @@ def _hot_keys(run: Results) -> str:
 
 def _audit(run: Results) -> str:
     step = run.state["steps"]["audit"]
-    if step.get("disagreements") is None:
+    if step.get("findings") is None:
         return ""
     arenas = [
         [
             f"{arena['host']}, {arena['incarnation'][:8]}",
-            *(f"{arena[name]:,}" for name in ("outcomes", "segments", "gaps", "rows")),
+            *(f"{arena[name]:,}" for name in ("outcomes", "segments", "gaps", "left_out")),
+            f"{arena['row']:,}" if arena["row"] >= 0 else "none",
+            "yes" if arena["ended"] else "not known",
         ]
         for arena in step.get("arenas", [])
     ]
     found = ""
-    if step["disagreements"]:
+    if step["findings"]:
         rows = run.stored("audit").limit(FINDINGS_MAX).collect()
         lines = ([row["op_id"] or "", f"{row['row']:,}", row["what"]] for row in rows)
         found = table(["operation", "row", "what"], lines)
-        found += note(f"The first {len(rows)} of {step['disagreements']:,}: the directory audit/ has all.")
+        found += note(
+            f"The first {len(rows)} of {step['findings']:,}: audit/ has all. Missing rows come first, and "
+            "what may come from them comes last."
+        )
     return section(
         "The audit",
         found,
-        table(["host, arena", "outcomes", "segments", "gaps", "rows"], arenas),
-        note("A gap is a time in which the daemon could not write its journal, so that what happened is not known."),
+        table(["host, arena", "outcomes", "segments", "gaps", "left out", "complete to row", "end"], arenas),
+        note(
+            "A gap is a time in which the daemon could not write its journal, so that what happened is not known. The "
+            "end is known if the daemon has ended in order: it writes a last row."
+        ),
     )
 
 

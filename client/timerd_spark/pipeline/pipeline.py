@@ -38,6 +38,7 @@ from timerd_spark.source.progress import places_in
 from timerd_spark.source.schema import TERMINAL
 from timerd_spark.source.segments import Walk, first_offset, hosts_of
 
+from . import verdicts
 from .loadtest import loadtest
 from .machine import Machine, described
 from .options import AUTO, Options
@@ -88,7 +89,7 @@ def lock_directory(out: Path) -> Iterator[None]:
 
 
 class Pipeline:
-    """A run in a directory. run() returns the number of defects that the audit has found, and needs `spark`."""
+    """A run in a directory. run() returns the number of the audit's findings, and needs `spark`."""
 
     spark: SparkSession
 
@@ -119,10 +120,14 @@ class Pipeline:
         return (self.out / PAGE).exists() and all(step.name in self.state["steps"] for step in self._steps())
 
     @property
+    def findings(self) -> int:
+        """The number of the audit's findings."""
+        return int(self.state["steps"]["audit"].get("findings") or 0)
+
+    @property
     def verdict(self) -> str:
         """The result of the audit, in a few words."""
-        found = self.state["steps"]["audit"].get("disagreements")
-        return "no audit" if found is None else "the audit disagrees with the daemon" if found else "the audit holds"
+        return verdicts.in_short(self.state["steps"]["audit"])
 
     def run(self, spark: SparkSession) -> int:
         """Run all steps that are not done yet. Raises InvalidValueError if another process runs them."""
@@ -143,7 +148,7 @@ class Pipeline:
             for step in steps:
                 if step.name not in done:
                     self._play_step(step, rest)
-        return int(done["audit"].get("disagreements") or 0)
+        return self.findings
 
     def _play_step(self, step: Step, rest: Rest) -> None:
         self.show(rest.head(step))
@@ -290,15 +295,17 @@ class Pipeline:
         reader = self.spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
         arenas: list[AuditedArena] = []
         try:
-            # A daemon may still write a given journal.
-            found = audit(reader.load(self.journal), open_end=self.options.journal is not None, show=arenas.append)
+            found = audit(reader.load(self.journal), open_end=self.options.open_end, show=arenas.append)
         except InvalidValueError as error:  # of level outcomes, or without its first files: the rest is worth a page
             self.show(f"      not audited: {error}")
             return {"not_audited": str(error)}
         self._store(found, "audit")
         for arena in arenas:
             self.show(f"      {arena}")
-        return {"disagreements": self.stored("audit").count(), "arenas": [arena._asdict() for arena in arenas]}
+        rows = self.stored("audit")
+        causes = [row.what for row in rows.where("cause").collect()]
+        found_all = {"findings": rows.count(), "follows": rows.where("follows").count(), "causes": causes}
+        return {**found_all, "arenas": [arena._asdict() for arena in arenas]}
 
     def _page(self) -> None:
         (self.out / PAGE).write_text(page(self))

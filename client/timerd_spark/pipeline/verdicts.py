@@ -1,14 +1,15 @@
 """The results of a run, in sentences. Pure functions of a few numbers: the page shows the sentences first.
 
 This machine was overloaded: p99 352 ms from the intended time, 184 ms from the registration.
-With a timeout of 100 ms, 16.2 % would expire instead of 7.9 %, and 29 % fewer would be in flight.
+With a timeout of 100 ms, 16.2 % would expire instead of 7.9 %, and 334 would be in flight instead of 471: 29 % fewer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from timerd_client.audit.journal import OPEN_END
 from timerd_spark.reports.audit import counted
 
 LATE_MS: Final = 10.0  # if calls are later than this at p99, the run did not follow its plan
@@ -63,20 +64,43 @@ def of_outcomes(row: Any) -> Verdict:
     return Verdict("", ", ".join(parts) + (f"; {' and '.join(others)}" if others else "") + ".")
 
 
-def of_audit(disagreements: int | None, arenas: Sequence[dict[str, Any]], why: str = "") -> Verdict:
-    """The result of the audit. `disagreements` is None if there was no audit; `why` is the reason."""
-    if disagreements is None:
-        return Verdict("", f"There was no audit: {why.removeprefix('audit(): ')}.")
+def of_audit(step: Mapping[str, Any]) -> Verdict:
+    """The result of the audit. `step` is its step in state.json."""
+    if (findings := step.get("findings")) is None:
+        return Verdict("", f"There was no audit: {step.get('not_audited', '').removeprefix('audit(): ')}.")
+    arenas, causes, follows = step.get("arenas", ()), step.get("causes", ()), step.get("follows", 0)
     outcomes, segments, gaps = (sum(arena[name] for arena in arenas) for name in ("outcomes", "segments", "gaps"))
     base = (
         f"{outcomes:,} outcomes were computed again from the events in {counted(segments, 'segment')} of the journal, "
         f"with {counted(gaps, 'gap')}"
     )
-    if not outcomes and not disagreements:
+    defects = findings - len(causes) - follows
+    if defects:
+        more = f" Besides, the journal is not whole: {causes[0]}." if causes else ""
+        return Verdict("bad", f"The audit disagrees with the daemon: {base}, and {defects:,} defects were found.{more}")
+    if causes:
+        others = f" There are {len(causes) - 1:,} more such findings." if len(causes) > 1 else ""
+        may = f" {follows:,} outcomes or rows behind disagree, which may come from that." if follows else ""
+        whole = "The journal may lack its last rows" if set(causes) == {OPEN_END} else "The journal is not whole"
+        return Verdict("bad", f"{whole}: {causes[0]}.{others} Else the audit holds: {base}.{may}")
+    if not outcomes:
         return Verdict("", "There was nothing to audit: no operation has settled.")
-    if disagreements:
-        return Verdict("bad", f"The audit disagrees with the daemon: {base}, and {disagreements:,} defects were found.")
+    if not all(arena["ended"] for arena in arenas):
+        return Verdict(
+            "", f"The audit holds up to the last row: {base}. The journal's end is open: what came later is not known."
+        )
     return Verdict("good", f"The audit holds: {base}, and each is as it should be.")
+
+
+def in_short(step: Mapping[str, Any]) -> str:
+    """The result of the audit in a few words."""
+    if (findings := step.get("findings")) is None:
+        return "no audit"
+    if findings > len(step.get("causes", ())) + step.get("follows", 0):
+        return "the audit disagrees with the daemon"
+    if findings:
+        return "the journal's end is not known" if set(step["causes"]) == {OPEN_END} else "the journal is not whole"
+    return "the audit holds" + ("" if all(each["ended"] for each in step.get("arenas", ())) else ", the end is open")
 
 
 def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
@@ -84,11 +108,11 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
 
     The sentence is about the longest timeout that would save a tenth of the operations in flight.
     """
-    now, waited_s = row["timeout_ratio"], (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0)
+    now = row["timeout_ratio"]
     known = [one for one in asked if not one["beyond"] and one["in_flight"] is not None]
-    if not known or not waited_s:
+    flying = flying_now(row, known)
+    if not flying:
         return None
-    flying = known[0]["rate"] * waited_s  # at the rate of what_if(), which is that of the registrations
     saving = [one for one in known if one["in_flight"] <= (1 - SAVING) * flying and one["timeout_ratio"] >= now]
     if not saving:
         return Verdict(
@@ -99,8 +123,17 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
     return Verdict(
         "",
         f"With a timeout of {ms(best['timeout_ns'] / 1e6)}, {best['timeout_ratio']:.1%} would expire instead of "
-        f"{now:.1%}, and {saved:.0%} fewer would be in flight.",
+        f"{now:.1%}, and {best['in_flight']:,.0f} would be in flight instead of {flying:,.0f}: {saved:.0%} fewer.",
     )
+
+
+def flying_now(row: Any, asked: Sequence[Any]) -> float:
+    """The mean number of operations in flight as it was, to compare with `asked`, rows of what_if(); 0: not known.
+
+    `row` is of a report. Its own figure is at the rate of the outcomes, and what_if() has the rate of registrations.
+    """
+    rate = next((one["rate"] for one in asked if one["rate"]), 0.0)
+    return float(rate * (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0))
 
 
 def ms(value: float | None) -> str:

@@ -26,11 +26,13 @@ from .audit_parcels import (
     FINDINGS,
     FRAGMENTS,
     INDEX,
+    ORDERED,
     PARCELS,
     PLACED,
     SHARES,
     bound,
     index,
+    ordered,
     parcels,
     parcels_of_fragments,
     placed,
@@ -57,13 +59,20 @@ class AuditedArena(NamedTuple):
     outcomes: int
     segments: int
     gaps: int  # times in which the daemon could not write its journal
-    rows: int  # of the journal, complete to here
+    left_out: int  # rows that failOnDataLoss=false has left out
+    row: int  # the last row up to which no row is missing; -1: there is none, or it is not known
+    ended: bool  # by an END row: no row is missing behind the last one
 
     def __str__(self) -> str:
-        return (
-            f"{self.host}, arena {self.incarnation}: {self.outcomes:,} outcomes, {counted(self.segments, 'segment')}, "
-            f"{counted(self.gaps, 'gap')}, complete to row {self.rows:,}"
-        )
+        parts = [
+            f"{self.host}, arena {self.incarnation}: {self.outcomes:,} outcomes",
+            counted(self.segments, "segment"),
+            counted(self.gaps, "gap"),
+            *([f"{counted(self.left_out, 'row')} left out"] if self.left_out else []),
+            f"complete to row {self.row:,}" if self.row >= 0 else "rows are missing",
+            *([] if self.ended else ["its end is not known"]),
+        ]
+        return ", ".join(parts)
 
 
 def counted(count: int, what: str) -> str:
@@ -78,15 +87,18 @@ def audit(
     open_end: bool = False,
     show: Callable[[AuditedArena], object] = log.info,
 ) -> DataFrame:
-    """Compute all outcomes again from a journal's events. The result has a row for each defect of the daemon.
+    """Compute all outcomes again from a journal's events. The result has a row for each finding: none, if all is right.
 
     `df` is the events view of whole journals, of any number of hosts, from before their first operation on; it may have
     been stored as Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect;
-    -1: the journal's end), op_id (null: no operation) and what (the defect in words).
+    -1: the journal's end), op_id (null: no operation), what (the finding in words), cause and follows (booleans).
 
-    A journal without an END row at its end may lack its last rows: that is a finding as well, unless `open_end`. `show`
-    gets an AuditedArena of each arena, as text "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps, complete to row
-    29,873".
+    A *cause* is no defect of the daemon: rows are missing. They were left out (`failOnDataLoss` is `false`) or dropped,
+    or the journal has no END row at its end, so that it may lack its last rows (no finding with `open_end`). A finding
+    that `follows` is behind a cause, and may come from it. The causes come first in the result, and those last.
+
+    `show` gets an AuditedArena of each arena, as text "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps, complete
+    to row 29,873".
 
     The call does all the work, not the later actions. It reads `df` once, keeps the needed parts until it returns (in
     memory, else on the disk), and runs `partitions` tasks (by default one for each 500,000 operations, and at least
@@ -115,12 +127,14 @@ def audit(
 def _findings(
     sent: DataFrame, partitions: int | None, open_end: bool, show: Callable[[AuditedArena], object]
 ) -> DataFrame:
-    """The findings in parcels, with the columns FINDINGS."""
+    """The findings in parcels, with the columns ORDERED."""
     from pyspark.sql import functions as F
 
     arenas = _arenas(sent)
     for (host, incarnation), facts in arenas.items():
-        show(AuditedArena(host, incarnation, facts.outcomes, facts.segments, facts.gaps, facts.newest))
+        left_out, ended = sum(rows for _, rows, _ in facts.left_out), facts.end == facts.newest
+        shown = (facts.outcomes, facts.segments, facts.gaps, left_out, facts.complete_to, ended)
+        show(AuditedArena(host, incarnation, *shown))
     outcomes = sum(facts.outcomes for facts in arenas.values())
     partitions = partitions or max(PARTITIONS_MIN, -(-outcomes // OUTCOMES_OF_TASK))
     share = F.col("share")
@@ -146,7 +160,7 @@ def _findings(
     found = buckets.mapInArrow(audited, FINDINGS).unionByName(again).dropDuplicates()
     if missing := _missing(arenas, open_end):
         found = found.unionByName(sent.sparkSession.createDataFrame(missing, FINDINGS))
-    return found
+    return found.repartition(1).mapInArrow(ordered, ORDERED)
 
 
 def _arenas(sent: DataFrame) -> dict[tuple[str, str], Facts]:
@@ -169,26 +183,29 @@ def _arenas(sent: DataFrame) -> dict[tuple[str, str], Facts]:
         if facts.lacks:
             raise InvalidValueError("audit(): " + NEEDS_COLUMNS.format(journal))
         if facts.oldest:
-            raise InvalidValueError("audit(): " + NEEDS_BEGINNING.format(journal, facts.oldest))
+            oldest = facts.oldest if facts.oldest < NEVER else max(first + rows for first, rows, _ in facts.left_out)
+            why = "".join(f". {what}" for _, _, what in sorted(facts.left_out)[:1])
+            raise InvalidValueError("audit(): " + NEEDS_BEGINNING.format(journal, oldest) + why)
     return dict(sorted(found.items()))
 
 
-def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tuple[str, str, int, None, str]]:
+def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tuple[str, str, int, None, str, bool]]:
     """The findings about missing rows, and about events that are not in order."""
     found = []
     for (host, incarnation), facts in arenas.items():
-        wanted = facts.last - facts.first + 1 if facts.events else 0
-        if wanted != facts.events:
-            what = f"{wanted} events are numbered, and {facts.events} are there"
-            found.append((host, incarnation, -1, None, what))
+        found += [(host, incarnation, row, None, what, True) for row, _, what in facts.left_out]
+        if facts.lost_events:
+            what = f"{facts.events + facts.lost_events} events are numbered, and {facts.events} are there"
+            is_cause = facts.lost_events > 0 and not (facts.left_out or facts.gaps)
+            found.append((host, incarnation, -1, None, what, is_cause))
         if facts.apart != NEVER:
             what = "it is a part of a registration, and the row before it is none"
-            found.append((host, incarnation, facts.apart, None, what))
+            found.append((host, incarnation, facts.apart, None, what, False))
         if facts.fall != NEVER:
             what = "the number of this event is not above that of the event before it"
-            found.append((host, incarnation, facts.fall, None, what))
+            found.append((host, incarnation, facts.fall, None, what, False))
         if facts.end != facts.newest and not open_end:
-            found.append((host, incarnation, facts.newest, None, OPEN_END))
+            found.append((host, incarnation, facts.newest + 1, None, OPEN_END, True))
     return found
 
 

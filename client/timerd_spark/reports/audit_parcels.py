@@ -16,7 +16,7 @@ from zlib import crc32
 
 from timerd_shm.declare.journal import ROW_SIZE, RowFlag, RowKind
 
-from .audit_rows import FACTS, FRAGMENT, PACKED, batch_of, join_fragments, pack, schema_of
+from .audit_rows import FACTS, FRAGMENT, NEVER, PACKED, batch_of, join_fragments, pack, schema_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PARCELS: Final = "host string, incarnation string, purgatory string, share int, first bigint, content binary"
 PLACED: Final = f"{PARCELS}, bucket int"  # with the number of the task that audits it
-FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string"
+# Of the audit's tasks, and of the result: a `cause` is that rows are missing, and what `follows` may come from one.
+FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string, cause boolean"
+ORDERED: Final = f"{FINDINGS}, follows boolean"
 BOUND: Final = "host string, incarnation string, purgatory string, id string, operation bigint, several boolean"
 CONTENT: Final = ", ".join(PACKED.split(", ")[2:])  # without host and incarnation, which the parcel has
 SHARES: Final = 256  # of keys: 0 to 255; shares of operations follow
@@ -241,7 +243,30 @@ def twice(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
     for (host, incarnation), some in numbers.items():
         found, times = np.unique(np.concatenate(some), return_counts=True)
         again = ((op_id(incarnation, number), "it is registered twice") for number in found[times > 1].tolist())
-        yield batch_of(FINDINGS, [(host, incarnation, -1, *each) for each in again])
+        yield batch_of(FINDINGS, [(host, incarnation, -1, *each, False) for each in again])
+
+
+def ordered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """ORDERED: all findings: the causes first, and those that may follow from one last. As AuditedArena.follows()."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pa.Table.from_batches(batches, schema_of(FINDINGS))
+    first: dict[tuple[str, str], int] = {}
+    for cause in found.filter(found["cause"]).to_pylist():
+        of, row = (cause["host"], cause["incarnation"]), cause["row"]
+        first[of] = min(first.get(of, NEVER), row if row >= 0 else NEVER)
+    rows, follows = found["row"].to_numpy(), np.zeros(found.num_rows, bool)
+    for (host, incarnation), row in first.items():
+        is_its = pc.and_(pc.equal(found["host"], host), pc.equal(found["incarnation"], incarnation)).to_numpy()
+        follows |= is_its & ((rows < 0) | (rows >= row))
+    is_cause = found["cause"].to_numpy()
+    follows &= ~is_cause
+    rank = pa.array(np.where(is_cause, 0, np.where(follows, 2, 1)))
+    by = [(name, "ascending") for name in ("rank", "host", "incarnation", "row")]
+    table = found.append_column("follows", pa.array(follows)).append_column("rank", rank).sort_by(by)
+    yield from table.drop_columns(["rank"]).to_batches()
 
 
 def placed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.fields import offset_of, struct_of
 from timerd_shm.declare.journal import JournalLevel, OutcomeRow, RegisterRow, RowKind, SegmentRow
+from timerd_spark.source.left_out import CODE, LeftOut
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,6 +63,8 @@ class Facts(NamedTuple):
     outcomes: int = 0
     segments: int = 0
     gaps: int = 0  # times in which the journal was not written
+    first_gap: int = NEVER  # the first GAP row
+    left_out: tuple[tuple[int, int, str], ...] = ()  # rows that the query left out: the first, their number, why
     others: int = 0  # ACTION and GROUP rows
     fragments: int = 0
     bound: int = 0  # registrations with an id or with several keys, whose keys may depend on each other
@@ -84,6 +87,8 @@ class Facts(NamedTuple):
             outcomes=self.outcomes + more.outcomes,
             segments=self.segments + more.segments,
             gaps=self.gaps + more.gaps,
+            first_gap=min(self.first_gap, more.first_gap),
+            left_out=self.left_out + more.left_out,
             others=self.others + more.others,
             fragments=self.fragments + more.fragments,
             bound=self.bound + more.bound,
@@ -97,10 +102,23 @@ class Facts(NamedTuple):
             lacks=max(self.lacks, more.lacks),
         )
 
+    @property
+    def lost_events(self) -> int:
+        """The number of events that are numbered and not there."""
+        return self.last - self.first + 1 - self.events if self.events else 0
+
+    @property
+    def complete_to(self) -> int:
+        """The last row up to which no row is missing; -1: there is none, or rows are missing nobody knows where."""
+        if self.lost_events and not self.left_out and not self.gaps:
+            return -1
+        return min(self.newest + 1, self.first_gap, *(first for first, *_ in self.left_out)) - 1
+
 
 def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Pack rows of the events view: batches with the columns PACKED. Raises InvalidValueError for a null in NAMED."""
     import numpy as np
+    import pyarrow as pa
 
     from .audit_plain import lines_of
 
@@ -110,6 +128,10 @@ def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch
             if batch[name].null_count:
                 raise InvalidValueError(f"audit(): column {name!r} has a null: the events view has none in it")
         lines = lines_of(batch["bytes"])
+        is_left_out = lines[:, 0] == CODE
+        if is_left_out.any():
+            yield batch_of(PACKED, list(_left_out(batch.filter(pa.array(is_left_out)))))
+            batch, lines = batch.filter(pa.array(~is_left_out)), lines[~is_left_out]
         if not len(lines):
             continue
         kinds = lines[:, 0]
@@ -237,6 +259,7 @@ def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray, is_part: np.ndarray) -
         def count(*kinds_of: RowKind, mine: np.ndarray = mine) -> int:
             return int((mine & np.isin(kinds, [int(each) for each in kinds_of])).sum())
 
+        gaps = rows[mine & (kinds == RowKind.GAP)]
         ends, at = rows[mine & (kinds == RowKind.END)], np.flatnonzero(mine & (kinds == RowKind.EVENT))
         at = at[np.argsort(rows[at], kind="stable")]
         events, falls = numbers[at], rows[at[1:]][np.diff(numbers[at]) <= 0]
@@ -247,7 +270,8 @@ def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray, is_part: np.ndarray) -
             end=int(ends.max(initial=-1)),
             outcomes=count(RowKind.OUTCOME),
             segments=count(RowKind.SEGMENT),
-            gaps=count(RowKind.GAP),
+            gaps=len(gaps),
+            first_gap=int(gaps.min(initial=NEVER)),
             others=count(RowKind.ACTION, RowKind.GROUP),
             bound=int((mine & is_bound).sum()),
             apart=int(rows[mine & follows].min(initial=NEVER)),
@@ -264,6 +288,14 @@ def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray, is_part: np.ndarray) -
             )
         names = hosts.dictionary[arena >> 32].as_py(), incarnations.dictionary[arena & 0xFFFF_FFFF].as_py()
         yield _packed_facts(names, facts)
+
+
+def _left_out(batch: pyarrow.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """A packed row for each row of the view that stands for rows which were left out: Facts of these."""
+    for row in batch.select(["host", "incarnation", "bytes"]).to_pylist():
+        one = LeftOut.of(row["bytes"])
+        facts = Facts(oldest=NEVER, newest=-1, left_out=((one.row, one.rows, str(one)),))
+        yield _packed_facts((row["host"], row["incarnation"]), facts)
 
 
 def _packed_facts(of: tuple[str, str], facts: Facts) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ HELD_MAX: Final = 3_000_000  # rows of a task: some 900 MB
 
 def audited(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Audit the parcels of a bucket, sorted by arena and first row: an Audit for each arena. Yields FINDINGS."""
-    found: list[tuple[str, str, int, str | None, str]] = []
+    found: list[tuple[str, str, int, str | None, str, bool]] = []
     task: Task | None = None
     for parcel, rows in opened(batches):
         of = (parcel["host"], parcel["incarnation"])
@@ -59,13 +59,16 @@ class Task:
         self._held.append(rows)
         self._rows += rows.num_rows
 
-    def findings(self) -> Iterator[tuple[str, str, int, str | None, str]]:
+    def findings(self) -> Iterator[tuple[str, str, int, str | None, str, bool]]:
         """The findings of all rows. Called after the last row."""
         if self._is_large or self._is_needed():
             self._release(None)
             host, incarnation = self.of
-            for row, operation, what in self._audit.finish():
-                yield host, incarnation, row, op_id(incarnation, operation) if operation else None, what
+            wrong, causes = self._audit.finish(), self._audit.findings.causes
+            for finding in wrong:
+                row, operation, what = finding
+                id_ = op_id(incarnation, operation) if operation else None
+                yield host, incarnation, row, id_, what, finding in causes
 
     def _sorted(self) -> pyarrow.Table:
         """All held rows, in order."""

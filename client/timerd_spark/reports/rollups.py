@@ -46,8 +46,8 @@ ROLLUP: Final = {
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
 # Names of columns of the steps, in rollup() and in the functions that read a rollup.
 INNER: Final = (
-    "at", "before", "begin", "bucket", "cell", "count", "exponent", "following", "guess", "most", "move", "net", "next",
-    "one", "peak", "run", "silent", "step", "until", "value", "waited",
+    "at", "before", "begin", "bucket", "cell", "count", "every", "exponent", "following", "guess", "most", "move",
+    "net", "next", "one", "peak", "run", "silent", "step", "until", "value", "waited",
 )  # fmt: skip
 PAUSE_MS: Final = 1_000  # the shortest pause
 PAUSE_INTERVALS: Final = 100  # the shortest long pause, in mean intervals between operations
@@ -219,16 +219,19 @@ def _in_flight(names: str, window_ns: int | None) -> str:
     """SQL for the largest number of registered and not settled operations at the end of a millisecond, by window.
 
     It also has the pauses that begin in the window. It adds up within parts of time first, and then over the parts, so
-    that no task has to see a whole group.
+    that no task has to see a whole group. `every` is 0 in all rows. Spark warns of each window without a partition, or
+    with a constant as its partition. It does not see that this aggregate is a constant.
     """
     return f"""
         SELECT {names} cell, greatest(peak, 0) + before AS in_flight_max, concat(
             transform(filter(silent, one -> one.run + before = 0), one -> one.length),
             CASE WHEN net + before = 0 AND following - until > {PAUSE_MS} THEN array(following - until)
                  ELSE CAST(array() AS array<bigint>) END) AS pauses
-        FROM (SELECT *, lead(begin) OVER (PARTITION BY {names} 0 ORDER BY cell) AS following, coalesce(sum(net) OVER (
-                  PARTITION BY {names} 0 ORDER BY cell ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+        FROM (SELECT *, lead(begin) OVER (PARTITION BY {names} every ORDER BY cell) AS following, coalesce(sum(net)
+                  OVER (PARTITION BY {names} every ORDER BY cell ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)
+                  AS before
         FROM (SELECT {names} cell, sum(net) AS net, max(run) AS peak, min(step) AS begin, max(step) AS until,
+                     min(0) AS every,
                      collect_list(CASE WHEN next - step > {PAUSE_MS} THEN struct(run, next - step AS length) END)
                          AS silent
               FROM (SELECT *, sum(net) OVER (PARTITION BY {names} cell ORDER BY step) AS run,

@@ -1,11 +1,17 @@
 """what_if(): the effect of other timeouts, estimated from the waits that a journal has recorded.
 
 Example: an operation that expired at 200 ms waited 200 ms or longer, and the rest is not known. Its life is *censored*
-at 200 ms; a cancelled operation is censored when it was cancelled. So shares of lives cannot simply be counted. They
-are estimated by the product-limit method (E. L. Kaplan and P. Meier, "Nonparametric estimation from incomplete
-observations", J. Am. Stat. Assoc. 53, 1958): S(t), the share that still waits at t, is the product of
-(1 - settled / still watched) over all times up to t. The method assumes that expiry and cancellation do not depend on
-how long an operation would have waited. Beyond the largest watched time nothing is known.
+at 200 ms. So shares of lives cannot simply be counted. They are estimated by the product-limit method (E. L. Kaplan and
+P. Meier, "Nonparametric estimation from incomplete observations", J. Am. Stat. Assoc. 53, 1958): S(t), the share that
+still waits at t, is the product of (1 - settled / still watched) over all times up to t. The method assumes that the
+timeout that an operation had does not depend on how long it would have waited. Beyond the largest watched time nothing
+is known.
+
+Completion, failure and cancellation are *competing risks*: each ends a life, and a cancelled one cannot expire. So
+S(t) is about all of them together, and the share that expires with a timeout is S(timeout). It is 1 minus the shares
+that the estimate of O. O. Aalen and S. Johansen ("An empirical transition matrix", Scand. J. Statist. 5, 1978) gives
+for the three risks up to the timeout. If cancelled lives were censored, S(t) would be of a world without cancellations:
+the share would be too large, and would contradict report().
 
 A few operations with a longer timeout show little: S jumps far at each of their ends, and they may differ from the
 others. So the estimate ends where fewer than one in a hundred are still watched. Limits of confidence are Greenwood's
@@ -33,7 +39,7 @@ NEEDED: Final = ("outcome", "registered_at", "settled_at", "timeout_ns", "wait_n
 # Names of columns of the steps and of the result: no column to group by may have one of them.
 TAKEN: Final = (
     "all_settled", "area", "areas", "areas_0", "areas_1", "areas_2", "asked", "at", "before", "beyond", "ended",
-    "first", "in_flight", "in_flight_high", "in_flight_low", "known_ns", "last", "last_at", "left", "log_left",
+    "every", "first", "in_flight", "in_flight_high", "in_flight_low", "known_ns", "last", "last_at", "left", "log_left",
     "log_stay", "mean_at", "mean_wait_ns", "moment", "n", "of_step", "over", "previous", "rate", "registered_at",
     "settled", "since", "stay", "step", "survival", "timeout_ns", "timeout_ratio", "timeout_ratio_high",
     "timeout_ratio_low", "total", "until", "watched",
@@ -54,8 +60,9 @@ def what_if(
 ) -> DataFrame:
     """The timeout ratio and the load that other timeouts would have given. A row for each group and timeout.
 
-    `df` is a terminal view. A life ends with a completion or failure within the timeout. An operation that expired or
-    settled late is censored at its timeout, a cancelled one when it was cancelled. Columns: `by`, then
+    `df` is a terminal view. A life ends with a completion, failure or cancellation within the timeout. An operation
+    that expired or settled late is censored at its timeout. For the timeout that all operations had, `timeout_ratio` is
+    that of report(). Columns: `by`, then
 
         timeout_ns      the timeout, one of `timeouts`
         timeout_ratio   S(timeout): the share that would have expired
@@ -83,7 +90,7 @@ def what_if(
     paused = pauses_of(df, names) if rolled is None else _pauses_in(rolled, names)
     # Waits beyond the timeout are seen only if the daemon was late. They are no fair sample, so they are censored.
     over = (F.col("outcome") == "expired") | (F.col("wait_ns") > F.col("timeout_ns"))
-    settled = F.col("outcome").isin("completed", "failed") & ~F.coalesce(over, F.lit(False))
+    settled = ~F.coalesce(over, F.lit(False))
     at = F.when(over, F.coalesce("timeout_ns", "wait_ns")).otherwise(F.col("wait_ns"))
     lives = df.select(*names, "registered_at", settled.alias("settled"), F.greatest(at, F.lit(0)).alias("at"))
     # No step of time contains a timeout, so the operations that settle before each timeout are known exactly.
@@ -97,8 +104,9 @@ def what_if(
         F.max("at").alias("last_at"),
         F.min("registered_at").alias("first"),
         F.max("registered_at").alias("last"),
+        F.min(F.lit(0)).alias("every"),  # see rollups._in_flight()
     )
-    group: Any = Window.partitionBy(*names)
+    group: Any = Window.partitionBy(*(names or ["every"]))
     ordered = group.orderBy("before", "step")
     past = ordered.rowsBetween(Window.unboundedPreceding, -1)
     survival = F.when(F.col("left") <= 0, 0.0).otherwise(F.exp("log_left"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.taskcontext import TaskContext
 
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 from timerd_spark.tasks.rows import values_of
 
 from .options import AUTO, WriteOptions
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 TEXT = ("string", "binary")
 WHOLE = ("tinyint", "smallint", "int", "bigint")
 NUMBER = (*WHOLE, "float", "double")
+TIMEOUT_S_MAX = TIMEOUT_NS_MAX // 1_000_000_000
+NO_DEADLINE_HERE = (
+    "without a deadline, an operation that belongs to nobody is kept for an hour only (the daemon's "
+    "--group-retention). Give seconds, up to ten years, or give the operations to a group: orphans=group, group=NAME"
+)
 QUERY, BATCH, EXECUTION, APPLICATION = (
     "sql.streaming.queryId",
     "streaming.sql.batchId",
@@ -83,6 +89,7 @@ class Sending:
             times = [options.timeout] * rows
             if options.timeout_column is not None:
                 times = batch.column(options.timeout_column).to_pylist()
+                check_times(options, times, ids)
             for op_id, key, body, timeout in zip(ids, keys, bodies, times, strict=True):
                 yield Row(op_id, key, body, timeout)
             number += rows
@@ -110,6 +117,22 @@ def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any
             raise InvalidValueError(f"column {name!r} is null in a row: an id and a key are needed")
         values = [null if value is None else value for value in values]
     return values if not values or isinstance(values[0], bytes) else [str(value) for value in values]
+
+
+def check_times(options: WriteOptions, times: Sequence[float | None], ids: Sequence[Any]) -> None:
+    """Raises InvalidValueError for a timeout that no operation can have, and for none where it cannot last.
+
+    The sink's client ends with its task. Without a deadline an operation would stay only while it has an owner: a
+    group. One that is kept for nobody gets the daemon's retention as its deadline.
+    """
+    for time, op_id in zip(times, ids, strict=True):
+        if (time is None and options.group is not None) or (time is not None and 0 <= time <= TIMEOUT_S_MAX):
+            continue
+        name = op_id.decode("utf-8", "backslashreplace") if isinstance(op_id, bytes) else op_id
+        raise InvalidValueError(
+            f"column {options.timeout_column!r} is {'null' if time is None else time} in the row of opId {name!r}: "
+            + (f"give seconds from 0 to {TIMEOUT_S_MAX} (ten years)" if time is not None else NO_DEADLINE_HERE)
+        )
 
 
 def task_name() -> str:

@@ -9,6 +9,7 @@
     decode.py     records of a segment as Arrow columns
     ids.py        the ids of users
     events.py     the events view: rows of every kind side by side
+    left_out.py   a row of the events view for rows that were left out
     schema.py     the columns, declared once
     frame.py      a journal as a DataFrame, from its own files or from Parquet
     export.py     a journal as Parquet

@@ -19,6 +19,8 @@ def batches(span: Span, columns: Sequence[Column], view: str, *, skip: bool = Fa
     terminal, schema = view == "terminal", arrow_schema(columns)
     source = SegmentRows(span, skip=skip)
     try:
+        for left_out in () if terminal else source.left_out:
+            yield left_out.batch(columns, source.header, source.host, source.instance)
         for records, lines in source.parts([RowKind.OUTCOME] if terminal else shown_kinds()):
             rows: Terminal | Events = (Terminal if terminal else Events)(source, records, lines)
             yield pa.RecordBatch.from_arrays([rows.column(column.name) for column in columns], schema=schema)

@@ -10,7 +10,6 @@ a span begins in the middle of a segment, a text may be in an earlier block: the
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,8 +35,9 @@ from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Outcome
 from timerd_shm.read.segment import JournalError, Segment, text_at
 
+from .left_out import LeftOut
 from .schema import ENUM_TYPES, INT, TERMINAL, TEXTS
-from .segments import SKIP_HINT, Span
+from .segments import SKIP_HINT, Span, pass_over
 
 LINES = BLOCK_SIZE // ROW_SIZE  # in a block; its first line is the header, the others are records
 TORN_RETRIES, TORN_PAUSE_S = 20, 0.005  # the daemon may write the newest block again while it is read here
@@ -52,7 +52,6 @@ HEX_OF_16 = np.stack([np.repeat(HEX, 256), np.tile(HEX, 256)], 1).view("<u4").ra
 OP_ID = np.dtype([("begin", "S17"), ("digits", "<u4", 4)])
 NUMBERS = {column.name: np.int32 if column.type == INT else np.int64 for column in TERMINAL}
 TEXT_KINDS = frozenset(int(kind) for kind in TextKind)
-log = logging.getLogger("timerd_spark")
 
 
 @cache
@@ -87,6 +86,10 @@ class SegmentRows:
         except FileNotFoundError:
             raise JournalError(f"{span.directory}: segment {span.segment} was removed before it was read") from None
         self.header = self._segment.header
+        self.left_out: list[LeftOut] = []  # with `skip`
+        if span.missing:
+            number = self.header.first_row + span.first - span.missing
+            self.left_out.append(LeftOut(False, number, span.missing, span.segment, span.first))
         self._memory = bytearray()
         try:
             self._load_blocks()
@@ -152,7 +155,9 @@ class SegmentRows:
         what += f" (records {record} to {until * BLOCK_ROWS - 1})"
         if not self._skip:
             raise JournalError(f"{what}; {SKIP_HINT}")
-        log.warning("%s: passed over", what)
+        pass_over(what)
+        rows = min(until * BLOCK_ROWS, self.span.end) - record
+        self.left_out.append(LeftOut(True, self.header.first_row + record, rows, self.span.segment, record))
         return until
 
     @cached_property

@@ -10,6 +10,7 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.options import local_path
 
 from .schema import VIEWS, spark_schema
+from .segments import expanded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,5 +38,9 @@ def is_parquet(path: str) -> bool:
     return (
         plain is None
         or path.endswith(".parquet")
-        or any(glob.glob(os.path.join(plain, pattern)) for pattern in ("*.parquet", "date=*", "_exported"))
+        or any(
+            glob.glob(os.path.join(one, pattern))
+            for one in expanded(plain)
+            for pattern in ("*.parquet", "date=*", "_exported")
+        )
     )

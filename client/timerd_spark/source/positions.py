@@ -7,6 +7,9 @@
 numbers, and rows of another arena. `number` counts the arena's rows from its first one. `at_us` is the time of the
 newest row before the position, in microseconds since 1970. These two show how far a reader is behind.
 
+`gone` is true where the journal was away, and the query went on without it (failOnDataLoss=false). The position stays:
+if the journal comes back, reading goes on there.
+
 `begun` is in the offsets of a stream, up to the end of the first batch that has rows of the journal: the position where
 that batch begins. Spark keeps only the ends of batches. When it reads the first batch again, it asks again where it
 begins, and by then "latest" has moved.
@@ -54,6 +57,27 @@ class Places:
     def check(self, host: str, directory: Path) -> None:
         """Raises JournalError if the segment is of another arena than when the offset was taken."""
         check_incarnation(directory, self.offsets[host], self._more[host].get("incarnation"))
+
+    def expected(self, host: str, offset: Offset) -> tuple[int, int] | None:
+        """(incarnation, number) of the row at an offset of the host, if it is this position and has both."""
+        more = self._more.get(host, {})
+        if self.offsets.get(host) != offset or not {"incarnation", "number"} <= more.keys():
+            return None
+        return int(more["incarnation"], 16), more["number"]
+
+    def where(self, host: str) -> str:
+        """The host's position, for people."""
+        return f"segment {self.offsets[host].segment}, row {self.offsets[host].record}"
+
+    def away(self, host: str) -> bool:
+        """The host's journal is not there: mark its position. Returns whether it has the mark already."""
+        marked = "gone" in self._more[host]
+        self._more[host]["gone"] = True
+        return marked
+
+    def back(self, host: str) -> None:
+        """The host's journal is there."""
+        self._more[host].pop("gone", None)
 
     def begin(self, host: str, directory: Path, offset: Offset) -> None:
         """A stream begins to read the host's journal at this offset."""

@@ -18,7 +18,8 @@ class Behind(NamedTuple):
     """The distance of a query from the end of one journal, at the end of the query's newest batch."""
 
     journal: str  # its name in the offsets
-    rows: int | None  # of the journal, with the texts of keys; None: not known, because the arena is another one
+    # Of the journal, with the texts of keys; None: not known, because the arena is another one, or the journal is away.
+    rows: int | None
     bytes: int | None  # of these rows in the journal's files
     age: timedelta | None  # from the newest row that was read to the newest row of the journal
     read_until: datetime | None  # the time of the newest row that was read
@@ -58,14 +59,14 @@ def behind_of(source: Mapping[str, Any]) -> Iterator[Behind]:
     if not is_journal(source):
         return
     read, there = (places_in(source, name) for name in ("endOffset", "latestOffset"))
-    for journal, newest in sorted((there or read).items()):
-        yield behind(journal, read.get(journal, {}), newest)
+    for journal, newest in sorted({**read, **(there or {})}.items()):
+        yield behind(journal, read.get(journal, {}), newest if there is None or journal in there else {})
 
 
 def behind(journal: str, read: Mapping[str, Any], newest: Mapping[str, Any]) -> Behind:
     """How far a position is behind another one of the same journal."""
     rows = age = None
-    if read.get("incarnation", newest.get("incarnation")) == newest.get("incarnation") and "number" in newest:
+    if "number" in newest and read.get("incarnation", newest["incarnation"]) == newest["incarnation"]:
         rows = max(newest["number"] - read.get("number", 0), 0)
     if "at_us" in read and "at_us" in newest:
         age = timedelta(microseconds=max(newest["at_us"] - read["at_us"], 0))

@@ -28,6 +28,7 @@ from .segments import (
     first_offset,
     journals_of,
     last_offset,
+    pass_over,
     shown,
 )
 
@@ -168,8 +169,12 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         for host, directory in hosts.items():
             if host in places.offsets:
                 places.check(host, directory)
+                places.back(host)
             else:
                 places.begin(host, directory, self._begin_of_new(directory))
+        for host in sorted(places.offsets.keys() - hosts.keys()):
+            if not places.away(host):
+                self._vanished(host, f"it was read to {places.where(host)}, and may have more rows")
         self._hold(places.offsets)
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = sorted(hosts)
@@ -179,7 +184,9 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             for host in waiting:
                 if left is not None and left <= 0:
                     break
-                walk = Walk(hosts[host], places.offsets[host], self._end_of(host), skip=self.options.skip)
+                at = places.offsets[host]
+                expected = places.expected(host, at)
+                walk = Walk(hosts[host], at, self._end_of(host), skip=self.options.skip, expected=expected)
                 used = sum(span.end - span.first for span in walk.spans(share))
                 places.move(host, hosts[host], walk.position)
                 if left is not None:
@@ -200,20 +207,32 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if first >= last:
                 continue
             if host not in hosts:
-                raise JournalError(
-                    f"the journal of host {host!r} is not in {shown(self.options.paths)} any more: rows {first} to "
-                    f"{last}"
+                self._vanished(
+                    host, f"a batch reads it from segment {first.segment}, row {first.record} to {until.where(host)}"
                 )
+                continue
             until.check(host, hosts[host])
             if host in begin.offsets:
                 begin.check(host, hosts[host])
-            found += [Part(span) for span in Walk(hosts[host], first, last, skip=self.options.skip).spans()]
+            expected = begin.expected(host, first)
+            walk = Walk(hosts[host], first, last, skip=self.options.skip, expected=expected)
+            found += [Part(span) for span in walk.spans()]
         return found
 
     def commit(self, end: Vector) -> None:
         self._hold(Places(end).offsets)
 
     # files ---------------------------------------------------------------------------------------------------------
+
+    def _vanished(self, host: str, why: str) -> None:
+        """A journal is away: log it, if rows may be left out. Else raises JournalError."""
+        what = f"the journal {host!r} is not in {shown(self.options.paths)} any more: {why}"
+        if not self.options.skip:
+            raise JournalError(
+                f'{what}. Mount it again. If it is gone for good, go on without it by option("failOnDataLoss", '
+                '"false"): one run with it is enough'
+            )
+        pass_over(what)
 
     def _hosts(self) -> Mapping[str, Path]:
         return journals_of(self.options.paths)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 STRING, INT, LONG, BOOLEAN, TIMESTAMP, BINARY = "string", "int", "bigint", "boolean", "timestamp", "binary"
 
 
+LEFT_OUT = "left_out"  # the kind of a row of the events view that no file has: see left_out.py
+
+
 class Column(NamedTuple):
     """A column. `type` is in Spark's words, and `unit` is "" for values without a unit."""
 
@@ -79,7 +82,7 @@ _POSITION: tuple[Column, ...] = (
     Column("row", LONG, "", "number within the incarnation, in the order in which the daemon applied commands", False),
     Column("segment", LONG, "", "number of the segment in its directory", False),
     Column("record", LONG, "", "position in the segment, from 0", False),
-    Column("kind", STRING, "", "RowKind, in small letters", False),
+    Column("kind", STRING, "", f"RowKind, in small letters; or {LEFT_OUT}: rows from this one on were left out", False),
     Column("bytes", BINARY, "", "the row as it stands in the file: 64 bytes, which LAYOUT.md describes", False),
     Column("at", TIMESTAMP, "us", "the row's time by the wall clock; null if the row has no time"),
     Column("op_id", STRING, "", "the row's operation, as in the terminal view; null if the row has none"),

@@ -1,13 +1,17 @@
 """The parts of segments to read: the journals below a path, and the spans of records for tasks.
 
 A host has a journal: a directory with segments. `path` is a journal, a directory with one for each host, or a pattern
-such as "/mnt/journals/*". Standard library only: this runs in the driver's planner.
+such as "/mnt/journals/*" or "/mnt/journals/{web1,web2}". Standard library only: this runs in the driver's planner.
 """
 
 from __future__ import annotations
 
 import glob
+import logging
+import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +25,10 @@ SKIP_HINT = 'option("failOnDataLoss", "false") passes over it'
 OTHER_JOURNAL = (
     "this is not the checkpoint's journal, or its mount is missing. Mount it again, or begin a new checkpoint"
 )
+log = logging.getLogger("timerd_spark")
+
+
+BRACES = re.compile(r"\{([^{}]+)\}")
 
 
 class Span(NamedTuple):
@@ -30,6 +38,7 @@ class Span(NamedTuple):
     segment: int
     first: int
     end: int
+    missing: int = 0  # rows that should be right before `first`, and are in no segment
 
 
 def hosts_of(path: str) -> dict[str, Path]:
@@ -39,19 +48,18 @@ def hosts_of(path: str) -> dict[str, Path]:
     appears. A pattern may match journals, or directories with journals. Both together are refused, because
     `backup/journal` may be a copy of `journal`.
     """
-    if not glob.has_magic(path) or Path(path).is_dir():
+    if not is_pattern(path) or Path(path).is_dir():
         directory = Path(path)
         if not (there := journals_in(directory)):
             raise JournalError(
                 f"there is no journal in {directory}: it has no segments, and no daemon has it. Is its mount missing?"
             )
         return {name or directory.name: journal for name, journal in there}
-    base = Path(path)
-    while glob.has_magic(str(base)):
-        base = base.parent
+    patterns = expanded(path)
+    base = Path(os.path.commonpath([base_of(Path(pattern)) for pattern in patterns]))
     matches: list[Path] = []
     inside: list[Path] = []
-    for match in map(Path, sorted(glob.glob(path))):
+    for match in map(Path, sorted({found for pattern in patterns for found in glob.glob(pattern)})):
         if match.is_dir():
             for name, found in journals_in(match):
                 (inside if name else matches).append(found)
@@ -63,6 +71,28 @@ def hosts_of(path: str) -> dict[str, Path]:
     if not matches and not inside:
         raise JournalError(f"no directory matches {path!r}, or none of them has a journal")
     return {str(found.relative_to(base)): found for found in sorted(matches + inside)}
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has wildcards, or alternatives in braces."""
+    return glob.has_magic(path) or BRACES.search(path) is not None
+
+
+def expanded(path: str) -> list[str]:
+    """A path for each alternative in braces, as all sources of Spark take them: "/j/{a,b}/x" is /j/a/x and /j/b/x."""
+    found = BRACES.search(path)
+    if found is None:
+        return [path]
+    before, behind = path[: found.start()], path[found.end() :]
+    return [each for one in found[1].split(",") for each in expanded(before + one + behind)]
+
+
+def base_of(pattern: Path) -> Path:
+    """The directory in which a pattern begins; that of a path without wildcards."""
+    base = pattern.parent
+    while glob.has_magic(str(base)):
+        base = base.parent
+    return base
 
 
 def journals_of(paths: Sequence[str]) -> dict[str, Path]:
@@ -100,6 +130,12 @@ def check_names(known: Collection[str], hosts: Mapping[str, Path], paths: Sequen
                 f"{same[0]!r} ({directory}): if both are one journal, its rows would be read again. Go on with a path "
                 f"that gives the old name, such as {str(before)!r}, or begin a new checkpoint"
             )
+
+
+@lru_cache(maxsize=1_000)
+def pass_over(what: str) -> None:
+    """Log, once, that something is left out of the rows, because the option allows it."""
+    log.warning("%s: passed over", what)
 
 
 def shown(paths: Sequence[str]) -> str:
@@ -212,12 +248,22 @@ class Walk:
     """A walk over a journal from `start` to its end, or to `end`; `position` is the offset at which it stopped.
 
     `end` is not checked against the file: the journal ended there when `end` was taken. With `skip`, the walk leaves
-    out damaged parts instead of raising JournalError.
+    out damaged parts instead of raising JournalError. `expected`: (incarnation, number) of the row at `start`, if it is
+    known.
     """
 
-    def __init__(self, directory: Path, start: Offset, end: Offset | None = None, *, skip: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        start: Offset,
+        end: Offset | None = None,
+        *,
+        skip: bool = False,
+        expected: tuple[int, int] | None = None,
+    ) -> None:
         self.directory, self.position, self._end, self._skip = directory, start, end, skip
-        self._expected: tuple[int, int] | None = None  # (incarnation, number) of the row that comes next
+        self._expected = expected  # of the row that comes next
+        self._missing = 0  # rows before it that are in no segment
 
     def spans(self, rows: int | None = None) -> Iterator[Span]:
         """A span for each segment, several for a large one; `rows` rows at most in all. Raises JournalError."""
@@ -227,11 +273,11 @@ class Walk:
         if seen > (listed[-1] if listed else 0):
             has = f"the newest is {listed[-1]}" if listed else "there is none"
             raise JournalError(f"{self.directory}: segment {seen} was here, and {has}: {OTHER_JOURNAL}")
-        if listed and max(start.segment, 1) < listed[0] and not self._skip:
-            raise JournalError(
-                f"{self.directory}: rows from {start} on were removed, the oldest segment is {listed[0]}: hold "
-                'unread files with option("consumer", NAME), raise --journal-keep, or go on without these rows by '
-                'option("failOnDataLoss", "false")'
+        if listed and max(start.segment, 1) < listed[0]:
+            self._lost(
+                f"{self.directory}: rows from {start} on were removed, the oldest segment is {listed[0]}",
+                'hold unread files with option("consumer", NAME), raise --journal-keep, or go on without these rows by '
+                'option("failOnDataLoss", "false")',
             )
         for sequence in listed:
             if sequence < start.segment or (end is not None and sequence > end.segment):
@@ -247,16 +293,21 @@ class Walk:
                     if left < span.end - span.first:
                         return
 
+    def _lost(self, what: str, remedy: str = SKIP_HINT) -> None:
+        """Rows are lost: log it, if this may be. Else raises JournalError."""
+        if not self._skip:
+            raise JournalError(f"{what}; {remedy}")
+        pass_over(what)
+
     def _in_segment(self, sequence: int, finished: bool) -> Iterator[Span]:
         try:
             segment = open_segment(self.directory, sequence, being_made=not finished)
         except JournalError as error:
-            if self._skip:
-                return
-            raise JournalError(f"{error}; {SKIP_HINT}") from None
+            self._lost(str(error))
+            return
         if segment is None:
-            if finished and not self._skip:
-                raise JournalError(f"{self.directory}: segment {sequence} was removed before it was read; {SKIP_HINT}")
+            if finished:
+                self._lost(f"{self.directory}: segment {sequence} was removed before it was read")
             return
         try:
             header, last = segment.header, end_in(segment, finished)
@@ -265,10 +316,9 @@ class Walk:
         first = max(header.first_block * BLOCK_ROWS, self.position.record if sequence == self.position.segment else 0)
         if self._expected is not None and self._expected[0] == header.incarnation:
             missing = header.first_row + first - self._expected[1]
-            if missing > 0 and not self._skip:
-                raise JournalError(
-                    f"{self.directory}: {missing} rows before segment {sequence} are missing; {SKIP_HINT}"
-                )
+            if missing > 0:
+                self._lost(f"{self.directory}: {missing} rows before segment {sequence} are missing")
+                self._missing += missing
             first -= min(missing, 0)  # rows that are in two segments are read once
         # The last block may be unreadable while the daemon writes it: a block less does not mean another journal.
         if sequence == self.position.segment and self.position.record >= last + BLOCK_ROWS and not self._skip:
@@ -281,5 +331,5 @@ class Walk:
             last = self._end.record
         while first < last:
             part = min(first + SPAN_ROWS_MAX, last)
-            yield Span(str(self.directory), sequence, first, part)
-            first = part
+            yield Span(str(self.directory), sequence, first, part, self._missing)
+            first, self._missing = part, 0

@@ -25,7 +25,7 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 
 from .rows import check_columns, column_names, gather, rows_of, values_of
-from .task import Sidecar, owner_name
+from .task import Sidecar, owner_name, warn_of_idle_kill
 
 if TYPE_CHECKING:
     import pyarrow
@@ -99,6 +99,7 @@ def deliver(
         retry_backoff_ns=backoff_ns,
         retry_backoff_max_ns=max(backoff_ns, BACKOFF_MAX_NS),
     )
+    warn_of_idle_kill(df, "delivery_timeout", options.delivery_timeout_ns)
     room = max(options.buffer_records, 2 * batch_size * max_in_flight)  # for the batches in flight, and the next ones
     delivering = Delivering(
         send, ids, key, replace(options, buffer_records=room), retriable, Sidecar.of(instance, runtime_dir, autostart)

@@ -17,21 +17,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from timerd_shm.declare.errors import SessionGoneError, TimerdError
+from timerd_shm.declare.errors import InvalidValueError, SessionGoneError, TimerdError
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, NAME_SIZE_MAX
-from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE
+from timerd_shm.host.paths import INSTANCE_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
+from timerd_spark.durations import duration_ns
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
+    from pyspark.sql import DataFrame
 
     from timerd_client import Client
     from timerd_client.types import OrphanPolicy
 
 DRAIN_TIMEOUT_S: Final = 60.0  # at the end of a block: until the daemon has acknowledged everything
 ABORT_TIMEOUT_S: Final = 1.0
+# Spark's settings with which it kills a worker that gives it no rows for some seconds. A session's come first.
+KILL_IDLE: Final = ("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "spark.python.worker.killOnIdleTimeout")
+IDLE_S: Final = ("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", "spark.python.worker.idleTimeoutSeconds")
 
 
 class Sidecar(NamedTuple):
@@ -167,6 +174,28 @@ class row_client(task_client):
 
     def _commit(self, client: Client) -> None:
         self._abort(client)
+
+
+def warn_of_idle_kill(df: DataFrame, argument: str, timeout_ns: int) -> None:
+    """Warn on the driver if Spark would kill a worker whose rows wait for that long, because it seems to be idle."""
+
+    def setting(names: tuple[str, str], default: str) -> str:
+        found = (df.sparkSession.conf.get(name, None) for name in names)
+        return next((text for text in found if text is not None), default)
+
+    text = setting(IDLE_S, "0")
+    try:
+        idle_ns = duration_ns("idle", float(text) if text.isdecimal() else text)
+    except InvalidValueError:  # in Spark's other words for it, such as "5min"
+        return
+    if setting(KILL_IDLE, "false").lower() == "true" and 0 < idle_ns < timeout_ns:
+        warnings.warn(
+            f"{argument} is {timeout_ns / 1e9:g} s, and Spark kills a Python worker that gives it no rows for "
+            f"{idle_ns / 1e9:g} s: rows that wait for longer fail with their task. Set {KILL_IDLE[0]} to false, or "
+            f"{IDLE_S[0]} to more than the timeout",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _context() -> TaskContext | None:

@@ -19,7 +19,7 @@ from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 from timerd_spark.durations import duration_ns
 
 from .rows import Row, check_columns, gather, rows_of, values_of
-from .task import Sidecar
+from .task import Sidecar, warn_of_idle_kill
 
 if TYPE_CHECKING:
     import pyarrow
@@ -66,6 +66,7 @@ def await_events(
         raise InvalidValueError(f"timeout={timeout!r}: give 10 years at most")
     if type(in_flight) is not int or in_flight < 1:
         raise InvalidValueError(f"in_flight={in_flight!r}: give an int from 1 on")
+    warn_of_idle_kill(df, "timeout", duration)
     schema = types.StructType(
         [
             *df.schema.fields,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError
 
-from .paths import InstancePaths, daemon_running
+from .paths import InstancePaths, listens
 from .process import process_start_ticks
 
 
@@ -96,14 +96,6 @@ def holder_of(descriptor: int, paths: InstancePaths) -> str:
         f"a daemon of instance {paths.instance!r} is running in {paths.directory} (pid {pid or 'not known'}): "
         "stop it first (SIGTERM)"
     )
-
-
-def listens(paths: InstancePaths) -> bool:
-    """Whether a daemon of ours listens; a socket that another user has left is none."""
-    try:
-        return daemon_running(paths)
-    except PermissionError:
-        return False
 
 
 def _names(path: Path, descriptor: int) -> bool:

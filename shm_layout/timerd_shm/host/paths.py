@@ -1,8 +1,4 @@
-"""The files of an instance, for daemon and client alike.
-
-One search order: $TIMERD_RUNTIME_DIR (when set, the only one), /run/timerd, $XDG_RUNTIME_DIR/timerd, and a directory of
-the user's own under the temporary directory. The daemon takes the first that it may write, a client the first that
-holds the instance. In it, for an instance NAME:
+"""The files of an instance, for daemon and client alike. In one of the places (places.py), for an instance NAME:
 
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaLocation)
     NAME.pub    outcomes (XPUB): a connection of each client
@@ -19,13 +15,10 @@ from __future__ import annotations
 
 import _socket
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import socket
-import stat
-import tempfile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -35,20 +28,22 @@ from timerd_shm.declare.errors import (
     LayoutMismatchError,
     ResourceLimitError,
     TimerdError,
-    TimerdUnavailableError,
 )
 from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_FORM, NAME_PATTERN
 
-RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
+from .access import denied
+from .places import OTHER_PLACE, RUNTIME_DIR_VARIABLE, places
+
 INSTANCE_VARIABLE = "TIMERD_INSTANCE"
 INSTANCE_DEFAULT = "default"
-OTHER_DIRECTORY = f"choose one ({RUNTIME_DIR_VARIABLE}, or --runtime-dir of timerd)"
-HIDDEN = (
-    "Permission denied: only its owner may look, and its group after `timerd --unix-group`. "
-    f"Start a daemon of your own (`timerd`), in another directory if {RUNTIME_DIR_VARIABLE} names this one"
-)
-SYSTEM_DIRECTORY = Path("/run/timerd")
+START_OWN = f"start a daemon of your own (`timerd`), in another directory if {RUNTIME_DIR_VARIABLE} names this one"
 SHM_DIRECTORY = Path("/dev/shm")
+# Why an arena does not exist although its daemon runs. The second cause is in the log of timerd/names.py.
+NOT_HERE = (
+    "the daemon runs, so this process may be in another container ({}), or the file was removed (logind does that at a "
+    "logout: RemoveIPC=yes; see the daemon's log)"
+)
+SHARE = {"shm": "mount the daemon's /dev/shm here", "file": "mount the volume of the daemon's --arena-file here"}
 
 
 class InstancePaths(NamedTuple):
@@ -122,7 +117,7 @@ class InstancePaths(NamedTuple):
     def command(self) -> str:
         """The command that starts its daemon at a shell with this environment, for messages."""
         usual = f"`timerd --instance {self.instance}"
-        return f"{usual}`" if self.directory in runtime_directories() else f"{usual} --runtime-dir {self.directory}`"
+        return f"{usual}`" if self.directory in places() else f"{usual} --runtime-dir {self.directory}`"
 
     @property
     def shm_name(self) -> str:
@@ -172,112 +167,15 @@ def instance_name(name: str | None = None) -> str:
     return name
 
 
-def runtime_directories() -> tuple[Path, ...]:
-    """The directories to look in, in order, absolute."""
-    if only := os.environ.get(RUNTIME_DIR_VARIABLE):
-        return (Path(os.path.abspath(only)),)
-    session = os.environ.get("XDG_RUNTIME_DIR")
-    return (
-        SYSTEM_DIRECTORY,
-        *([Path(os.path.abspath(session)) / "timerd"] if session else []),
-        private_directory(),
-    )
-
-
-def private_directory() -> Path:
-    """The last resort: a directory of this user's own under the temporary directory."""
-    try:
-        temporary = tempfile.gettempdir()
-    except FileNotFoundError:  # nothing may be written: in a container with a read-only root
-        temporary = "/tmp"
-    return Path(os.path.abspath(temporary)) / f"timerd-{os.geteuid()}"
-
-
-def find_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
-    """The instance's files, in the first directory that holds NAME.arena; `directory`, when given, is the only one.
-
-    Raises TimerdUnavailableError, which says where it looked, PermissionError where it may not look, InvalidNameError.
-    """
-    name = instance_name(instance)
-    looked = (Path(os.path.abspath(directory)),) if directory else runtime_directories()
-    hidden: Path | None = None
-    for candidate in looked:
-        paths = InstancePaths(candidate, name)
-        try:
-            if _is_ours(candidate):
-                os.stat(paths.arena)
-                return paths
-        except PermissionError:
-            hidden = hidden or candidate
-        except OSError:
-            pass  # there is no such file, or directory
-    if hidden is not None:
-        raise PermissionError(errno.EACCES, HIDDEN, str(hidden))
-    raise TimerdUnavailableError(
-        f"no timerd instance {name!r} in {', '.join(map(str, looked))}: "
-        f"start it ({InstancePaths(looked[0], name).command})"
-    )
-
-
-def expected_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
-    """The place of the instance; if there is none, the first place to look for it. For messages.
-
-    Raises InvalidNameError.
-    """
-    try:
-        return find_instance(instance, directory)
-    except (TimerdUnavailableError, PermissionError):
-        only = Path(os.path.abspath(directory)) if directory else runtime_directories()[0]
-        return InstancePaths(only, instance_name(instance))
-
-
-def find_remains(instance: str | None = None) -> InstancePaths | None:
-    """The files of an instance that was killed while it made its arena: a lock, and nothing that leads to the arena."""
-    for directory in runtime_directories():
-        paths = InstancePaths(directory, instance_name(instance))
-        if (
-            _is_ours(directory)
-            and os.access(paths.lock, os.F_OK)
-            and ArenaLocation("shm", paths.shm_name, 0).path.exists()
-        ):
-            return paths
-    return None
-
-
-def make_instance(
-    instance: str | None = None, directory: str | None = None, *, look_only: bool = False
-) -> InstancePaths:
-    """The instance's files in the first directory that this process may write; made (0700) where only it is missing.
-
-    `directory`, when given, is the only one, as $TIMERD_RUNTIME_DIR is. With `look_only` nothing is made. Raises
-    ResourceLimitError, which says what was tried, and InvalidNameError.
-    """
-    name = instance_name(instance)
-    refusals: list[str] = []
-    for candidate in (Path(os.path.abspath(directory)),) if directory else runtime_directories():
-        try:
-            if look_only and not candidate.exists():
-                if not os.access(candidate.parent, os.W_OK | os.X_OK):
-                    refusals.append(f"{candidate}: does not exist, and cannot be made")
-                    continue
-                return InstancePaths(candidate, name)
-            candidate.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            refusals.append(f"{candidate}: {error.strerror}")
-            continue
-        if not _is_ours(candidate):
-            refusals.append(f"{candidate}: belongs to another user, or others may write it")
-        elif not os.access(candidate, os.W_OK | os.X_OK):
-            refusals.append(f"{candidate}: not writable")
-        else:
-            return InstancePaths(candidate, name)
-    raise ResourceLimitError(f"no runtime directory ({'; '.join(refusals)}): {OTHER_DIRECTORY} that may be written")
-
-
 def read_location(paths: InstancePaths) -> ArenaLocation:
-    """The content of NAME.arena. Raises ArenaNotReadyError where there is none, LayoutMismatchError if not ours."""
+    """The content of NAME.arena. Raises ArenaNotReadyError where there is none, LayoutMismatchError if not ours.
+
+    Raises PermissionError, with who may read it.
+    """
     try:
         text = paths.arena.read_text()
+    except PermissionError:
+        raise denied(paths.arena) from None
     except FileNotFoundError:
         raise ArenaNotReadyError(
             f"{paths.arena} does not exist: the daemon has not made its arena yet, or never ran"
@@ -320,21 +218,25 @@ def remove_arena(paths: InstancePaths) -> None:
 def open_arena_file(paths: InstancePaths) -> int:
     """A read-only descriptor of the arena that NAME.arena names; the caller closes it.
 
-    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena is not ours.
+    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena is not ours, PermissionError.
     """
     location = read_location(paths)
     try:
         return os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        raise denied(location.path) from None
     except FileNotFoundError:
-        raise ArenaNotReadyError(
-            f"{paths.arena} names {location.path}, which does not exist: start the daemon, which makes it anew"
-        ) from None
+        remedy = "start the daemon, which makes it anew"
+        if listens(paths):
+            remedy = NOT_HERE.format(SHARE[location.kind])
+        raise ArenaNotReadyError(f"{paths.arena} names {location.path}, which does not exist: {remedy}") from None
 
 
 def daemon_running(paths: InstancePaths) -> bool:
     """Whether a process listens at NAME.live, or where that is missing at NAME.sock.
 
-    Raises PermissionError where this user may not look, ResourceLimitError where the path is too long for a socket.
+    Raises PermissionError, with who may look, where this user may not look, and ResourceLimitError where the path is
+    too long for a socket.
 
     Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So members
     of the group can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
@@ -350,12 +252,36 @@ def daemon_running(paths: InstancePaths) -> bool:
                 return True  # its queue is full
             except FileNotFoundError:
                 continue  # NAME.live was removed by hand: clients do without it
-            except (PermissionError, ResourceLimitError):
+            except PermissionError:
+                raise denied(path, START_OWN) from None
+            except ResourceLimitError:
                 raise
             except OSError:  # nobody listens
                 return False
         return True
     return False
+
+
+def listens(paths: InstancePaths) -> bool:
+    """Whether a daemon listens that this user may reach; a socket that another user has left is none."""
+    try:
+        return daemon_running(paths)
+    except (PermissionError, ResourceLimitError):
+        return False
+
+
+def refusal(paths: InstancePaths) -> PermissionError | None:
+    """Why this user may not open one of the instance's sockets; None if it may open all of them."""
+    for path in (paths.liveness, paths.commands, paths.outcomes, paths.packets):
+        try:
+            os.stat(path)
+        except PermissionError:
+            return denied(path)
+        except OSError:
+            continue  # there is no such socket
+        if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+            return denied(path)
+    return None
 
 
 def _endpoint(path: Path) -> str:
@@ -366,17 +292,6 @@ def _address(path: Path) -> str:
     size = len(os.fsencode(path))
     if size > IPC_PATH_MAX:
         raise ResourceLimitError(
-            f"{path} has {size} bytes, and a socket's path at most {IPC_PATH_MAX}: {OTHER_DIRECTORY} that is shorter"
+            f"{path} has {size} bytes, and a socket's path at most {IPC_PATH_MAX}: {OTHER_PLACE} that is shorter"
         )
     return str(path)
-
-
-def _is_ours(directory: Path) -> bool:
-    """Whether we may trust a directory. Any user can make one with our name under /tmp, so that one must be our own."""
-    if directory != private_directory():
-        return True
-    try:
-        status = directory.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022

@@ -53,7 +53,8 @@ from timerd_shm.declare.records import (
     WatermarkRecord,
     WatermarkTableRecord,
 )
-from timerd_shm.host.paths import find_instance, open_arena_file
+from timerd_shm.host.paths import open_arena_file
+from timerd_shm.host.search import find_instance
 
 LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
 INCARNATION_WORD = offset_of(ArenaHeader, "incarnation") // 8
@@ -156,6 +157,19 @@ class Table(Generic[Record]):
         """Every record as a bare tuple, for walks over very many."""
         return chain(*(self._first(stretch, stretch.number) for stretch in self._stretches))
 
+    def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        """(index, these fields in the order of the record) of the records that were ever used: for quick searches."""
+        codes = (
+            field.storage.code if field.name in names else f"{field.storage.size}x" for field in fields(self.record)
+        )
+        wanted = "".join(codes)
+        for stretch in self._stretches:
+            count = min(unpack(RegionRecord, self._memory, stretch.row_offset).high_water, stretch.number)
+            form = struct.Struct(f"<{stretch.step - self.size}x{wanted}")
+            copy = self._copy(stretch, count)
+            for index, found in enumerate(form.iter_unpack(copy), start=stretch.first):
+                yield index, *found
+
     def row(self) -> RegionRecord:
         """The region's row, read now: `in_use`, `high_water` and `free_head` change."""
         return unpack(RegionRecord, self._memory, self._row_offset)
@@ -183,9 +197,11 @@ class Table(Generic[Record]):
         return True
 
     def _first(self, stretch: Stretch, count: int) -> Iterator[tuple[Any, ...]]:
-        # A copy, so that there is no view of the mapping left when the reader is closed.
-        copy = bytes(self._memory[stretch.start : stretch.start + count * stretch.step])
-        return stretch.form.iter_unpack(copy)
+        return stretch.form.iter_unpack(self._copy(stretch, count))
+
+    def _copy(self, stretch: Stretch, count: int) -> bytes:
+        """The first records of a stretch: a copy, so that no view of the mapping is left when the reader is closed."""
+        return bytes(self._memory[stretch.start : stretch.start + count * stretch.step])
 
 
 class TableOf(Generic[Record]):

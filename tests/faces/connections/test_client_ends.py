@@ -405,7 +405,7 @@ def test_a_fork_while_connections_are_made_leaves_no_copy_behind(daemon: Daemon,
 import os, sys, threading, time
 import timerd_client as td
 from timerd_client.transport.lifeline import Lifeline
-from timerd_shm.host.paths import find_instance
+from timerd_shm.host.search import find_instance
 path = find_instance().liveness
 over = False
 def connect():

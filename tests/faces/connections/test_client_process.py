@@ -18,25 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import timerd as td
 from support.fakes.descriptors import BESIDE
-from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon
+from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon, ended
 from support.real.faces import THREADED, Face
 from support.real.patience import PATIENCE_S, eventually
 from support.real.shell import command_of
 from timerd_client.discovery.autostart import _alone
-from timerd_shm.host.paths import daemon_running, find_instance
-
-
-def ended(pid: int) -> bool:
-    """Whether a process that is not our child has ended. Its parent may not have noticed yet."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+from timerd_shm.host.paths import daemon_running
+from timerd_shm.host.search import find_instance
 
 
 def test_a_fork_gets_a_client_of_its_own(daemon: Daemon) -> None:

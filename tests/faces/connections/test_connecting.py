@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -99,7 +98,7 @@ def test_a_clock_that_was_set_back_makes_no_ended_daemon_a_recent_one(
     ended_long_ago(daemon, monkeypatch)
     ahead = time.time() + 3_600
     os.utime(daemon.paths.lock, (ahead, ahead))
-    assert not has_run_lately(daemon.paths)
+    assert not has_run_lately(None, None)
 
 
 def test_connect_waits_for_an_ended_daemon_only_for_its_default_timeout(face: Face, daemon: Daemon) -> None:
@@ -146,7 +145,7 @@ def test_the_time_to_answer_is_the_default_or_what_is_left_or_a_shorter_timeout(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    searches = {timeout: Search(None, None, timeout) for timeout in (20.0, 0.5, None)}
+    searches = {time_: Search(None, None, time_, is_stated=time_ is not None) for time_ in (20.0, 0.5, None)}
     for at, patience in ((100.0, (20.0, 0.5, 2.0)), (110.0, (10.0, 0.5, 2.0)), (119.9, (2.0, 0.5, 2.0))):
         now = at
         assert tuple(search.patience() for search in searches.values()) == patience
@@ -159,19 +158,6 @@ def test_connect_does_not_say_that_a_stopped_daemon_has_ended(face: Face, daemon
             face.connect(timeout=0.3)
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
-
-
-def test_without_a_writable_temporary_directory_there_is_no_instance(
-    face: Face, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def nowhere() -> str:
-        raise FileNotFoundError("No usable temporary directory found")  # as of a container whose root is read-only
-
-    monkeypatch.delenv("TIMERD_RUNTIME_DIR")
-    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
-    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", tmp_path)
-    with pytest.raises(td.TimerdUnavailableError, match=f"/tmp/timerd-{os.geteuid()}: start it"):
-        face.connect("nobody-has-this-one")
 
 
 def test_the_command_in_the_message_names_the_given_directory(face: Face, tmp_path: Path) -> None:

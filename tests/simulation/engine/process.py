@@ -217,11 +217,11 @@ class Pump(IoThread):
     def is_current(self) -> bool:
         return self._process.schedule.current is None
 
-    def _join(self, seconds: float) -> bool:
+    def _join(self, timeout: float | None) -> bool:
         if not self.over:
             self._gate = Gate(self._process.schedule)
             self._gate.acquire()
-            self._gate.acquire(timeout=max(seconds, 0))
+            self._gate.acquire(timeout=-1 if timeout is None else timeout)
         return self.over
 
     def watch(self, descriptor: int) -> None:

@@ -24,7 +24,8 @@ from timerd_shm.read.segment import JournalError, Offset, segment_path, segments
 from timerd_spark.source import segments
 from timerd_spark.source.batches import batches
 from timerd_spark.source.decode import SegmentRows, readable
-from timerd_spark.source.schema import EVENTS, HIDDEN_KINDS, TERMINAL, arrow_schema, spark_schema
+from timerd_spark.source.left_out import LeftOut
+from timerd_spark.source.schema import EVENTS, HIDDEN_KINDS, LEFT_OUT, TERMINAL, arrow_schema, spark_schema
 from timerd_spark.source.segments import Span, Walk
 
 
@@ -191,7 +192,13 @@ def test_a_damaged_block_is_named_or_skipped_by_the_option(journal: Path, tmp_pa
         (row["segment"], row["record"]) for row in whole if row["segment"] != sequence or row["record"] not in lost
     ]
     found = rows_of(spans, "events", skip=True)
-    assert [(row["segment"], row["record"]) for row in found] == expected
+    assert [(row["segment"], row["record"]) for row in found if row["kind"] != LEFT_OUT] == expected
+    (lacking,) = (row for row in found if row["kind"] == LEFT_OUT)
+    assert (lacking["segment"], lacking["record"], lacking["rows"]) == (sequence, 2 * BLOCK_ROWS, BLOCK_ROWS)
+    first = next(row for row in whole if row["segment"] == sequence)
+    assert lacking["row"] - lacking["record"] == first["row"] - first["record"]
+    assert LeftOut.of(lacking["bytes"])[1:] == tuple(lacking[name] for name in ("row", "rows", "segment", "record"))
+    assert len(rows_of(spans, "terminal", skip=True)) < len(rows_of(spans_of(journal), "terminal"))
 
 
 def test_blocks_behind_a_block_that_was_cut_out_are_placed_by_their_headers(journal: Path, tmp_path: Path) -> None:
@@ -209,7 +216,7 @@ def test_blocks_behind_a_block_that_was_cut_out_are_placed_by_their_headers(jour
         if row["segment"] != sequence or row["record"] not in lost
     ]
     found = rows_of(spans_of(copied), "events", skip=True)
-    assert [(row["segment"], row["record"], row["at"]) for row in found] == whole
+    assert [(row["segment"], row["record"], row["at"]) for row in found if row["kind"] != LEFT_OUT] == whole
 
 
 @pytest.mark.parametrize("are_cut", [False, True], ids=["zeros", "cut out"])

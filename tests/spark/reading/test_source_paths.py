@@ -58,6 +58,25 @@ def test_a_journal_and_a_link_to_it_are_not_read_twice(small: Path, tmp_path: Pa
             source(path).schema()
 
 
+def test_braces_in_a_path_are_alternatives_as_in_all_sources_of_spark(small: Path, tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in ("web1", "web2", "db/journal"))
+    for journal in (a, b, c):
+        shutil.copytree(small, journal)
+    assert hosts_of(f"{tmp_path}/web{{1,2}}") == {"web1": a, "web2": b}
+    assert hosts_of(f"{tmp_path}/{{web{{1,2}},db/journal}}") == {"web1": a, "web2": b, "db/journal": c}
+    assert hosts_of(f"{tmp_path}/{{web*,db/*}}") == {"web1": a, "web2": b, "db/journal": c}
+    assert hosts_of(f"{tmp_path}/{{web1,web3}}") == {"web1": a}
+    with pytest.raises(JournalError, match=r"no directory matches '.*\{web3,web4\}'"):
+        hosts_of(f"{tmp_path}/{{web3,web4}}")
+    shutil.copytree(small, tmp_path / "{x,y}")
+    assert hosts_of(f"{tmp_path}/{{x,y}}") == {"{x,y}": tmp_path / "{x,y}"}, "it exists literally"
+    with pytest.raises(JournalError, match=r"there is no journal in .*open"):
+        hosts_of(f"{tmp_path}/{{open")
+    assert not is_parquet(f"{tmp_path}/web{{1,2}}")
+    (tmp_path / "web2" / "date=2026-11-29").mkdir()
+    assert is_parquet(f"{tmp_path}/web{{1,2}}")
+
+
 def test_a_path_that_exists_literally_is_no_pattern(small: Path, tmp_path: Path) -> None:
     shutil.copytree(small, tmp_path / "run[1]*" / "journal")
     (tmp_path / "run1x" / "journal").mkdir(parents=True)

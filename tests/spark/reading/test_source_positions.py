@@ -25,7 +25,7 @@ from timerd_shm.read.segment import JournalError, segment_path, segments_of
 from timerd_spark import id_hash, progress
 from timerd_spark.source.options import ReadOptions
 from timerd_spark.source.positions import offset_at
-from timerd_spark.source.progress import Behind, behind
+from timerd_spark.source.progress import Behind, behind, behind_of
 from timerd_spark.source.schema import TERMINAL, spark_schema
 from timerd_spark.source.segments import first_offset, last_offset
 
@@ -190,6 +190,10 @@ def test_offsets_say_how_many_rows_there_are_and_of_when(tmp_path: Path) -> None
     other = {**newest[tmp_path.name], "incarnation": "0"}
     assert behind("j", read_until[tmp_path.name], other)[:3] == ("j", None, None)
     assert behind("j", {}, newest[tmp_path.name]).rows == newest[tmp_path.name]["number"], "it has just come"
+    two = {"endOffset": json.dumps(read_until | {"b": read_until[tmp_path.name]}), "latestOffset": json.dumps(newest)}
+    away = {one.journal: one for one in behind_of(two)}
+    assert away["b"] == Behind("b", None, None, None, found.read_until), "what a journal has that is away is not known"
+    assert away[tmp_path.name].rows == found.rows
     rig.drop_journal()
 
 

@@ -15,6 +15,9 @@ from support.spark.spans import read, rows_of, settle_all, spans_of, stream
 from timerd_shm.declare.journal import BLOCK_ROWS
 from timerd_shm.read.holds import holds_of
 from timerd_shm.read.segment import JournalError, segments_of
+from timerd_spark.source.options import ReadOptions
+from timerd_spark.source.readers import JournalStream
+from timerd_spark.source.schema import EVENTS, LEFT_OUT
 from timerd_spark.source.segments import hosts_of, last_offset
 
 
@@ -35,9 +38,46 @@ def test_a_stream_whose_checkpoint_has_another_name_of_a_journal_names_both_and_
         alone.latestOffset(by_pattern, ReadAllAvailable())
     # A checkpoint with both names goes on. A host that has left is not taken for a host that has come.
     shutil.copytree(small, second)
-    assert set(many.latestOffset(by_itself | by_pattern, ReadAllAvailable())) == {"journal", *hosts_of(pattern)}
+    lenient = stream(pattern, failOnDataLoss="false")
+    assert set(lenient.latestOffset(by_itself | by_pattern, ReadAllAvailable())) == {"journal", *hosts_of(pattern)}
     shutil.rmtree(first.parent)
-    assert set(many.latestOffset(by_pattern, ReadAllAvailable())) == {"web1/journal", "web2/journal"}
+    assert set(lenient.latestOffset(by_pattern, ReadAllAvailable())) == {"web1/journal", "web2/journal"}
+
+
+def test_a_journal_that_vanishes_with_unread_rows_is_an_error_that_names_it_and_its_last_position(
+    small: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for host in ("a", "b"):
+        shutil.copytree(small, tmp_path / "j" / host)
+    pattern = f"{tmp_path}/j/*"
+    reader, lenient = stream(pattern), stream(pattern, failOnDataLoss="false")
+    start = reader.initialOffset()
+    part = reader.latestOffset(start, ReadMaxRows(400))
+    known = read(reader, start, part)
+    (tmp_path / "j" / "b").rename(tmp_path / "away")
+    said = (
+        rf"the journal 'b' is not in '{re.escape(pattern)}' any more: .* to segment 1, row {part['b']['row']}\b.*false"
+    )
+    for ask in (lambda: reader.latestOffset(part, ReadAllAvailable()), lambda: read(reader, start, part)):
+        with pytest.raises(JournalError, match=said):
+            ask()
+    with caplog.at_level("WARNING", "timerd_spark"):
+        end = lenient.latestOffset(part, ReadAllAvailable())
+        rest_of_a = read(lenient, part, end)
+        assert lenient.latestOffset(end, ReadAllAvailable()) == end
+        assert len(read(lenient, start, part)) < len(known)
+    assert len(known) > 0 < len(rest_of_a)
+    (first, *_) = (line for line in caplog.messages if re.search("'b' is not in .* any more", line))
+    assert f"segment 1, row {part['b']['row']}" in first and first.endswith("passed over")
+    # Its loss was accepted once. If it comes back, nothing of it is lost or read twice.
+    assert stream(pattern).latestOffset(end, ReadAllAvailable()) == end
+    (tmp_path / "away").rename(tmp_path / "j" / "b")
+    more = stream(pattern).latestOffset(end, ReadAllAvailable())
+    every = [row["op_id"] for row in known + rest_of_a + read(stream(pattern), end, more)]
+    assert sorted(every) == sorted(2 * [row["op_id"] for row in rows_of(spans_of(small), "terminal")])
+    (tmp_path / "j" / "b").rename(tmp_path / "away")
+    with pytest.raises(JournalError, match="'b' is not in"):
+        stream(pattern).latestOffset(more, ReadAllAvailable())
 
 
 def test_a_stream_returns_each_row_once_in_batches_of_the_requested_size(journal: Path, rng: random.Random) -> None:
@@ -109,6 +149,25 @@ def test_a_host_that_comes_is_begun_where_it_was_when_its_first_batch_is_read_ag
         read(stream(tmp_path), start, end)
     first.drop_journal()
     late.drop_journal()
+
+
+def test_rows_that_were_removed_are_a_row_of_the_events_view_where_that_may_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = JournaledRig(tmp_path, keep=2 * 64 << 10)
+    client = rig.client()
+    options = ReadOptions.of({"path": str(tmp_path), "view": "events", "failOnDataLoss": "false"})
+    reader = JournalStream(options, EVENTS)
+    settle_all(rig, client, 0, 100)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    settle_all(rig, client, 100, 2_000)
+    rows = read(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+    (lost,) = (row for row in rows if row["kind"] == LEFT_OUT)
+    others = [row["row"] for row in rows if row["kind"] != LEFT_OUT]
+    assert lost["row"] == start[tmp_path.name]["number"] and lost["row"] + lost["rows"] == min(others)
+    assert lost["segment"] == segments_of(tmp_path)[0] > 1 and lost["rows"] > 1_000
+    assert "rows from 1:" in caplog.text and f"{lost['rows']} rows before segment" in caplog.text
+    rig.drop_journal()
 
 
 def test_rows_that_were_removed_are_missed_also_where_a_journal_had_no_segment_yet(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ import psutil
 
 from support.real.trees import TESTS
 from timerctl.instance import open_arena
-from timerd_shm.host.paths import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, read_location
+from timerd_shm.host.paths import INSTANCE_DEFAULT, SHM_DIRECTORY, InstancePaths, read_location
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.statistics import collect, look
 
 READY_TIMEOUT_S = 20.0
@@ -165,3 +166,24 @@ def processes_of(directory: Path, timeout: float = LEAVE_TIMEOUT_S) -> list[psut
         if ours and process.pid != os.getpid():
             found.append(process)
     return psutil.wait_procs(found, timeout)[1] if found else []
+
+
+def clean_up(directory: Path) -> list[str]:
+    """End what still runs for this runtime directory, remove its shared memory, and say what that was."""
+    left = []
+    for process in processes_of(directory):
+        left.append(f"process {process.pid} ({process.name()})")
+        process.kill()
+        process.wait(5)
+    for path in arenas_of(directory):
+        left.append(str(path))
+        path.unlink(missing_ok=True)
+    return left
+
+
+def ended(pid: int) -> bool:
+    """Whether a process that is not our child has ended. Its parent may not have noticed yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

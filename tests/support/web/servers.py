@@ -56,10 +56,10 @@ class Answer(NamedTuple):
 class Server:
     """A server process with its workers, at a port of its own."""
 
-    def __init__(self, directory: Path, *command: str, workers: int, **environment: str) -> None:
-        """`command` is what python -m runs; {fd} in it is the listening socket's descriptor."""
+    def __init__(self, directory: Path, *command: str, workers: int, port: str = "", **environment: str) -> None:
+        """`command` is what python -m runs; {fd} in it is the listening socket's descriptor, unless it has a `port`."""
         listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        self.port: int = listener.getsockname()[1]
+        self.port: int = int(port) if port else listener.getsockname()[1]
         self.log_path = directory / "server.log"
         self._workers = workers
         with listener, self.log_path.open("ab") as log:
@@ -125,7 +125,7 @@ class Server:
 
     def busiest(self) -> psutil.Process:
         """The worker with the most connections."""
-        return max(self.workers(), key=lambda worker: len(worker.net_connections()))
+        return max(self.workers(), key=connections)
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
@@ -182,6 +182,14 @@ class Server:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+
+
+def connections(process: psutil.Process) -> int:
+    """How many connections the process has; -1: it has ended."""
+    try:
+        return len(process.net_connections())
+    except psutil.Error:
+        return -1
 
 
 class Polls:

@@ -19,7 +19,7 @@ from timerd.core import NEVER, Core
 from timerd.journal.writer import Journal
 from timerd.snapshots import Files
 from timerd_shm.declare.layout import REGION_RECORDS, Region
-from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.limits import HEARTBEAT_NS, NO_DEADLINE
 from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.states import OpState
 from timerd_shm.read.reader import ArenaReader, Table
@@ -93,6 +93,7 @@ class ManualDaemon:
         self._seed = os.urandom(16)
         format_arena(memoryview(self._memory), plan, incarnation=int.from_bytes(os.urandom(7), "little") + 1)
         self._core: Core | None = None
+        self._sessions: Sessions | None = None
         self._conductor: Conductor | None = None
         self._is_woken = False
 
@@ -107,7 +108,7 @@ class ManualDaemon:
         self._core = Core(self._memory, self._clock.now_ns(), self._seed)
         self.lifelines = Lifelines()
         clients: Table[ClientRecord] = Table(memoryview(self._memory), Region.CLIENTS, REGION_RECORDS[Region.CLIENTS])
-        _, self._conductor = attached(
+        self._sessions, self._conductor = attached(
             self._core,
             self.network,
             self._clock,
@@ -124,7 +125,7 @@ class ManualDaemon:
         """End between two turns, as by SIGKILL. The arena stays."""
         if self._core is not None:
             self._core.release()
-            self._core = self._conductor = self.lifelines = None
+            self._core = self._sessions = self._conductor = self.lifelines = None
             self.network.shut()
 
     def map_arena(self) -> ArenaReader:
@@ -141,10 +142,25 @@ class ManualDaemon:
         """When the core has work the next time, if nothing comes; NEVER if it has none, however long a test waits."""
         return NEVER if self._core is None else self._core.next_wake_ns()
 
-    def first_deadline_ns(self) -> int | None:
-        """The first deadline of a pending operation, also of a named call; None: none has any."""
+    def rests_until_ns(self) -> int:
+        """When something is due beside heartbeats, as long as no frame comes; 0: now, or a client is silent."""
+        core, sessions, conductor = self._core, self._sessions, self._conductor
+        if core is None or sessions is None or conductor is None or conductor.in_gap or self.wants_turn():
+            return 0
+        heard_ns = self._clock.now_ns() - HEARTBEAT_NS
+        if any(session.last_frame_ns < heard_ns for session in sessions):
+            return 0
+        return min(core.next_wake_ns(), core.reports_due_ns, sessions.reminders.due_ns, sessions.ends.due_ns)
+
+    def rest_until(self, until_ns: int) -> None:
+        """Make no turn before. To a conductor that has not planned to rest, the next turn would come after a gap."""
+        assert self._conductor is not None
+        self._conductor.due_ns = until_ns
+
+    def deadlines_ns(self) -> list[int]:
+        """The deadlines of pending operations, also of named calls."""
         pending = (record for record in self.map_arena().ops.used() if record.state == OpState.PENDING)
-        return min((record.deadline_ns for record in pending if record.deadline_ns < NO_DEADLINE), default=None)
+        return [record.deadline_ns for record in pending if record.deadline_ns < NO_DEADLINE]
 
     def wants_turn(self) -> bool:
         """Whether a turn is due now."""

@@ -16,13 +16,14 @@ from timerd_client.aio.link import LoopLink
 from timerd_client.aio.passes import LoopPasses
 from timerd_client.discovery.identity import identity
 from timerd_client.discovery.target import Target
+from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_wire import native
 from timerd_wire.native import ident
 
 from .driver import ManualDriver
-from .network import ManualSockets
+from .network import ManualSockets, is_at_rest
 from .threaded import ManualWall
 
 OTHERS_S = 0.5  # of real time: how long a loop without a wait for timerd waits for other threads
@@ -56,7 +57,7 @@ class ManualPasses(LoopPasses):
     def wants(self, now_ns: int) -> bool:
         """Whether a pass is due now, and this thread may make it."""
         link = self._link
-        if self.passing or self._loop.is_closed():
+        if self.passing or link.stands:
             return False
         wants = self.is_woken or link.held.is_cut or link.wants_to_send() or link.next_ns <= now_ns
         if wants and ident() != link._thread:
@@ -99,7 +100,7 @@ class ManualLoopLink(LoopLink):
     def is_outlived(self) -> bool:
         return self.manual.is_over or super().is_outlived()
 
-    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def stop(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         super().stop(timeout)
         self.manual.forget(self)
 
@@ -107,8 +108,18 @@ class ManualLoopLink(LoopLink):
 
     @property
     def next_ns(self) -> int:
-        """When its next pass is due."""
-        return min(self.protocol.poll_deadline(), self.connection.sockets.due_ns)
+        """When its next pass is due; NEVER if no thread can make it."""
+        return NEVER if self.stands else min(self.protocol.poll_deadline(), self.connection.sockets.due_ns)
+
+    @property
+    def stands(self) -> bool:
+        """Whether its loop is closed, or stands and is another thread's. To the daemon it is a silent client."""
+        return self.loop.is_closed() or (ident() != self._thread and not self.loop.is_running())
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it only exchanges heartbeats. Nobody knows about a loop in another thread: it may be busy."""
+        return ident() == self._thread and is_at_rest(self)
 
     def wants_to_send(self) -> bool:
         """Whether there is something to send, and a daemon."""

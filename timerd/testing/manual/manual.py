@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from timerd.core import NEVER
+from timerd.testing.clients import connected_anew
 from timerd_client.aio.link import LoopLink
 from timerd_client.arguments import TIMEOUT_S_MAX, patience_s
 from timerd_client.discovery.target import Target
 from timerd_client.link import lazy
 from timerd_client.types import Patience
+from timerd_shm.declare.limits import HEARTBEAT_NS
 from timerd_shm.host.paths import InstancePaths
 
 from .clock import JumpingClock
@@ -36,7 +38,8 @@ from .threaded import ManualLink
 
 Value = TypeVar("Value")
 STEPS_MAX = 100_000  # in which all pending work is done
-JUMP_NS_MAX = 3_600_000_000_000  # autojump goes no further without anything that settles
+JUMP_NS_MAX = 3_600_000_000_000  # autojump goes no further than an hour after the last deadline that is pending,
+JUMPS_MAX = 50_000  # and makes no more steps than these, without anything that settles
 HANDLER_S_MAX = 60.0  # of real time: the longest that a handler of a named call may run
 NOW_NS = 1_000_000_000_000  # when a manual clock begins
 S = 1_000_000_000
@@ -89,10 +92,13 @@ class Manual:
     def __enter__(self) -> Self:
         lazy.openers.append(self._open)
         self.daemon.start()
+        self._clients = connected_anew(lambda target: True, self.autojump)  # a lost daemon is not waited for
+        self._clients.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        lazy.openers.remove(self._open)
+        lazy.openers.remove(self._open)  # a thread that goes on with its subscription does so outside of this test
+        self._clients.__exit__(None, None, None)
         for link in list(self._links):
             link.stop(0)
         self.is_over = True
@@ -255,11 +261,23 @@ class Manual:
         """The next due time."""
         return min([self.daemon.due_ns, *(link.next_ns for link in list(self._links)), *list(self._ends)])
 
+    def _rests_until_ns(self) -> int:
+        """Until when daemon and clients would only exchange heartbeats, so that the clock may move on without these.
+
+        A rest ends a heartbeat before: then all exchange one, as after a pause of the whole machine.
+        """
+        if not all(link.is_at_rest for link in list(self._links)):
+            return 0
+        return min([self.daemon.rests_until_ns(), *list(self._ends)])
+
     def _step(self, end_ns: int) -> None:
         """Move the clock to the next due time, or to `end_ns`, and do the work that is due."""
         with self._settling:
-            now_ns = self.clock.now_ns()
-            self.clock.move(max(0, min(self._next_ns(), end_ns) - now_ns))
+            to_ns, rest_ns = min(self._next_ns(), end_ns), min(self._rests_until_ns(), end_ns) - HEARTBEAT_NS
+            if to_ns < rest_ns:
+                to_ns = rest_ns
+                self.daemon.rest_until(to_ns)
+            self.clock.move(max(0, to_ns - self.clock.now_ns()))
         self.changed()
         self.settle()
 
@@ -277,11 +295,18 @@ class Manual:
         """Move the clock until `is_enough()`, to `end_ns` at most. Raises WouldBlockError if nothing is ever due."""
         if end_ns is None and self.is_idle:
             raise WouldBlockError(f"{self._why_blocked()}: fire an event, or give the wait a timeout")
-        last_ns = self.clock.now_ns() + JUMP_NS_MAX if end_ns is None else end_ns
+        last_ns = max([self.clock.now_ns(), *self.daemon.deadlines_ns()]) + JUMP_NS_MAX if end_ns is None else end_ns
+        began, steps = self.now, 0
         while self.clock.now_ns() < last_ns and not is_enough():
             self._step(last_ns)
+            steps += 1
+            if end_ns is None and steps >= JUMPS_MAX:
+                break
         if end_ns is None and not is_enough():
-            raise WouldBlockError(f"nothing has settled it within {JUMP_NS_MAX // S} s of the manual clock")
+            raise WouldBlockError(
+                f"nothing has settled it from {began:g} s to {self.now:g} s of the manual clock: fire an event, or "
+                "give the wait a timeout"
+            )
 
     # waiting ----------------------------------------------------------------------------------------------------------
 
@@ -332,7 +357,7 @@ class Manual:
         what = f"nothing will settle it before the clock moves (now {self.now:g} s)"
         if not self.daemon.serves:
             return f"{what}, and the daemon of this test is stopped: timerd_manual.start()"
-        deadline_ns = self.daemon.first_deadline_ns()
-        if deadline_ns is None:
+        deadlines_ns = self.daemon.deadlines_ns()
+        if not deadlines_ns:
             return f"{what}, and no operation has a deadline"
-        return f"{what}: timerd_manual.advance({(deadline_ns - self.clock.now_ns()) / S:g}) for the next deadline"
+        return f"{what}: timerd_manual.advance({(min(deadlines_ns) - self.clock.now_ns()) / S:g}) for the next deadline"

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from timerd.conductor.transport import NOT_ADMITTED, OutletMessage
+from timerd_client.link.link import Link
 from timerd_client.protocol.deadlines import NEVER
+from timerd_client.protocol.state import LIVE
 from timerd_client.transport.sockets import Held
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
@@ -208,3 +210,16 @@ class ManualSockets:
 
     def close(self, *, linger: bool) -> None:
         self._network.remove(self)
+
+
+def is_at_rest(link: Link) -> bool:
+    """Whether a link only exchanges heartbeats with its daemon. Both would do that until one has something to say."""
+    protocol = link.protocol
+    return (
+        protocol.state is LIVE
+        and not protocol.wants_to_send()
+        and link.connection.unsent is None
+        and not protocol.outgoing.in_flight
+        and not protocol.incoming.queries
+        and protocol.acknowledge_at == NEVER
+    )

@@ -18,7 +18,7 @@ from timerd_wire import native
 
 from .clock import JumpingClock
 from .driver import ManualDriver
-from .network import ManualSockets
+from .network import ManualSockets, is_at_rest
 from .waiting import ManualCondition, ManualGate, ManualQueue
 
 
@@ -102,7 +102,7 @@ class Pump(IoThread):
         self._link.manual.settle()
         native.sleep(seconds)
 
-    def _join(self, seconds: float) -> bool:
+    def _join(self, timeout: float | None) -> bool:
         self._link.manual.settle()
         return self.has_ended
 
@@ -175,6 +175,11 @@ class ManualLink(ThreadedLink):
     def next_ns(self) -> int:
         """When the link's next pass is due."""
         return self.sender.due_ns()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it only exchanges heartbeats."""
+        return is_at_rest(self)
 
     def wants_pass(self, now_ns: int) -> bool:
         """Whether a pass is due now."""

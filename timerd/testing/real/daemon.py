@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Self
 
 from timerd_shm.host.descriptors import is_ready
-from timerd_shm.host.paths import INSTANCE_DEFAULT, INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths, remove_arena
+from timerd_shm.host.paths import INSTANCE_DEFAULT, INSTANCE_VARIABLE, InstancePaths, remove_arena
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 RUNNER = "timerd.testing.real.runner"
 READY_TIMEOUT_S = 30.0

@@ -12,7 +12,8 @@ from multiprocessing.connection import wait
 from typing import Any, Self
 
 from timerctl.exits import Exit
-from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.host.paths import INSTANCE_VARIABLE, InstancePaths
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 from .messages import Answer, Failure, Ready, Start, Stop, Task
 

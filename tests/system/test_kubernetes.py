@@ -11,7 +11,7 @@ import yaml
 
 from support.real.trees import ROOT
 from timerd.config.config import KNOBS, dashed
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 MANIFESTS = ROOT / "systemd"
 NAMES = ("spark-executor.yaml", "timerd-daemonset.yaml")

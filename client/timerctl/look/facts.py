@@ -1,0 +1,376 @@
+"""All facts of one operation: owner, keys, what it lacks, events on its keys, what would settle it, how to cancel it.
+
+Everything comes from the arena. On a live instance it shows no single moment. The ring is searched for events on the
+operation's keys, and on keys near them: at most EVENTS_LOOKED of the newest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import chain
+from typing import NamedTuple
+
+from timerctl.instance import NS, command_line
+from timerctl.listing import Row
+from timerctl.show.text import begun, due_in, span
+from timerd_client.groups.listing import CallInfo, listed
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.records import EventRecord, OpRecord, WatchNode
+from timerd_shm.declare.states import RULES, ClientState, Condition, EventKind, KeyKind, OpFlag, OpState, Outcome, Tally
+from timerd_shm.host.process import boot_id
+from timerd_shm.read import walk
+from timerd_shm.read.alive import now_ns
+from timerd_shm.read.near import near
+from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.text import label, plain
+from timerd_shm.read.watched import watches, watermarks
+
+from . import clients, ops
+from .find import Found, id_hash_of, number_of
+
+EVENTS_LOOKED = 65_536
+COMMANDS_SHOWN = 8
+NEAR_KEYS = 4  # keys for which events on keys near them are looked for
+VERBS = {EventKind.FIRE: "fire", EventKind.ADVANCE: "advance", EventKind.FAIL: "fail"}
+
+
+class KeyFacts(NamedTuple):
+    """A key of an operation."""
+
+    name: bytes
+    kind: int
+    state: str  # missing, satisfied, failed; watched, where events and no keys count
+    target: int | None  # the watermark to reach
+    watermark: int | None  # the present one
+    code: int | None  # given to fail()
+
+
+class Facts:
+    """The facts of one operation, each a method or an attribute; row() has all of them."""
+
+    def __init__(self, reader: ArenaReader, arguments: argparse.Namespace, found: Found) -> None:
+        self.reader = reader
+        self.arguments = arguments
+        self.index, self.op, self.given = found
+        self.header = reader.header()
+        self.now = now_ns(self.header)
+        self.settled = self.op.state == OpState.SETTLED
+        self.purgatory = reader.purgatory_name(self.op.purgatory)
+        self.number = self.op.generation << 32 | self.index
+        self.call = self._call()
+        self.keys = list(self._keys())
+        self.rule = RULES.get(self.op.condition)
+
+    # its parts ---------------------------------------------------------------------------------------------------
+
+    def _call(self) -> CallInfo | None:
+        if not self.op.flags & OpFlag.CALL:
+            return None
+        both = chain(listed(self.reader), listed(self.reader, failed=True))
+        return next((call for call in both if call.op == self.number), None)
+
+    def _keys(self) -> Iterator[KeyFacts]:
+        if self.settled and not self.op.flags & OpFlag.KEYS_KEPT:
+            return
+        nodes: list[WatchNode] = []
+        with suppress(DamageError):  # it settles while it is read
+            nodes += (self.reader.nodes[at] for at in walk.nodes_of(self.reader, self.index))
+        wanted = {node.purgatory for node in nodes if node.kind == KeyKind.WATERMARK}
+        marks = {name: mark for at, name, mark in watermarks(self.reader) if at in wanted} if wanted else {}
+        for node in nodes:
+            try:
+                name = self.reader.key_name(node)
+            except DamageError:
+                continue
+            if node.kind not in list(KeyKind):  # its record is in other use by now, or damaged
+                continue
+            state = ops.state_of_key(self.op, node)
+            is_mark = node.kind == KeyKind.WATERMARK
+            yield KeyFacts(
+                name,
+                node.kind,
+                state,
+                node.target if is_mark and state != "failed" else None,
+                marks.get(name) if is_mark else None,
+                node.target if state == "failed" else None,
+            )
+
+    def id(self) -> str | None:
+        """Its id, as far as it is known: the arena has only a hash, but the plan of a call has the id."""
+        if self.call is not None:
+            return self.call.id
+        return None if self.given is None else plain(self.given)
+
+    def owner(self) -> Row:
+        """The client that owns it or, for a group's, that holds it now; and its group."""
+        generations = [each.generation if each.state != ClientState.FREE else 0 for each in self.reader.clients]
+        slot = ops.client_of(self.op, generations)
+        group = None
+        if 0 < self.op.group <= len(self.reader.groups):
+            record = self.reader.groups[self.op.group - 1]
+            group = {"name": label(record.name[: record.name_length]), "members": record.members}
+        client = None
+        if slot is not None:
+            row = clients.row_of(slot, self.reader.clients[slot], None, self.header)
+            known = ("slot", "name", "pid", "state", "keeps", "ended", "command", "heard_ns_ago", "backlog")
+            client = {name: row[name] for name in known}
+        return {"client": client, "group": group}
+
+    def wall(self, at_ns: int) -> str | None:
+        """A time of the arena as UTC; None for an arena of an earlier boot."""
+        if self.header.boot_id != boot_id():
+            return None
+        try:
+            at = datetime.fromtimestamp((time.time_ns() + at_ns - self.now) / NS, UTC)
+        except (ValueError, OverflowError, OSError):
+            return None
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def missing(self) -> list[KeyFacts]:
+        """The keys whose events would change something."""
+        return [key for key in self.keys if not self.settled and key.state in ("missing", "watched")]
+
+    # events ------------------------------------------------------------------------------------------------------
+
+    def events(self) -> tuple[dict[bytes, Row], list[Row]]:
+        """The newest event on each missing key, and the newest ones on keys near these."""
+        if self.settled or self.call is not None:
+            return {}, []
+        wanted = {key.name for key in self.missing()}
+        others: dict[bytes, EventRecord] = {}
+        found: dict[bytes, Row] = {}
+        own = {key.name for key in self.keys}
+        newest = self.header.newest
+        for sequence in range(newest, max(self.header.tail, newest - EVENTS_LOOKED + 1, 1) - 1, -1):
+            event = self.reader.event(sequence)
+            if event.sequence != sequence or event.purgatory != self.op.purgatory or event.kind not in VERBS:
+                continue
+            try:
+                name = self.reader.event_key(event)
+            except DamageError:
+                continue
+            if name in wanted:
+                found.setdefault(name, self._event(event, name))
+            elif name not in own:
+                others.setdefault(name, event)
+        silent = [name for name in wanted if name not in found][:NEAR_KEYS]
+        likely = dict.fromkeys(name for key in silent for name in near(key, others, numbers=False))
+        return found, [self._event(others[name], name) for name in likely]
+
+    def _event(self, event: EventRecord, name: bytes) -> Row:
+        client = self.reader.clients[event.client] if event.client < len(self.reader.clients) else None
+        is_here = client is not None and client.generation == event.client_generation
+        ago_ns = max(self.now - event.effective_ns, 0)
+        return {
+            "key": plain(name),
+            "kind": VERBS[EventKind(event.kind)],
+            "amount": event.amount,
+            "limited": bool(event.flags & 1),
+            "sequence": event.sequence,
+            "ago_ns": ago_ns,
+            "before_registration": event.effective_ns < self.op.registered_ns,
+            "client": event.client if is_here else None,
+            "client_name": label(client.name[: client.name_length]) if client is not None and is_here else None,
+        }
+
+    # what would settle it ----------------------------------------------------------------------------------------
+
+    def tally(self) -> Tally:
+        """The numbers by which its condition is decided."""
+        op = self.op
+        satisfied, amount = (0, op.progress) if op.condition == Condition.TOTAL else (op.progress.bit_count(), 0)
+        return Tally(satisfied, op.failed.bit_count(), op.keys, op.needed, amount)
+
+    def more(self, outcome: Outcome, field: str) -> int | None:
+        """How many more keys have to be `satisfied` or `failed` for that outcome; None: none of them brings it."""
+        if self.settled or self.call is not None or self.rule is None or not self.rule.completes:
+            return None
+        tally = self.tally()
+        for number in range(1, tally.keys - tally.satisfied - tally.failed + 1):
+            if self.rule.verdict(tally._replace(**{field: getattr(tally, field) + number})) == outcome:
+                return number
+        return None
+
+    def settles(self) -> Iterator[Row]:
+        """The events that would settle it: sentences, each with command lines."""
+        op, keys = self.op, self.missing()
+        if self.settled:
+            return
+        if self.call is not None or op.flags & OpFlag.CALL:
+            yield _line(f"It is due {_due(op, self.now)}. Then a member of its group runs it.")
+            return
+        lines = [self.line_for(key) for key in keys]
+        if op.condition == Condition.OBSERVE:
+            yield _line("It is of a subscription: the next event on any of its keys is its outcome.", *lines)
+        elif op.condition == Condition.OWNER:
+            yield _line("Its owner decides: an event on any of its keys makes the owner look.", *lines)
+        elif op.condition == Condition.TOTAL:
+            yield _line(f"It completes when {op.progress} more come, in amounts, on any of its keys.", *lines)
+        elif (number := self.more(Outcome.COMPLETED, "satisfied")) is not None:
+            either = " or failed" if self.more(Outcome.COMPLETED, "failed") is not None else ""
+            of = f"{'all' if number == len(keys) else number} of its {len(keys)} missing keys"
+            of = of if len(keys) > 1 else "its missing key"
+            yield _line(f"It completes when {of} {'is' if number == 1 else 'are'} satisfied{either}.", *lines)
+        if (number := self.more(Outcome.FAILED, "failed")) is not None:
+            of = "its missing key" if len(keys) == 1 else f"{number} of its missing keys"
+            yield _line(f"It fails when {of} {'fails' if number == 1 else 'fail'}.")
+        if op.deadline_ns == NO_DEADLINE:
+            yield _line("It has no deadline, so it never expires.")
+        else:
+            yield _line(f"It expires {_due(op, self.now)}.")
+
+    def line_for(self, key: KeyFacts) -> str:
+        """The command line that satisfies a key."""
+        if key.kind == KeyKind.WATERMARK:
+            return command_line(self.arguments, "advance", key.name, str(key.target), purgatory=self.purgatory)
+        amount = ["--amount", str(self.op.progress)] if self.op.condition == Condition.TOTAL else []
+        return command_line(self.arguments, "fire", key.name, purgatory=self.purgatory, options=amount)
+
+    def cancels(self) -> Iterator[Row]:
+        """How to cancel it: sentences, each with command lines."""
+        op, call = self.op, self.call
+        if call is not None:
+            yield from self._cancels_call(call)
+        elif self.settled:
+            return
+        elif self.given is not None:
+            yield _line("By its id:", command_line(self.arguments, "cancel", self.given, purgatory=self.purgatory))
+        elif op.id_record:
+            yield _line(
+                "By its id, which its caller knows; the arena has only a hash of it:",
+                command_line(self.arguments, "cancel", "ID", purgatory=self.purgatory),
+            )
+            yield from self._cancels_by_key()
+        elif op.condition == Condition.OBSERVE:
+            yield _line("Its owner closes the subscription.")
+        else:
+            yield _line("Its owner calls operation.cancel(): it has no id.")
+            yield from self._cancels_by_key()
+
+    def _cancels_call(self, call: CallInfo) -> Iterator[Row]:
+        if call.number:
+            number = str(call.number)
+            yield _line("It is a dead letter: drop it, or make a call of it again.")
+            for verb in ("drop", "retry"):
+                yield _line("", command_line(self.arguments, f"calls {verb}", number))
+        elif call.state in ("runs", "late"):
+            yield _line("A call that runs cannot be cancelled.")
+        else:
+            group = ["--group", call.group]
+            yield _line("By its id:", command_line(self.arguments, "calls cancel", call.id, options=group))
+
+    def _cancels_by_key(self) -> Iterator[Row]:
+        """By the missing key that the fewest other operations watch."""
+        names = {key.name: 0 for key in self.missing()}
+        for watch in watches(self.reader):
+            if watch.purgatory == self.op.purgatory and watch.name in names:
+                names[watch.name] += 1
+        if names:
+            name = min(names, key=lambda each: names[each])
+            others = names[name] - 1
+            text = "By a key that nothing else watches:"
+            if others > 0:
+                text = f"By a key. {others} other operation{'' if others == 1 else 's'} may end with it, as of now:"
+            yield _line(text, command_line(self.arguments, "cancel-for-key", name, purgatory=self.purgatory))
+
+    # all of it ---------------------------------------------------------------------------------------------------
+
+    def kind(self) -> str:
+        """Its kind, in a word or two."""
+        if self.op.flags & OpFlag.CALL:
+            if self.call is not None and self.call.number:
+                return "dead letter"
+            return "scheduled call" if self.op.flags & OpFlag.SCHEDULED else "call"
+        if self.op.condition == Condition.OBSERVE:
+            return "subscription"
+        if self.op.condition == Condition.OWNER:
+            return "delayed operation"
+        return "group operation" if self.op.group else "operation"
+
+    def row(self) -> Row:
+        """All facts, which are also the JSON."""
+        op = self.op
+        last, nearby = self.events()
+        looks = op.condition == Condition.OWNER
+        outcome = Outcome(op.outcome).name.lower() if self.settled and op.outcome in list(Outcome) else None
+        return {
+            "op": self.number,
+            "number": number_of(op.generation, self.index),
+            "kind": self.kind(),
+            "state": outcome or "pending",
+            "purgatory": self.purgatory,
+            "id": self.id(),
+            "id_hash": id_hash_of(self.reader, op),
+            "command": op.command,
+            "owner": self.owner(),
+            "condition": ops.condition_of(op),
+            "keys": [
+                {
+                    "key": plain(key.name),
+                    "kind": KeyKind(key.kind).name.lower(),
+                    "state": key.state,
+                    "target": key.target,
+                    "watermark": key.watermark,
+                    "code": key.code,
+                    "last_event": last.get(key.name),
+                    "command": self.line_for(key) if key in self.missing() and self.call is None else None,
+                }
+                for key in self.keys
+            ],
+            "key_count": op.keys,
+            "events_on_near_keys": nearby,
+            "keys_to_complete": self.more(Outcome.COMPLETED, "satisfied"),
+            "keys_to_fail": self.more(Outcome.FAILED, "failed"),
+            "amount_missing": op.progress if op.condition == Condition.TOTAL and not self.settled else None,
+            "look": {"due": op.progress > op.failed, "event": op.progress, "looked": op.failed} if looks else None,
+            "call": None if self.call is None else self._call_row(self.call),
+            "registered": self.wall(op.registered_ns),
+            "deadline": None if op.deadline_ns == NO_DEADLINE else self.wall(op.deadline_ns),
+            "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
+            "due": due_in(op.deadline_ns, self.now),
+            "waiting_ns": max(0, (op.settled_ns if self.settled else self.now) - op.registered_ns),
+            "settled": self._settled() if self.settled else None,
+            "payload": begun(ops.payload_of(self.reader, op), self.arguments.bytes),
+            "settles": list(self.settles()),
+            "cancel": list(self.cancels()),
+        }
+
+    def _call_row(self, call: CallInfo) -> Row:
+        return {
+            "name": call.name,
+            "state": call.state,
+            "due": call.due.isoformat(),
+            "attempt": call.attempt,
+            "deliveries": call.deliveries,
+            "last_error": plain(call.last_error.encode()) or None,
+            "dead_letter": call.number or None,
+            "reason": plain(call.reason.encode()) or None,
+        }
+
+    def _settled(self) -> Row:
+        op = self.op
+        key = next((key for at, key in enumerate(self.keys) if at == op.settled_key - 1), None)
+        return {
+            "at": self.wall(op.settled_ns),
+            "ago_ns": max(self.now - op.settled_ns, 0),
+            "key_number": op.settled_key or None,
+            "key": None if key is None else plain(key.name),
+            "code": op.error if op.outcome == Outcome.FAILED and not op.flags & OpFlag.CALL else None,
+            "deliveries": op.deliveries,
+            "value": begun(ops.blob_of(self.reader, op.value), self.arguments.bytes),
+        }
+
+
+def _due(op: OpRecord, now: int) -> str:
+    left = op.deadline_ns - now
+    if op.deadline_ns == NO_DEADLINE:
+        return "never"
+    return f"in {span(left)}" if left > 0 else f"in the next turn of the daemon: its deadline passed {span(-left)} ago"
+
+
+def _line(text: str, *commands: str) -> Row:
+    return {"text": text, "commands": list(commands[:COMMANDS_SHOWN])}

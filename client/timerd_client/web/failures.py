@@ -1,0 +1,39 @@
+"""The error of which a framework makes a 500. Flask and Django send a signal; others answer while they handle it.
+
+No framework is imported here: those that the application has imported are found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from timerd_client.scope import Scope, current_scope
+
+SIGNALS: Final = (("flask.signals", "got_request_exception"), ("django.core.signals", "got_request_exception"))
+
+
+def listen() -> None:
+    """Have Flask and Django note such errors in the scope of their request. Once more changes nothing."""
+    for module, name in SIGNALS:
+        signal = getattr(sys.modules.get(module), name, None)
+        if signal is not None:
+            signal.connect(_note, weak=False)
+
+
+def _note(sender: object = None, exception: BaseException | None = None, **more: Any) -> None:
+    scope = current_scope()
+    if scope is not None:
+        scope.failure = exception or sys.exc_info()[1]
+
+
+def causes_of_500(request: Scope) -> Iterator[BaseException]:
+    """The error that has left the view, and its causes (`raise ... from error`).
+
+    An error that the view has handled is none of them. If the framework does not tell, it is the last error of timerd.
+    """
+    error = request.failure or sys.exc_info()[1] or request.trouble
+    while error is not None:
+        yield error
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__

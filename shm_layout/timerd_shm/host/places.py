@@ -1,0 +1,54 @@
+"""The places of a user: the directories that may hold an instance, in one order for every process of the user.
+
+    $TIMERD_RUNTIME_DIR, or a directory that is given    if there is one, it is the only place
+    /run/timerd                                          a service of the machine
+    /run/user/UID/timerd                                 the user's own; logind makes /run/user/UID at a login
+    /tmp/timerd-UID                                      the user's own, also without a login: cron, su, a service
+
+No other variable plays a part, neither XDG_RUNTIME_DIR nor TMPDIR: a cron job has the places of a login session. UID is
+the effective user of this moment. So a worker that has left root behind looks in its own places.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from .access import user_named
+
+RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
+SYSTEM_PLACE = Path("/run/timerd")
+SESSIONS = Path("/run/user")
+TEMPORARY = Path("/tmp")
+OTHER_PLACE = f"choose one ({RUNTIME_DIR_VARIABLE}, or --runtime-dir of timerd)"
+
+
+def places(directory: str | None = None) -> tuple[Path, ...]:
+    """The places of this process, in order, absolute. `directory`, if given, is the only one."""
+    if only := directory or os.environ.get(RUNTIME_DIR_VARIABLE):
+        return (Path(os.path.abspath(only)),)
+    return (SYSTEM_PLACE, *own_places())
+
+
+def own_places() -> tuple[Path, ...]:
+    """The places that are this user's own: first that of a login, then the one that is always there."""
+    uid = os.geteuid()
+    return SESSIONS / str(uid) / "timerd", TEMPORARY / f"timerd-{uid}"
+
+
+def distrust(place: Path) -> str:
+    """Why no file in this place is to be trusted; empty if there is no reason. Raises OSError if it does not exist.
+
+    Any user can make a directory with our name under /tmp. So a place of our own must be ours.
+    """
+    if place not in own_places():
+        return ""
+    status = place.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return f"is no directory: remove it (`rm {place}`)"
+    if status.st_uid != os.geteuid():
+        return f"belongs to {user_named(status.st_uid)}: have root remove it (`rm -r {place}`), or {OTHER_PLACE}"
+    if status.st_mode & 0o022:
+        return f"others may write it (mode {stat.S_IMODE(status.st_mode):04o}): remove it (`rm -r {place}`)"
+    return ""

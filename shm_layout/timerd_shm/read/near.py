@@ -1,0 +1,93 @@
+"""Names that are near a name: one of them may have been meant by a misspelt name.
+
+near(b"write/7/R2", watched)      # [b"write/7/r2"]
+
+The work is bounded. A name that differs by one edit, or by case alone, is found among any number of names: each of them
+costs a look into a set. For names that differ by two edits, at most COMPARED_BYTES of names are compared in full.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+NEAR_MAX = 3
+COMPARED_BYTES = 400_000
+# Bytes of a name. Of shorter names any two are near: s2 and r2 by one edit, inbox and index by two.
+ONE_EDIT_FROM = 3
+TWO_EDITS_FROM = 6
+DIGITS = re.compile(rb"[0-9]+")
+
+
+def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[bytes]:
+    """Up to NEAR_MAX of `names` that are near `name`, the nearest first.
+
+    An edit changes, adds or removes a byte, or swaps two neighbours. A name that differs in its numbers alone is mostly
+    of another thing: it comes last, or is left out (`numbers`).
+    """
+    folded = name.lower()
+    numberless = DIGITS.sub(b"0", folded)
+    by_one = frozenset(_one_edit(name))
+    found: dict[bytes, int] = {}
+    compared: set[bytes] = set()
+    left = COMPARED_BYTES if len(name) >= TWO_EDITS_FROM else 0
+    third = len(name) // 3
+    head, middle, tail = name[:third], name[third : -third or None], name[-third:]
+    for other in names:
+        if other in found or other == name:
+            continue
+        if other.lower() == folded:
+            found[other] = 0
+        elif other in by_one:
+            found[other] = 1
+        elif (
+            left > 0
+            and abs(len(other) - len(name)) <= 2
+            # Two edits leave one of three parts as it is.
+            and (other.startswith(head) or other.endswith(tail) or middle in other)
+            and other not in compared
+        ):
+            compared.add(other)
+            left -= len(other)
+            if _within_two(name, other):
+                found[other] = 2
+    numbers_alone = {other for other in found if found[other] and DIGITS.sub(b"0", other.lower()) == numberless}
+    if len(name) < ONE_EDIT_FROM:
+        found = {other: edits for other, edits in found.items() if edits == 0 or other in numbers_alone}
+    if not numbers:
+        found = {other: edits for other, edits in found.items() if other not in numbers_alone}
+    return sorted(found, key=lambda other: (other in numbers_alone, found[other], other))[:NEAR_MAX]
+
+
+def _one_edit(name: bytes) -> Iterator[bytes]:
+    """All names that differ by one edit."""
+    letters = [bytes((letter,)) for letter in range(256)]
+    for at in range(len(name) + 1):
+        before, rest = name[:at], name[at:]
+        yield from (before + letter + rest for letter in letters)
+        if rest:
+            yield before + rest[1:]
+            yield from (before + letter + rest[1:] for letter in letters)
+        if len(rest) > 1:
+            yield before + rest[1:2] + rest[:1] + rest[2:]
+
+
+def _within_two(one: bytes, other: bytes) -> bool:
+    """Whether two edits at most lead from one name to the other: rows of the matrix of distances, near its diagonal."""
+    far = 3
+    last: dict[int, int] = {}
+    row = {at: at for at in range(3)}
+    for number, letter in enumerate(one, start=1):
+        before, last, row = last, row, {}
+        for at in range(max(number - 2, 0), min(number + 2, len(other)) + 1):
+            if at == 0:
+                row[at] = number
+                continue
+            same = letter == other[at - 1]
+            steps = min(last.get(at - 1, far) + (not same), last.get(at, far) + 1, row.get(at - 1, far) + 1)
+            if number > 1 and at > 1 and letter == other[at - 2] and one[number - 2] == other[at - 1]:
+                steps = min(steps, before.get(at - 2, far) + 1)
+            row[at] = steps
+        if min(row.values(), default=far) >= far:
+            return False
+    return row.get(len(other), far) < far

@@ -1,0 +1,108 @@
+"""The clients of this process in a test: each of them connects anew, and what the test has made of them ends with it.
+
+    client = td.client()              # of a module: the same object in all tests
+    client.serve(calls)               # at import: it serves in each test, from the beginning on
+
+A client that a module has made stays. `td.client()` of a test is another one after it, and so is what the test has set
+by `configure()`, or has given to `serve()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from timerd_client.aio import process as of_loops
+from timerd_client.aio.link import LoopLink
+from timerd_client.discovery.settings import settings
+from timerd_client.discovery.target import Target
+from timerd_client.groups.membership import serving
+from timerd_client.link import flows
+from timerd_client.link.lazy import lazies
+from timerd_client.link.link import Link
+from timerd_client.threaded import process
+from timerd_client.threaded.client import Client
+from timerd_client.threaded.link import ThreadedLink, drive
+from timerd_shm.declare.errors import TimerdError
+
+END_TIMEOUT_S = 1.0
+WHY = "the test in which it connected has ended, or another has begun; what it makes now is of the present test"
+
+log = logging.getLogger("timerd.testing")
+
+
+@contextmanager
+def connected_anew(
+    is_meant: Callable[[Target], bool], while_ending: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[None]:
+    """In this block, which is a test: the clients that are meant have connections of their own.
+
+    Clients that serve calls of a group connect at once, as their handlers are to run. Others connect at their next use.
+    At the end of the test the connections end within `while_ending()`.
+    """
+    end_connections(is_meant)
+    kept = Kept()
+    for served in kept.serving:
+        if isinstance(served, Client) and not served.closed and is_meant(served._lazy.target):
+            served._live()
+    try:
+        yield
+    finally:
+        with while_ending():
+            end_connections(is_meant)
+        kept.restore()
+
+
+def end_connections(is_meant: Callable[[Target], bool]) -> None:
+    """End the connections of these clients. An error of the last flush is logged."""
+    for lazy in list(lazies):
+        if is_meant(lazy.target) and (link := lazy.leave()) is not None and not link.closed:
+            link.why_closed = WHY
+            try:
+                _end(link)
+            except TimerdError as error:
+                log.warning("a client of %r in a test: %s: %s", lazy.instance, type(error).__name__, error)
+
+
+def _end(link: Link) -> None:
+    if isinstance(link, ThreadedLink):
+        if link.connection.may_answer():
+            drive(flows.end(link, END_TIMEOUT_S))
+        else:  # what nobody has taken was not said in a test, or the test has stopped its daemon
+            link.end_handlers(END_TIMEOUT_S)
+            link.stop(END_TIMEOUT_S)
+    elif isinstance(link, LoopLink) and not link.loop.is_closed():
+        if not link.loop.is_running():
+            link.stop()
+        else:  # in another thread: a fixture is no coroutine
+            link.loop.call_soon_threadsafe(link.stop)
+            end = time.monotonic() + END_TIMEOUT_S
+            while not link.closed and time.monotonic() < end:
+                time.sleep(0.001)
+
+
+class Kept:
+    """The clients of the process, their settings, and the calls that clients serve: tests do not change these."""
+
+    def __init__(self) -> None:
+        self.serving: dict[Any, Any] = {one: (one._served, one._at_once) for one in list(serving)}
+        self._client = process._client
+        self._of_loops: dict[asyncio.AbstractEventLoop, Any] = dict(of_loops._clients)
+        self._unbound = of_loops._unbound
+        self._settings = dict(settings)
+
+    def restore(self) -> None:
+        """Forget what has been set since."""
+        for client in list(serving):
+            client._served, client._at_once = self.serving.get(client, (None, None))
+        with process._client_lock:
+            process._client = self._client
+        of_loops._clients.clear()
+        of_loops._clients.update(self._of_loops)
+        of_loops._unbound = self._unbound
+        settings.clear()
+        settings.update(self._settings)
