@@ -144,12 +144,12 @@ def test_what_was_subscribed_at_import(timerd_manual, number):
     client.fire("prices", value=b"two")          # the next test does not see it
 
 
-heard = []
+taken = []
 
 
 def listen():
     for event in shop.own.subscribe("x"):
-        heard.append(event.value)
+        taken.append(event.value)
 
 
 listener = threading.Thread(target=listen, daemon=True)
@@ -159,12 +159,12 @@ listener = threading.Thread(target=listen, daemon=True)
 def test_a_thread_that_listens_for_longer_than_a_test(timerd_manual, number):
     if listener.ident is None:
         listener.start()
-    heard.clear()
-    while heard != [b"hello"]:                 # until it has subscribed in this test
+    taken.clear()
+    while taken != [b"hello"]:                 # until it has subscribed in this test
         shop.own.fire("x", value=b"hello")
         timerd_manual.advance(0)
         time.sleep(0.01)
-        heard[1:] = []
+        taken[1:] = []
 
 
 @twice

@@ -69,7 +69,7 @@ class Hub:
 
     def look(self, mark: Mark) -> Operation:
         """An operation that settles at once: completed if there is an event after the mark, or else cancelled."""
-        return observe(self._surface, self._keys, mark, polls=True)
+        return observe(self.surface, self._keys, mark, polls=True)
 
     # calls of the watches -------------------------------------------------------------------------------------------
 

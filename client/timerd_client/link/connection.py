@@ -126,8 +126,8 @@ class Connection:
 
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
         """The error of a caller that has waited for `patience` and got no answer."""
-        if held_up := self.passes.held_up():
-            return noted(TimerdUnavailableError(f"no answer {within(patience)}: {held_up}"))
+        if held_up := self.held_up():
+            return noted(TimerdUnavailableError(f"no answer {within(patience)}{held_up}"))
         if isinstance(self.sockets, LateSockets):
             return noted(TimerdUnavailableError(f"no daemon {within(patience)}: {self.sockets.trouble()}"))
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
@@ -142,7 +142,7 @@ class Connection:
 
     def held_up(self) -> str:
         """As the end of a message: the callback that keeps this client from receiving; empty: none does."""
-        held_up = self.passes.held_up()
+        held_up = self.passes.held_up() if hasattr(self, "passes") else ""  # there are none before begin()
         return held_up and f"; {held_up}"
 
     # frames -----------------------------------------------------------------------------------------------------------

@@ -145,7 +145,5 @@ class ThreadedSender(Sender):
         if in_callback or not self._moved.wait_for(lambda: outgoing.room > 0 or link.sealed, patience_s):
             late = "" if in_callback else f", and none was acknowledged within {patience_s:g} s"
             status, remedy = self._connection.status(), self._remedy()
-            raise noted(
-                BackpressureError(f"{self._fullness()}{late} ({status}); {self._connection.passes.held_up() or remedy}")
-            )
+            raise noted(BackpressureError(f"{self._fullness()}{late} ({status}); {remedy}{self._connection.held_up()}"))
         link.check_open()

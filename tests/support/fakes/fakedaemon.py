@@ -281,6 +281,7 @@ class World:
                 closed=False,
                 complain=print,
                 sender=SimpleNamespace(soon=lambda chore: chore()),
+                connection=SimpleNamespace(held_up=lambda: ""),
                 waiters=SimpleNamespace(gate=Gate, may_block=lambda: None, callback=lambda callback: callback),
             ),
         )
