@@ -1,4 +1,4 @@
-"""Spacing: an action is due at once when it was quiet before, else at intervals."""
+"""Spacing: an action is due at once if there was none shortly before, else at intervals."""
 
 from __future__ import annotations
 
