@@ -55,10 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def give_children_sigint() -> None:
-    """`sh -c 'make test &'` starts this process with SIGINT ignored. It still ignores it then; its children do not.
+    """`sh -c 'make test &'` starts this process with SIGINT ignored. This lets its children react to SIGINT.
 
     A child inherits an ignored signal, and a test that interrupts such a child would wait for ever. A child inherits no
-    handler: this process gets one that does nothing, and its children start with the default.
+    handler: so this process gets a handler that does nothing, and its children start with the default one.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -156,14 +156,14 @@ def daemon_of_module() -> Iterator[Daemon]:
 
 @pytest.fixture
 def shared_daemon(runtime_dir: Path, daemon_of_module: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    """The same daemon for all tests of a module, which do without each other's ids, watermarks and counters."""
+    """One daemon for all tests of a module, which must not depend on each other's ids, watermarks and counters."""
     monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(daemon_of_module.paths.directory))
     return daemon_of_module
 
 
 @pytest.fixture
 def client(daemon: Daemon) -> Iterator[td.Client]:
-    """A client of that daemon."""
+    """A client of the fixture `daemon`."""
     with td.connect(timeout=PATIENCE_S) as made:
         yield made
 
@@ -211,7 +211,7 @@ def sound() -> bytes:
 
 @pytest.fixture(scope="session")
 def grouped() -> bytes:
-    """The same with groups."""
+    """An arena as `sound`, with groups."""
     from support.rig.damage import grouped_rig
 
     return sound_memory(grouped_rig())

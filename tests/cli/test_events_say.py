@@ -1,4 +1,4 @@
-"""timerctl fire and its like say what watched the key; timerctl ping: whether the daemon answers."""
+"""timerctl fire and similar commands show what watched the key. timerctl ping shows whether the daemon answers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_fire_tells_owners_and_subscriptions_apart(client: td.Client, run: Run) 
     operation.cancel_wait()
 
 
-def test_a_misspelt_key_is_answered_with_the_near_one(client: td.Client, run: Run) -> None:
+def test_a_misspelt_key_is_answered_with_the_near_key(client: td.Client, run: Run) -> None:
     for key in ("write/7/r1", "write/7/r2", "something else"):
         client.register_wait(key, timeout=60)
     status, out, err = run("fire", "write/7/R2")

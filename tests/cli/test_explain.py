@@ -1,4 +1,4 @@
-"""timerctl explain: what it says of an operation in the arena of a dead daemon; its numbers hold in the core."""
+"""timerctl explain: what it shows of an operation in the arena of a dead daemon. The core agrees with its numbers."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def number_of(rig: Rig) -> str:
     return found
 
 
-def test_a_total_says_the_amount_and_the_command_that_brings_it(rig: Rig, explain: Explain) -> None:
+def test_a_total_shows_the_missing_amount_and_the_command_that_brings_it(rig: Rig, explain: Explain) -> None:
     alice = rig.client()
     rig.do(alice, Register(keys(b"topic"), condition=Condition.TOTAL, total=4_096), fire(b"topic", 96))
     row = explain("0.1")
@@ -152,7 +152,7 @@ def test_a_total_says_the_amount_and_the_command_that_brings_it(rig: Rig, explai
     assert "4000 more" in said(row) and "never expires" in said(row)
 
 
-def test_a_watermark_says_how_far_it_is_and_an_event_of_the_wrong_kind_is_shown(rig: Rig, explain: Explain) -> None:
+def test_a_watermark_key_shows_the_present_watermark_and_an_event_of_the_wrong_kind(rig: Rig, explain: Explain) -> None:
     alice = rig.client()
     rig.do(alice, Register((Key(b"p0", target=812), Key(b"k")), needed=2, timeout_ns=HOUR))
     rig.do(alice, advance(b"p0", 400), advance(b"k", 7))
@@ -165,7 +165,9 @@ def test_a_watermark_says_how_far_it_is_and_an_event_of_the_wrong_kind_is_shown(
     assert event["last_event"]["ago_ns"] == S
 
 
-def test_an_event_before_the_registration_and_one_on_a_near_key_are_shown(rig: Rig, explain: Explain, run: Run) -> None:
+def test_an_event_before_the_registration_and_an_event_on_a_near_key_are_shown(
+    rig: Rig, explain: Explain, run: Run
+) -> None:
     alice = rig.client(name=b"writer")
     rig.do(alice, fire(b"early"), fire(b"write/7/R2"), fire(b"write/7/r9"), fire(b"other"))
     rig.now_ns += S
@@ -202,7 +204,7 @@ def test_a_subscription_says_that_any_event_is_its_outcome(rig: Rig, explain: Ex
     assert commands(row, "cancel") == [], "no command can cancel it: its owner closes it"
 
 
-def test_the_cost_of_a_cancel_by_key_is_said(rig: Rig, explain: Explain) -> None:
+def test_explain_warns_what_else_a_cancel_by_key_cancels(rig: Rig, explain: Explain) -> None:
     alice = rig.client()
     rig.do(alice, Register(keys(b"a", b"b"), timeout_ns=HOUR), Register(keys(b"a"), timeout_ns=HOUR))
     row = explain("0.1")
@@ -254,7 +256,7 @@ def test_a_settled_operation_is_known_until_it_is_acknowledged_then_its_id_then_
         assert row["state"] == "unknown" and "has settled, and" not in row["text"]
 
 
-def test_an_operation_that_is_gone_is_looked_for_in_the_journal_by_a_command_that_is_given(
+def test_explain_names_the_command_that_finds_a_forgotten_operation_in_the_journal(
     rig: Rig, explain: Explain, runtime_dir: Path, tmp_path: Path
 ) -> None:
     (runtime_dir / "default.journal").symlink_to(tmp_path)
@@ -361,7 +363,7 @@ def test_the_listing_has_ids_payloads_and_the_states_of_keys(rig: Rig, explain: 
     assert "r2 r1(ok)" in run("ops")[1], "the missing keys stand first"
 
 
-def test_a_key_and_an_outcome_that_no_version_knows_stop_nothing(rig: Rig, explain: Explain) -> None:
+def test_a_key_and_an_outcome_of_unknown_kinds_stop_nothing(rig: Rig, explain: Explain) -> None:
     alice = rig.client()
     rig.do(alice, Register(keys(b"a"), timeout_ns=HOUR, id=id_hash(b"one")), fire(b"a"))
     rig.do(alice, Register(keys(b"b", b"c"), needed=2, timeout_ns=HOUR))
@@ -375,7 +377,7 @@ def test_a_key_and_an_outcome_that_no_version_knows_stop_nothing(rig: Rig, expla
 @settings(deadline=None)
 @given(CHANGES)
 def test_a_damaged_arena_is_explained_or_refused_in_order(sound: bytes, changes: list[Change]) -> None:
-    """Every operation of it, by its number and by ids. No other error comes, and no endless loop."""
+    """Every operation of the arena, by its number and by ids. There is no other error, and no endless loop."""
     damaged = changed(sound, changes)
     arguments = argparse.Namespace(
         instance=None, what=b"settled at first", by=None, purgatory=None, bytes=200, key=b"k0", offset=5

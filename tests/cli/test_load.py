@@ -82,10 +82,10 @@ class Evidence:
         self.told = array("B", [1] * TINY.count)
         self.rows, self.events = rows, events
         self.outcomes = TINY.count
-        self.stamps = array("q")  # instead of those that are right
+        self.stamps = array("q")  # if not empty, these replace the right stamps
 
     def stamp(self, row: int) -> int:
-        """The value of the event that completed it."""
+        """The value of the event that completed the operation of this row."""
         return self.fired[self.event[row]] if self.completes[row] else 0
 
     def judge(self, partial: bool = False) -> Judgement:
@@ -101,7 +101,7 @@ class Evidence:
         )
 
     def expired(self) -> int:
-        """A row that expired, whose event was fired after that."""
+        """A row that expired, and whose event was fired after its expiry."""
         return next(row for row in range(TINY.count) if not self.completes[row] and row in self.event)
 
     def completed(self) -> int:
@@ -136,7 +136,7 @@ def test_an_outcome_delivered_twice_is_duplicated() -> None:
     assert (dropped.judge().duplicated, dropped.judge().violations) == (1, 1)
 
 
-def test_an_expiry_before_the_deadline_or_with_a_deadline_before_the_timeout_is_early() -> None:
+def test_an_expiry_is_early_before_its_deadline_or_if_the_deadline_is_before_the_timeout() -> None:
     before, short = Evidence(), Evidence()
     before.settled[before.expired()] -= MS + 1
     assert (before.judge().early, before.judge().violations) == (1, 1)
@@ -152,11 +152,11 @@ def test_an_expiry_although_the_event_was_applied_before_the_deadline_is_overrul
     evidence.applied[evidence.event[row]] -= 1
     assert (evidence.judge().overruled, evidence.judge().violations) == (1, 1)
     evidence.applied[evidence.event[row]] = evidence.marked[row]
-    assert evidence.judge().overruled == 1, "its mark had been read before"
+    assert evidence.judge().overruled == 1, "the operation's mark had been read before the event"
     evidence.applied[evidence.event[row]] -= 1
-    assert evidence.judge().overruled == 0, "it may have come before the operation's mark"
+    assert evidence.judge().overruled == 0, "the event may have come before the operation's mark"
     evidence.applied[evidence.event[row]] = 0
-    assert evidence.judge().overruled == 0, "nobody has seen it"
+    assert evidence.judge().overruled == 0, "nobody has seen when the event was applied"
 
 
 def test_a_completion_with_the_value_of_another_event_is_mistaken() -> None:
@@ -178,7 +178,7 @@ def test_an_operation_whose_event_arrived_first_is_right_and_counted() -> None:
     assert (judged.overtaken, judged.misjudged, judged.violations) == (1, 0, 0)
 
 
-def test_a_wrong_outcome_is_misjudged_and_near_the_timeout_either_is_right() -> None:
+def test_a_wrong_outcome_is_misjudged_and_near_the_timeout_either_outcome_is_right() -> None:
     evidence = Evidence()
     row = evidence.completed()
     for wrong in (State.EXPIRED, State.CANCELLED, State.FAILED):

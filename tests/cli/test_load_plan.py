@@ -27,8 +27,8 @@ LOW = Workload(rate=10_000, count=50_000)
 HIGH = LOW._replace(p50_ns=200 * MS, p75_ns=400 * MS)
 
 
-def test_the_same_seed_plans_the_same_everywhere_and_another_does_not() -> None:
-    """The digest holds over processes, machines and versions of Python, or runs could not be compared."""
+def test_the_same_seed_gives_the_same_plan_everywhere_and_another_seed_does_not() -> None:
+    """The digest is the same in all processes, machines and versions of Python: else runs could not be compared."""
     rows, events = plan(LOW), fire_plan(LOW)
     digest = hashlib.sha256(b"".join(column.tobytes() for column in (*rows[1:], *events)))
     assert digest.hexdigest()[:16] == "0c7a1015e63e7fa5"
@@ -47,7 +47,7 @@ def test_arrivals_are_exponential_and_delays_log_normal() -> None:
 
 
 @pytest.mark.parametrize(("workload", "share"), [(LOW, 0.079), (HIGH, 0.5)])
-def test_a_correct_run_expires_the_share_that_the_paper_has(workload: Workload, share: float) -> None:
+def test_a_correct_run_expires_the_expected_share(workload: Workload, share: float) -> None:
     assert expected_share(workload) == pytest.approx(share, abs=0.0005)
     planned = sum(delay > workload.timeout_ns for delay in plan(workload).delay_ns) / workload.count
     assert planned == pytest.approx(share, abs=0.01)

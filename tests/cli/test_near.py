@@ -1,4 +1,4 @@
-"""Names near a name: as a plain matrix of distances has them, and with bounded work."""
+"""Names near a name: the same as by a plain matrix of distances, and with bounded work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def edits(one: bytes, other: bytes) -> int:
 
 @settings(deadline=None)
 @given(NAMES, NAMES)
-def test_a_name_is_near_by_one_edit_and_a_longer_one_by_two(name: bytes, other: bytes) -> None:
+def test_a_name_is_near_by_one_edit_and_a_longer_name_by_two(name: bytes, other: bytes) -> None:
     most = 0 if len(name) < 3 else 1 if len(name) < 6 else 2
     if edits(name, other) <= most and name != other:
         assert near(name, [other]) == [other]
@@ -33,7 +33,7 @@ def test_a_name_is_near_by_one_edit_and_a_longer_one_by_two(name: bytes, other: 
         assert near(name, [other]) == []
 
 
-def test_the_nearest_comes_first_and_one_with_another_number_last() -> None:
+def test_the_nearest_name_comes_first_and_a_name_with_another_number_last() -> None:
     names = [b"write/8/r2", b"write/7/r2", b"write/7/R1", b"writes/7/R2", b"wire/7/R", b"inbox"]
     assert near(b"write/7/R2", names) == [b"write/7/r2", b"writes/7/R2", b"write/7/R1"]
     assert near(b"INBOX/7", [b"inbox/7", b"inbox/8"]) == [b"inbox/7"]

@@ -67,7 +67,9 @@ def test_counters_of_several_purgatories_add_up(dead: Rig, run: Run, runtime_dir
 
 
 @pytest.mark.parametrize("command", LOOKING)
-def test_commands_that_look_work_without_a_daemon_and_say_so(dead: Rig, run: Run, command: str) -> None:
+def test_commands_that_only_read_work_without_a_daemon_and_report_that_none_runs(
+    dead: Rig, run: Run, command: str
+) -> None:
     status, out, err = run(command)
     assert (status, err) == (Exit.OK, "")
     assert command == "check" or "is not running" in out, out
@@ -85,7 +87,7 @@ def test_output_fits_the_width_and_is_plain(
     assert [line for line in lines if line != line.rstrip()] == []
     assert "\x1b" not in first
     if command in ("keys", "errors", "stats"):
-        # The same again, but for how old a mark may be, which moves with the clock.
+        # The output is the same again, except for the age that a mark may have, which changes with the clock.
         moves = "A mark may be "
         assert [line for line in lines if moves not in line] == [
             line for line in second.splitlines() if moves not in line
@@ -114,7 +116,7 @@ def test_operations_are_filtered(dead: Rig, run: Run) -> None:
 
 def test_operations_due_soon_are_found(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic_ns", lambda: dead.now_ns)
-    assert len(json_of(run, "ops", "--due-within", "100ms")) == 3  # 1, 50 and 64 ms
+    assert len(json_of(run, "ops", "--due-within", "100ms")) == 3  # due in 1, 50 and 64 ms
     assert len(json_of(run, "ops", "--due-within", "1h")) == 7
     overdue = json_of(run, "ops", "--due-within", "1ms")
     assert [row["due"] for row in overdue] == ["1.00 ms"]
@@ -202,7 +204,7 @@ def test_operations_of_a_group_are_not_listed_under_the_client_that_has_the_slot
     assert "group" in run("ops")[1] and "workers" in run("ops")[1]
 
 
-def test_operations_of_an_unknown_purgatory_are_none_and_the_purgatory_is_named(dead: Rig, run: Run) -> None:
+def test_an_unknown_purgatory_has_no_operations_and_is_named(dead: Rig, run: Run) -> None:
     assert (
         run("ops", "--purgatory", "nosuch")[1].splitlines()[-1] == "No operations: there is no purgatory 'nosuch' now."
     )
@@ -262,10 +264,10 @@ def test_check_names_the_error_and_fails(dead: Rig, run: Run, runtime_dir: Path)
     assert not found["hashes_verified"] and found["hashes_unverified"] == "a copy (--file) has no seed"
 
 
-def test_check_computes_hashes_again_where_it_may_read_the_seed_and_else_says_why_not(
+def test_check_computes_hashes_again_if_it_may_read_the_seed_and_otherwise_says_why_not(
     dead: Rig, run: Run, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it, hashes of records are believed. Tables are compared with them in both cases."""
+    """Without the seed, `check` trusts the hashes in the records. It always compares the tables with these hashes."""
     seed = read_location(InstancePaths(runtime_dir, "default")).seed
 
     def checked() -> tuple[bool, list[str]]:

@@ -42,10 +42,10 @@ def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
 # calls ----------------------------------------------------------------------------------------------------------------
 
 
-def test_pending_calls_stand_with_their_ids_in_order_of_time(client: td.Client, run: Run) -> None:
+def test_pending_calls_are_listed_with_their_ids_in_order_of_time(client: td.Client, run: Run) -> None:
     client.call_later_wait("mail/late", 10_800, b"x", id="user-8")
     own = client.call_later_wait("mail/soon", 7200)
-    serve(client, "cleanup", print, seconds=3600)  # on the hour: it does not run while the test looks
+    serve(client, "cleanup", print, seconds=3600)  # it runs on the hour, so not while the test looks
     eventually(lambda: len(rows(run)) == 3)
     found = rows(run)
     assert [row["name"] for row in found] == ["cleanup", "mail/soon", "mail/late"]
@@ -61,7 +61,7 @@ def test_pending_calls_stand_with_their_ids_in_order_of_time(client: td.Client, 
     assert " now " in out and "cleanup" in out and "user-8" not in out
 
 
-def test_the_last_run_and_its_error_stand_with_a_schedule_and_with_a_retry(client: td.Client, run: Run) -> None:
+def test_a_schedule_and_a_retried_call_show_their_last_run_and_its_error(client: td.Client, run: Run) -> None:
     runs: list[int] = []
 
     def often(call: td.Call) -> None:
@@ -86,7 +86,7 @@ def test_the_last_run_and_its_error_stand_with_a_schedule_and_with_a_retry(clien
     assert "ValueErr" in run("calls", "--match", "fails")[1]
 
 
-def test_a_call_that_is_due_says_why_it_waits_and_where_it_runs(client: td.Client, run: Run) -> None:
+def test_a_due_call_shows_why_it_waits_or_which_process_runs_it(client: td.Client, run: Run) -> None:
     client.call_later("nobody's", 0)
     eventually(lambda: [row["state"] for row in rows(run)] == ["unhandled"])
     assert "no handler" in run("calls")[1]
@@ -124,7 +124,7 @@ def test_a_dead_letter_is_listed_with_its_reason_retried_and_dropped(client: td.
         (3, "ValueError: no connection", "three"),
     ]
     assert [letter.number for letter in client.dead_letters()] == [1, 2, 3]
-    assert rows(run) == [] == client.calls(), "a dead letter is no call that waits"
+    assert rows(run) == [] == client.calls(), "a dead letter is not a waiting call"
     fails[0] = False
     assert run("calls", "retry", "1")[0] == Exit.OK
     eventually(lambda: [row["number"] for row in rows(run, "--failed")] == [2, 3])
@@ -226,10 +226,8 @@ def test_a_worker_serves_a_module_and_sigterm_waits_for_its_handlers(
     assert "serves remind, often for group 'web' at instance" in said and "SIGTERM: waits up to 30 s" in said
 
 
-def test_a_signal_that_another_thread_of_a_worker_gets_ends_it(
-    client: td.Client, start: Start, runtime_dir: Path
-) -> None:
-    """The system gives it to any thread. The main one then sleeps on, and its handlers do not run."""
+def test_a_signal_to_any_thread_of_a_worker_ends_the_worker(client: td.Client, start: Start, runtime_dir: Path) -> None:
+    """The system gives a signal to any thread. The main thread may then sleep on, so that no handler in Python runs."""
     worker = start("tasks:calls")
     eventually(lambda: noted(runtime_dir, "often"))
     others = [task for task in threads_that_take(worker.pid, signal.SIGTERM) if task != worker.pid]
@@ -239,7 +237,7 @@ def test_a_signal_that_another_thread_of_a_worker_gets_ends_it(
 
 
 def threads_that_take(pid: int, number: signal.Signals) -> list[int]:
-    """The threads of a process that do not block a signal; libzmq's own block all."""
+    """The threads of a process that do not block a signal. The threads of libzmq block all signals."""
     takes = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         blocked = re.search("SigBlk:\\s*(\\w+)", (task / "status").read_text())

@@ -152,7 +152,7 @@ def test_an_impossible_number_is_refused_with_its_limits(
         assert run(*(argument.format(right) for argument in arguments))[0] == Exit.NO_INSTANCE
 
 
-def test_the_version_is_timerds(run: Run) -> None:
+def test_the_version_is_that_of_timerd(run: Run) -> None:
     assert run("--version") == (Exit.OK, f"timerctl {td.__version__}\n", "")
 
 
@@ -268,7 +268,7 @@ def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daem
         assert err.startswith("timerctl: ")
 
 
-def test_keys_and_ids_that_are_no_text_are_read_and_shown(daemon: Daemon) -> None:
+def test_keys_and_ids_that_are_not_text_are_read_and_shown(daemon: Daemon) -> None:
     key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
     timerctl: list[str | bytes] = [sys.executable, "-m", "timerctl"]
     with connect() as client:
@@ -300,7 +300,7 @@ def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: 
 
 
 def test_a_command_whose_output_is_cut_off_says_nothing_and_has_a_status_of_its_own(dead: Rig) -> None:
-    """Not that of success: `timerctl journal audit | head` has not said that nothing was found."""
+    """The status is not that of success: `timerctl journal audit | head` may have cut off findings."""
     reading, writing = os.pipe()
     os.close(reading)
     command = command_of("ops")

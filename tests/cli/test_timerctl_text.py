@@ -83,7 +83,7 @@ def test_numbers_are_written_for_people() -> None:
 
 
 def test_nothing_is_cut_in_a_pipe() -> None:
-    """Another program reads it there, and an id that was cut is none."""
+    """Another program reads the output of a pipe, and cannot use an id that was cut."""
     program = (
         "from timerctl.show.table import Column, Table, grid\n"
         "table = Table(Column('id', flexible=True), Column('reason', flexible=True, wraps=True))\n"

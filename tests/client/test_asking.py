@@ -36,11 +36,11 @@ def test_a_client_whose_answer_was_cut_asks_for_the_rest_at_once(world: World) -
     world.daemon.announce()
     world.exchange()  # and no time passes
     assert [state_of(operation) for operation in operations] == [State.COMPLETED] * 10
-    assert world.daemon.asked == 4  # of 3, 3, 3 and 1
+    assert world.daemon.asked == 4  # the answers have 3, 3, 3 and 1 outcomes
     assert kinds(world.sent).count(UpKind.ASK) == 4
 
 
-def test_a_client_whose_answer_has_all_does_not_ask_again(world: World) -> None:
+def test_a_client_whose_answer_was_complete_does_not_ask_again(world: World) -> None:
     operations = that_missed(world, 10)
     world.daemon.announce()
     world.pass_time(2 * ANNOUNCE_FIRST_NS / 1e6)
@@ -48,7 +48,7 @@ def test_a_client_whose_answer_has_all_does_not_ask_again(world: World) -> None:
     assert world.daemon.asked == 1
 
 
-def test_a_report_that_nobody_has_asked_for_says_nothing_of_what_follows_it(world: World) -> None:
+def test_a_client_asks_for_nothing_behind_a_report_that_it_has_not_asked_for(world: World) -> None:
     """The daemon publishes new outcomes in parts. The next part is on its way, and the client must not ask for it."""
     that_missed(world, 3)
     world.daemon.announce()
@@ -60,7 +60,7 @@ def test_a_report_that_nobody_has_asked_for_says_nothing_of_what_follows_it(worl
     assert world.up() == []
 
 
-def test_an_answer_that_was_cut_and_got_lost_is_asked_for_after_a_while(world: World) -> None:
+def test_the_lost_rest_of_an_answer_is_asked_for_after_a_while(world: World) -> None:
     operations = that_missed(world, 4)
     world.daemon.outcomes_max = 2
     lost: list[bytes] = []
@@ -81,7 +81,7 @@ def test_an_answer_that_was_cut_and_got_lost_is_asked_for_after_a_while(world: W
     assert all(operation.done() for operation in operations)
 
 
-def test_a_frame_of_commands_is_a_packet_where_the_sockets_say_so(world: World) -> None:
+def test_frames_of_commands_fit_into_packets_if_the_sockets_send_packets(world: World) -> None:
     world.protocol.outgoing.frame_size_max = PACKET_SIZE_MAX
     for _ in range(20):
         world.fire(value=b"x" * PAYLOAD_SIZE_MAX)

@@ -1,4 +1,4 @@
-"""A caller that waits receives frames itself, and leaves other work to the link's thread. A daemon in memory."""
+"""A caller that waits receives frames itself, and leaves other work to the link's thread. The daemon is in memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def client(sockets: Observed) -> Iterator[Client]:
     client = Client._over(ThreadedLink(NOWHERE, new_protocol(), sockets))
     client.ready(timeout=PATIENCE_S)
     client.flush(timeout=PATIENCE_S)
-    client._link.connection.mapped = client._link.protocol.session.arena  # there is none to map
+    client._link.connection.mapped = client._link.protocol.session.arena  # there is no arena to map
     rest()
     sockets.receivers.clear()
     yield client
@@ -91,7 +91,7 @@ def test_a_caller_receives_its_outcome_itself(client: Client, sockets: Observed)
     assert sockets.receivers.count("MainThread") >= 15, sockets.receivers
 
 
-def test_a_result_wakes_the_links_thread_for_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_does_not_wake_the_links_thread(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The acknowledgement of the outcome goes with the next frame, or follows when the daemon reminds."""
     link, wakers = client._link, list[str]()
     ring = link.sender.bell.ring
@@ -110,7 +110,9 @@ def test_a_result_wakes_the_links_thread_for_nothing(client: Client, monkeypatch
     assert wakers.count("MainThread") <= 4, wakers
 
 
-def test_a_caller_that_waits_sends_itself_however_lately_frames_were_sent(client: Client, sockets: Observed) -> None:
+def test_a_caller_that_waits_sends_its_frame_itself_however_recently_frames_were_sent(
+    client: Client, sockets: Observed
+) -> None:
     """A caller issues nothing more until it has its answer, so its frames cannot become many."""
     me, mine = threading.get_ident(), 0
     for number in range(100):
@@ -124,7 +126,7 @@ def test_a_caller_that_waits_sends_itself_however_lately_frames_were_sent(client
 def test_a_frame_that_had_no_room_is_sent_as_soon_as_there_is_room_though_a_caller_waits(
     client: Client, sockets: Observed
 ) -> None:
-    """A late answer would come after 250 ms, when the frame is sent again."""
+    """If nobody noticed the room, the answer would come after 250 ms, when the frame is sent again."""
     took_s: list[float] = []
     for number in range(8):
         operation = client.register(f"k{number}", timeout=60)
@@ -181,7 +183,7 @@ def test_one_caller_receives_for_the_others_that_wait(client: Client) -> None:
     assert states == [State.COMPLETED] * 8
 
 
-def test_a_caller_that_waits_longer_goes_on_when_the_one_that_receives_has_left(client: Client) -> None:
+def test_a_caller_that_waits_longer_receives_when_the_receiving_caller_has_left(client: Client) -> None:
     early, late = client.register("early", timeout=60), client.register("late", timeout=60)
     waiting = threading.Thread(target=lambda: early.result(PATIENCE_S))
     waiting.start()
@@ -194,7 +196,7 @@ def test_a_caller_that_waits_longer_goes_on_when_the_one_that_receives_has_left(
 
 
 def test_a_flush_ends_when_a_caller_has_received_its_confirmation(client: Client, sockets: Observed) -> None:
-    """A late wake-up would come with the next frame that the link's thread receives, up to a second later."""
+    """If nobody woke it, the flush would end with the next frame of the link's thread, up to a second later."""
     link, took_s = client._link, list[float]()
     for number in range(4):
         operation = client.register(f"k{number}", timeout=60)
@@ -242,7 +244,7 @@ def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
         operation = client.register("k", timeout=60)
         for _ in range(10):
             with pytest.raises(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.003)  # here: it may come before the next line
+                signal.setitimer(signal.ITIMER_REAL, 0.003)  # not earlier: the signal may come before the next line
                 operation.result(PATIENCE_S)
         later(lambda: client.fire("k"))
         assert operation.result(PATIENCE_S).state is State.COMPLETED
@@ -264,7 +266,7 @@ def handler_of_signals(handle: Callable[[int, FrameType | None], object], after_
 
 
 def test_a_signal_handler_that_takes_long_holds_nobody_up(client: Client) -> None:
-    """The link's thread receives meanwhile: else others wait, and the daemon would seem to be lost."""
+    """The link's thread receives meanwhile. Otherwise other callers would wait, and the daemon would seem lost."""
     first, second = client.register("first", timeout=60), client.register("second", timeout=60)
     came, seen = threading.Event(), list[bool]()
     second.add_done_callback(lambda _: came.set())
@@ -299,7 +301,7 @@ def test_close_does_not_wait_for_a_signal_handler_of_a_caller_that_receives(clie
 
 
 def test_a_wait_leaves_nothing_behind_in_its_operation(client: Client) -> None:
-    """A loop that waits again after each interrupt may go on for days: traces would fill the memory."""
+    """A loop that waits again after each interrupt may go on for days. Leftovers of each wait would fill the memory."""
     operation = client.register("k", timeout=60)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -321,7 +323,7 @@ def test_a_wait_leaves_nothing_behind_in_its_operation(client: Client) -> None:
 def test_an_interrupt_between_two_frames_leaves_the_second_one_to_the_thread(
     client: Client, sockets: Observed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The descriptor of a socket of ZeroMQ says only once that there is something. The first frame has used that up."""
+    """The descriptor of a ZeroMQ socket reports frames only once. The first frame has used up this report."""
     operation = client.register("k", timeout=60)
     rest()
     sockets.receivers.clear()
@@ -379,12 +381,12 @@ def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, 
 
 
 def wait_into(states: list[State], operation: Any) -> None:
-    """Waits longer than the test does."""
+    """Note the outcome. This wait is longer than those of the test."""
     states.append(operation.result(10 * PATIENCE_S).state)
 
 
 def settled(operation: Any, sockets: Observed) -> bool:
-    """Wait for it. A frame that was lost is sent again after a reminder."""
+    """Wait for the operation. Returns whether it was completed. A lost frame is sent again after a reminder."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         try:
@@ -395,7 +397,7 @@ def settled(operation: Any, sockets: Observed) -> bool:
 
 
 def test_a_report_that_was_taken_in_part_is_taken_again() -> None:
-    """Its outcome, its refusal and its answer reach their waiters, wherever the first attempt was interrupted."""
+    """The report's outcome, refusal and answer reach their waiters, wherever the first attempt was interrupted."""
     for at in itertools.count(1):
         world = live_world()
         world.daemon.refuse[2] = ErrorCode.ARENA_FULL

@@ -74,7 +74,7 @@ def test_a_message_of_several_parts_is_an_empty_frame(pair: tuple[Any, Channel])
     while len(received) < 2:
         if (frame := channel.receive()) is not None:
             received.append(frame)
-    assert received == [b"", b"one"], "nothing of the first is left"
+    assert received == [b"", b"one"], "nothing of the first message is left"
 
 
 def test_a_frame_without_a_receiver_is_not_sent(context: Any, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_poller_returns_the_readable_descriptors_or_none_after_its_time() -> N
 
 
 def test_a_poller_waits_for_less_than_a_millisecond() -> None:
-    # One that counts in milliseconds never does; on a slow machine this one does now and then.
+    # A poller that counts in milliseconds never does. On a slow machine this poller succeeds only now and then.
     poller = Poller()
     waited_ns = until(lambda: [waited_ns for _ in range(20) if (waited_ns := _waited_ns(poller, 100_000)) < 1_000_000])
     assert min(waited_ns) >= 100_000

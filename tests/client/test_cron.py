@@ -25,7 +25,7 @@ FIRST, LAST = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (20
 
 
 def points(line: str, zone: str, start: str, number: int) -> list[str]:
-    """The first points after that local time, as local time."""
+    """The first points after the local time `start`, as local times."""
     schedule, there = schedule_of(None, line, zone), ZoneInfo(zone)
     found, at = [], wall_ns_of(datetime.fromisoformat(start).replace(tzinfo=there))
     for _ in range(number):
@@ -76,18 +76,18 @@ def test_zones_with_unusual_changes(line: str, zone: str, start: str, expected: 
     assert points(line, zone, start, len(expected)) == expected
 
 
-def test_a_range_of_one_with_a_step_is_that_one() -> None:
+def test_a_range_of_one_value_with_a_step_is_that_value() -> None:
     assert points("0 3-3/2 * * *", "UTC", "2026-01-01", 2) == ["01-01 03:00:00 +0000", "01-02 03:00:00 +0000"]
     assert points("0 3 * jan-jan/2 Mon-Mon/2", "UTC", "2026-01-27", 1) == ["01-04 03:00:00 +0000"]
 
 
-def test_with_six_fields_the_first_is_the_second() -> None:
+def test_the_first_of_six_fields_is_for_seconds() -> None:
     at = wall_ns_of(datetime(2026, 10, 25, tzinfo=UTC))
     schedule = schedule_of(None, "*/20 * * * * *", "UTC")
     assert [schedule.after(at) - at, schedule.after(at + 20 * SECOND_NS) - at] == [20 * SECOND_NS, 40 * SECOND_NS]
 
 
-def test_points_within_a_second_are_after_it() -> None:
+def test_after_a_moment_within_a_second_the_next_point_is_the_next_whole_second() -> None:
     schedule = schedule_of(None, "* * * * * *", "Europe/Berlin")
     assert schedule.after(5 * SECOND_NS - 1) == 5 * SECOND_NS
     assert schedule.after(5 * SECOND_NS) == schedule.after(5 * SECOND_NS + 1) == 6 * SECOND_NS
@@ -130,7 +130,7 @@ class Line(NamedTuple):
 
 
 def drawn(rng: random.Random, *, seconds: bool) -> Line:
-    """A random line that is often due within two days. Its fields have no names, as those are cronsim's alone."""
+    """A random line that is often due within two days. Its fields have no names: `values_of` reads only numbers."""
     fields = [drawn_field(rng, *RANGES[number]) for number in range(3)]
     day, month, weekday = ("*", drawn_day(rng), "*/2"), ("*", "1-12", "*/1"), ("*", "*/2", "0-6")
     fields += [drawn_one(rng, *day, low=1, high=31), drawn_one(rng, *month, low=1, high=12)]
@@ -172,7 +172,7 @@ def offset(zone: ZoneInfo, at: int) -> timedelta:
 
 
 def changes(zone: ZoneInfo) -> Iterator[int]:
-    """The moments of the three years at which the zone's offset changes, to the hour before."""
+    """The last full hour before each change of the zone's offset within the three years."""
     offsets = ((at, offset(zone, at)) for at in range(FIRST, LAST, HOUR))
     return (before[0] for before, after in itertools.pairwise(offsets) if before[1] != after[1])
 
@@ -185,7 +185,7 @@ def moments(zone: ZoneInfo, around: int, reach: int, step: int) -> list[tuple[in
 
 
 def compare(line: Line, name: str, window: list[tuple[int, datetime]], rng: random.Random) -> None:
-    """The points of a window, one after the other and from random moments of it."""
+    """Compare the schedule's points in a window with `line.due`: one after the other, and from random moments on."""
     schedule: Schedule = schedule_of(None, line.text, name)
     first, last = window[0][0], window[-1][0]
     due = [at for at in line.due(window) if at > first + 3 * HOUR]  # the window may begin in a fold
@@ -201,7 +201,7 @@ def compare(line: Line, name: str, window: list[tuple[int, datetime]], rng: rand
 
 
 def play(names: list[str], rng: random.Random, *, lines: int, windows: int) -> int:
-    """Random lines in these zones, around their changes; how many were compared."""
+    """Compare random lines in these zones, around changes of their offsets. Returns the number of lines."""
     compared = 0
     for name in names:
         zone = ZoneInfo(name)
@@ -217,7 +217,7 @@ def play(names: list[str], rng: random.Random, *, lines: int, windows: int) -> i
     return compared
 
 
-def test_random_lines_are_due_when_brute_force_says_so(rng: random.Random) -> None:
+def test_random_lines_are_due_when_brute_force_finds_them_due(rng: random.Random) -> None:
     unusual = ["Australia/Lord_Howe", "Pacific/Chatham", "America/Santiago", "Africa/Casablanca", "Africa/Cairo"]
     names = [*unusual, *rng.sample(sorted(available_timezones()), 5)]
     assert play(names, rng, lines=8, windows=1) == 80

@@ -1,4 +1,4 @@
-"""Declarations that stand once: the arguments of a registration and of a client, and the docstrings of both faces."""
+"""Declarations that are written once: arguments of registrations and of clients, and the docstrings of both faces."""
 
 from __future__ import annotations
 

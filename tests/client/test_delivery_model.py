@@ -1,4 +1,4 @@
-"""Deliveries on a clock moved by hand: random programs, judged by what the transport has seen and nothing else."""
+"""Deliveries on a clock moved by hand: random programs, judged only by what the transport has seen."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Fate(NamedTuple):
 
 
 class Network:
-    """A transport that keeps a log, and ends each attempt as it was drawn."""
+    """A transport that keeps a log, and ends each attempt with the fate that `draw` gives."""
 
     def __init__(
         self, draw: Any, room: int = 1 << 30, is_ready: Callable[[Hashable, int], bool] = lambda lane, now_ns: True
     ) -> None:
         self.draw = draw
-        self.is_ready = is_ready  # a lane, at that time
+        self.is_ready = is_ready  # whether a lane is ready at a time
         self.slots = room
         self.now_ns = 0
         self.running: dict[Attempt, tuple[int, Fate]] = {}
@@ -138,7 +138,7 @@ class Program:
         self.entered: dict[int, tuple[int, int | None, int]] = {}  # record: when, its lane, its size
         self.out: dict[int, tuple[int, Delivery]] = {}
         self.poll_gap_ns = rng.choice((0, 0, 5, 200)) * MS  # the longest time for which the polling loop is stuck
-        self.stuck_ns = 0  # the longest that it was
+        self.stuck_ns = 0  # the longest time for which it was stuck
 
     def is_ready(self, lane: Hashable, now_ns: int) -> bool:
         return lane == 2 or now_ns % (10 * S) >= self.away_ns
@@ -250,7 +250,7 @@ class Program:
         return EXPIRED
 
     def judge_order(self) -> None:
-        """In a lane one attempt at a time, and none of a record while an earlier one may still be sent, or expire."""
+        """A lane has one attempt at a time, and sends no record while an earlier one may still be sent, or expire."""
         free_ns: dict[int, int] = defaultdict(int)
         newest: dict[int, int] = defaultdict(lambda: -1)
         for begun_ns, attempt, records in self.network.log:
@@ -295,7 +295,7 @@ def options(**given: int | None) -> DeliveryOptions:
 
 
 def drive(accumulator: Accumulator, network: Network, until_ns: int) -> list[tuple[int, Delivery]]:
-    """Poll at each due time, from 0 on; what has ended, and when."""
+    """Poll at each due time up to `until_ns`. Returns the deliveries that ended, each with its time."""
     ended: list[tuple[int, Delivery]] = []
     now_ns = network.now_ns
     while now_ns <= until_ns:
@@ -337,7 +337,7 @@ def test_an_expired_batch_stays_in_flight_until_its_attempt_ends() -> None:
     accumulator.append("next", 160 * MS, lane="a")
     accumulator.append("other", 160 * MS, lane="b")
     ended += drive(accumulator, network, S)
-    # Its second attempt is under way from 200 to 400; it expires at 250, and the lane waits for the attempt.
+    # The second attempt of "stuck" is under way from 200 to 400. The record expires at 250, and its lane waits on.
     assert [(when_ns // MS, records[0]) for when_ns, _, records in network.log] == [
         (0, "stuck"),
         (160, "other"),
@@ -429,7 +429,7 @@ def test_a_claim_waits_for_a_silent_holder_only_for_its_grace() -> None:
     assert all(when_ns < 1_000 * MS for when_ns, _, _ in network.log)
 
 
-def test_a_lane_continues_with_the_verdict_on_its_first_batch() -> None:
+def test_a_lane_continues_after_the_verdict_on_its_first_batch() -> None:
     network, told = Network(lambda attempt: Fate(0, "busy" if attempt.records[0] == "first" else None)), Told()
     accumulator = Accumulator(options(batch_size=1), network, told)
     accumulator.append("first", 0, lane="a")

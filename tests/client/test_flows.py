@@ -40,7 +40,7 @@ DRIVES: dict[str, Callable[[Flow[Any]], Any]] = {
 
 
 class StillLink(Link):
-    """A link that sends nothing, on a clock that stands; it notes how it was ended."""
+    """A link that sends nothing, on a clock that stands still. It notes how it was ended."""
 
     WAITERS = NobodyWaits
 
@@ -232,14 +232,14 @@ class ThreadlessLink(ThreadedLink):
 
 
 class IntrudedLock:
-    """A lock; `intrude` is what another thread does as soon as the lock was let go of for the `number`-th time."""
+    """A lock. When it is released for the `number`-th time, `intrude` does what another thread would do then."""
 
     def __init__(self, number: int, intrude: Callable[[], None]) -> None:
         self._left = number
         self._intrude = intrude
 
     def __enter__(self) -> None:
-        """Nobody else holds it."""
+        """Nobody else holds the lock."""
 
     def locked(self) -> bool:
         return True

@@ -53,7 +53,7 @@ class Operation:
         return self.outcome
 
     def settle(self, outcome: Any) -> None:
-        """Its outcome has arrived."""
+        """The outcome of this operation has arrived."""
         self.outcome = outcome
         if self._callback is not None:
             self._callback(self)
@@ -67,7 +67,7 @@ class Outcome(SimpleNamespace):
 
 
 class Daemon:
-    """Its arenas are lists of (key, kind, number). It is the link and the surface of its client as well."""
+    """A daemon whose arenas are lists of (key, kind, number). It is also the link and the surface of its client."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -96,7 +96,7 @@ class Daemon:
         return len(self.arenas[-1])
 
     def check_open(self) -> None:
-        """It is open."""
+        """The link is always open."""
 
     def wake_if_due(self, issued: int) -> None:
         """Nothing is sent."""
@@ -159,7 +159,7 @@ class Daemon:
         self.tail = self.newest + 1
 
     def forget_client(self) -> None:
-        """The client is another one: its registrations, and frames on their way, are lost."""
+        """The client begins a new session: its registrations, and outcomes on their way, are lost."""
         gone = [*self.watching, *self.commands, *(one for one, _ in self.arriving)]
         self.watching.clear()
         self.commands.clear()
@@ -187,7 +187,7 @@ class Subscriber:
         self.seen = 0
 
     def expected(self) -> Event | None:
-        """The next event on its keys."""
+        """The next event on the subscriber's keys, after its mark."""
         events = self.daemon.arenas[self.mark.incarnation - 1]
         for sequence in range(self.mark.sequence + 1, len(events) + 1):
             key, kind, number = events[sequence - 1]
@@ -212,7 +212,7 @@ class Subscriber:
 
 
 def play(seed: int) -> tuple[Daemon, list[Subscriber]]:
-    """A random program. At the end all outcomes arrive, and all has been taken."""
+    """Run a random program. At the end all outcomes arrive, and the subscribers take all events."""
     random = Random(seed)
     daemon = Daemon(random)
     living: list[Subscriber] = []
@@ -246,12 +246,12 @@ def play(seed: int) -> tuple[Daemon, list[Subscriber]]:
         for one in living:
             one.take()
     else:
-        raise AssertionError("it never comes to rest")
+        raise AssertionError("the daemon never comes to rest")
     for one in living:
         while one.take() is not None:
             pass
-        assert one.expected() is None, f"it is at {one.mark}, and {one.expected()} never came"
-        assert one.mark.incarnation == len(daemon.arenas), f"it is at {one.mark}, and there is another arena"
+        assert one.expected() is None, f"the subscriber is at {one.mark}, and {one.expected()} never came"
+        assert one.mark.incarnation == len(daemon.arenas), f"the subscriber is at {one.mark}, in an earlier arena"
     hubs = {one.hub for one in living}
     assert len(daemon.watching) == len(hubs) == len({one.keys for one in living})
     for one in living:

@@ -70,18 +70,18 @@ def test_hello_is_sent_again_until_a_daemon_answers() -> None:
 
 
 def asking(world: World) -> list[bool]:
-    """Send what is to be sent. Of each frame: whether it asks the daemon to confirm at once."""
+    """Send what is due. Returns for each frame whether it asks the daemon to confirm at once."""
     return [bool(unpack(CommandHeader, memoryview(frame)).flags & FrameFlag.CONFIRM) for frame in world.up()]
 
 
 def test_a_client_asks_once_for_a_report_of_applied_commands(world: World) -> None:
-    """The question is in the frame of the commands, if that is not sent yet. Else it is a frame of its own."""
+    """The question goes with the frame of the commands if this frame is not sent yet, else in a frame of its own."""
     world.fire(b"k")
     assert asking(world) == [False], "nobody waits"
     world.protocol.confirm()
     assert asking(world) == [True] and kinds(world.sent)[-1] is UpKind.ACK
     world.protocol.confirm()
-    assert asking(world) == [], "it was asked"
+    assert asking(world) == [], "the daemon was asked before"
     world.fire(b"k")
     world.protocol.confirm()
     assert asking(world) == [True] and kinds(world.sent)[-1] is UpKind.COMMANDS
@@ -187,7 +187,7 @@ def test_frames_behind_a_lost_one_do_not_multiply_the_resent_commands(world: Wor
         world.fire()
         for frame in world.up():
             world.daemon.receive(frame)
-    assert len(world.daemon.routed) == 20  # "expected 1", each
+    assert len(world.daemon.routed) == 20  # each says "expected 1"
     world.sent.clear()
     world.down()
     world.exchange()
@@ -284,7 +284,7 @@ def test_a_silent_daemon_is_lost_and_found_again(world: World) -> None:
     world.lose_up = world.lose_down = lambda frame: True
     world.pass_time(DAEMON_LOST_NS / MS + 100, 100)
     assert link_state(world) is LinkState.LOST
-    world.fire()  # is kept
+    world.fire()  # the command is kept
     world.lose_up = world.lose_down = lambda frame: False
     world.pass_time(1_200, 50)
     assert link_state(world) is LinkState.LIVE
@@ -295,7 +295,7 @@ def test_a_silent_daemon_is_lost_and_found_again(world: World) -> None:
 def test_after_a_restart_the_command_numbers_continue(world: World) -> None:
     operation = world.register()
     world.exchange()
-    world.daemon.session = bytes(16 * [9])  # a daemon that does not know the session, but the client
+    world.daemon.session = bytes(16 * [9])  # a daemon that knows the client, but not the session
     world.daemon.subscribed = False
     world.fire()
     world.pass_time(400)
@@ -414,8 +414,8 @@ def test_a_client_that_the_daemon_no_longer_knows_begins_a_new_session(world: Wo
     assert link_state(world) is LinkState.LIVE
 
 
-def test_a_client_whose_session_another_process_uses_learns_it_and_begins_a_new_one(world: World) -> None:
-    """The other's commands have numbers that this client has not used: its own would be passed over as repeated."""
+def test_a_client_whose_session_another_process_uses_notices_that_and_begins_a_new_session(world: World) -> None:
+    """The other process has used the next numbers. So this client's next commands would be skipped as repeated."""
     operation = world.register()
     world.exchange()
     before = world.protocol.session.incarnation
@@ -471,7 +471,7 @@ def test_a_query_is_sent_again_until_it_is_answered(world: World) -> None:
     assert world.protocol.poll_deadline() < NEVER
 
 
-def test_frames_of_another_version_are_refused_with_both_values() -> None:
+def test_frames_of_another_version_are_refused_and_the_version_is_named() -> None:
     world = World()
     for frame in world.up():
         world.daemon.receive(frame)

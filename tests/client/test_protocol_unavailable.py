@@ -281,7 +281,7 @@ def test_a_daemon_that_refuses_the_client_counts_as_lost_and_its_reason_is_repor
     assert "64 of 64 clients" in world.protocol.status(world.now)
 
 
-# what becomes of it when the daemon is back -------------------------------------------------------------------------
+# what becomes of an operation when the daemon is back ---------------------------------------------------------------
 
 
 def test_a_registration_that_was_never_sent_does_nothing_and_needs_no_cancel(world: World) -> None:
@@ -328,7 +328,7 @@ def test_an_unavailable_operation_is_cancelled_and_a_pending_one_stays_pending(w
     assert cancel.flags == CommandFlag.REQUEUE
     assert list(world.daemon.pending) == [pending.command]
     assert (told, state_of(given_up)) == ([given_up], State.UNAVAILABLE)
-    assert not world.daemon.outcomes  # the cancellation was acknowledged, to nobody
+    assert not world.daemon.outcomes  # the cancelled outcome was acknowledged, and given to nobody
     assert world.protocol.statistics()[:4] == (1, 0, 0, 1)
     assert not world.protocol.incoming._abandoned
 
@@ -391,7 +391,7 @@ def test_a_grant_of_an_unavailable_operation_is_requeued_before_it_is_acknowledg
     world.daemon.settle(before.command, Outcome.EXPIRED, b"")
     world.sent.clear()
     world.speak()
-    # Its outcome comes first. The command that withdraws it is lost at first, but the acknowledgements are not.
+    # The outcome of `before` comes first. The withdrawing command is lost at first, the acknowledgements are not.
     world.lose_up = lambda frame: unpack(CommandHeader, frame).kind == UpKind.COMMANDS
     world.pass_time(600, 25)
     assert link_state(world) is LinkState.LIVE
@@ -411,7 +411,7 @@ def test_a_grant_without_a_number_holds_back_every_acknowledgement(world: World)
     world.lose_down = lambda frame: True
     world.pass_time(LOST_MS + 100)
     for number, (record, value) in world.daemon.outcomes.items():
-        world.daemon.outcomes[number] = record._replace(number=0), value  # as no daemon says it
+        world.daemon.outcomes[number] = record._replace(number=0), value  # no real daemon does this
     world.sent.clear()
     world.speak()
     world.lose_up = lambda frame: unpack(CommandHeader, frame).kind == UpKind.COMMANDS
@@ -434,7 +434,7 @@ def test_a_grant_that_was_requeued_before_its_outcome_arrived_is_acknowledged_at
 
 
 @pytest.mark.parametrize(("timeouts_ms", "kept"), [((50, 100), [2, 1, 0]), ((100, 50), [2, 2, 0])])
-def test_a_grant_and_what_is_behind_it_are_acknowledged_when_it_is_requeued(
+def test_a_grant_and_the_outcomes_behind_it_are_acknowledged_when_the_grant_is_requeued(
     world: World, timeouts_ms: tuple[int, int], kept: list[int]
 ) -> None:
     operations = [world.register(timeout_ns=timeout_ms * MS) for timeout_ms in timeouts_ms]
@@ -465,7 +465,7 @@ def test_an_operation_without_a_handle_is_withdrawn_while_the_daemon_lives(world
     pass_with_heartbeats(world, 500)
     assert not world.daemon.pending
     assert not world.protocol.incoming.replies
-    assert world.protocol.statistics().given_up == 0  # it is no verdict
+    assert world.protocol.statistics().given_up == 0  # a withdrawal does not count
 
 
 def test_in_another_arena_unavailable_operations_are_forgotten_and_pending_ones_fail(world: World) -> None:
@@ -478,7 +478,7 @@ def test_in_another_arena_unavailable_operations_are_forgotten_and_pending_ones_
     return_of(world)
     assert state_of(given_up) is State.UNAVAILABLE
     assert isinstance(forever.result(0).error, SessionGoneError)
-    assert world.protocol.statistics().commands_unknown == 1  # the cancel
+    assert world.protocol.statistics().commands_unknown == 1  # the command that cancels
     assert not world.protocol.incoming._abandoned
     world.silence()
     world.pass_time(LOST_MS + 100)
@@ -500,7 +500,7 @@ def test_a_daemon_that_no_longer_knows_the_client_is_not_lost(world: World) -> N
     world.pass_time(1_100)
     assert link_state(world) is LinkState.CONNECTING
     operation = world.register(timeout_ns=0)
-    world.pass_time(1_500)  # and a second more than its deadline
+    world.pass_time(1_500)  # a second beyond the deadline, and more
     assert not operation.done()
     return_of(world)
     assert list(world.daemon.pending) == [operation.command]
@@ -515,7 +515,7 @@ def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(world: W
     world.pass_time(5_000)
     assert (state_of(short), state_of(long)) == (State.UNAVAILABLE, None)
     world.speak()
-    for frame in in_its_socket:  # all its hellos, too
+    for frame in in_its_socket:  # among them all hellos of the client
         world.daemon.receive(frame)
     world.pass_time(1_500, 25)
     assert link_state(world) is LinkState.LIVE
@@ -543,7 +543,7 @@ def test_random_outages_settle_no_operation_twice_and_lose_no_operation_and_no_g
 
     for _ in range(12):
         outage_ms = rng.choice([500, 2_000, 4_000, 8_000])
-        stopped = rng.random() < 0.5  # or its sockets are gone
+        stopped = rng.random() < 0.5  # otherwise the frames in its socket are lost
         in_its_socket = world.stop()
         if rng.random() < 0.7:
             world.lose_down = lambda frame: True

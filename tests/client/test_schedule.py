@@ -1,4 +1,4 @@
-"""When periodic work is due: pure points on the wall clock."""
+"""When periodic work is due: computed points on the wall clock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_cron_points_only_move_forward_from_any_start(rng: random.Random) -> Non
             at = around + rng.randrange(5 * 3_600_000_000_000)
             point = schedule.after(at)
             assert point > at
-            assert schedule.after(point - 1) == point, "from just before it, it is the same"
+            assert schedule.after(point - 1) == point, "from just before a point, the next point is this point"
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_time_zone_is_refused_without_cron() -> None:
 # plans ----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_points_that_have_run_are_those_of_a_set(rng: random.Random) -> None:
-    """Points run in any order. Of too many stretches the closest two are joined; points between them are skipped."""
+def test_stretches_remember_every_point_that_has_run(rng: random.Random) -> None:
+    """Points run in any order. Of too many stretches, the closest two become one, which includes points between."""
     schedule = Every(10)
     for _ in range(200):
         runs: Runs = ()
@@ -113,7 +113,7 @@ def test_the_points_that_have_run_are_those_of_a_set(rng: random.Random) -> None
             now = rng.randrange(5_000) if rng.random() < 0.1 else point
 
 
-def test_a_plan_is_read_as_it_was_written_and_anything_else_is_none() -> None:
+def test_a_plan_is_read_as_it_was_written_and_other_bytes_are_no_plan() -> None:
     for plan in (Plan(WALL, 7, 8, runs=((1, 2), (4, 4))), Plan(DAEMON, 7, 8, 9), Plan(WALL, 7, 8)):
         assert unpack(plan.pack()) == (plan, b"")
     call = Plan(
@@ -132,7 +132,9 @@ def test_a_plan_is_read_as_it_was_written_and_anything_else_is_none() -> None:
     found = unpack(call._replace(error="\u00e9" * 500).pack())
     assert found is not None and found[0].error == "\u00e9" * 100, "a long error is cut, between characters"
     found = unpack(call._replace(failures=1 << 32, earlier=1 << 40, ends=1 << 9).pack())
-    assert found is not None and found[0][6:10] == ((1 << 32) - 1, (1 << 32) - 1, 2, 255), "counts stay where they are"
+    assert found is not None and found[0][6:10] == ((1 << 32) - 1, (1 << 32) - 1, 2, 255), (
+        "a count that is too large becomes the largest"
+    )
     for wrong in (
         b"",
         b"\x01" * 16,

@@ -1,7 +1,7 @@
-"""The sender of a command, and how often it sends. A daemon in memory.
+"""Which thread sends a command, and how often. The daemon is in memory.
 
-Threaded: a caller when it was quiet, else the client's thread in intervals. Asyncio: the loop, after the iteration that
-issued something. Tests of intervals, callers and locks are about threads alone.
+In a threaded client a caller sends when it was quiet before, else the client's thread sends at intervals. In asyncio
+the loop sends after the iteration that issued something. Tests of intervals, callers and locks use threaded clients.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Idle(IoThread):
 
 
 class Stepped(ThreadedLink):
-    """A link whose passes the test makes, at its own time."""
+    """A link that makes a pass when the test calls `step`, on a clock that the test moves."""
 
     THREAD = Idle
 
@@ -81,7 +81,7 @@ def client(face: Face, sockets: Sockets) -> Iterator[Any]:
 
 
 def live(sockets: Sockets) -> tuple[Client, Stepped]:
-    """A client whose time is the test's, and which is quiet."""
+    """A quiet client, whose clock the test moves."""
     link = Stepped(sockets)
     client = Client._over(link)
     while link.protocol.state is not LinkState.LIVE:
@@ -128,7 +128,7 @@ def test_commands_of_one_iteration_of_a_loop_are_sent_as_one_batch(sockets: Sock
 
 
 def test_a_flush_and_a_full_window_ask_for_a_confirmation(client: Any, sockets: Sockets) -> None:
-    """The daemon would confirm with its next outcome, or later. This one waits for ever."""
+    """A usual daemon would confirm with its next outcome, or later. This daemon confirms only when it is asked."""
     sockets.daemon.confirms_unasked = False
     client.fire("k")
     client.flush(timeout=PATIENCE_S)
@@ -156,7 +156,7 @@ def test_a_link_is_quiet_again_after_a_burst(sockets: Sockets) -> None:
     client, link = live(sockets)
     for _ in range(100):
         client.fire("k")
-    assert sockets.daemon.applied < 100, "callers sent all of it"
+    assert sockets.daemon.applied < 100, "callers sent all commands"
     for _ in range(100):
         if link.idle:
             break
@@ -252,8 +252,8 @@ def test_a_signal_handler_that_raises_during_a_wait_leaves_the_lock_to_its_holde
     kept: list[bool] = []
 
     def hold() -> None:
-        with lock:  # had while the other waits
-            condition.notify_all()  # it wants the lock again
+        with lock:  # it is free while the main thread waits
+            condition.notify_all()  # now the main thread wants the lock again
             time.sleep(0.05)
             signal.pthread_kill(main, signal.SIGUSR1)
             time.sleep(0.05)
@@ -294,7 +294,7 @@ def test_a_waiting_caller_is_notified_or_returns_after_its_timeout() -> None:
 def waiting(
     condition: Condition, lock: threading.Lock, holds: Callable[[], bool], one_of: object | None
 ) -> Future[bool]:
-    """A thread that waits at the condition, and has begun to."""
+    """The future result of a thread that has begun to wait at the condition."""
     found: Future[bool] = Future()
 
     def wait() -> None:
@@ -307,7 +307,7 @@ def waiting(
     return found
 
 
-def test_of_callers_that_wait_for_the_same_one_is_woken_at_a_time() -> None:
+def test_callers_that_wait_for_the_same_are_woken_one_at_a_time() -> None:
     lock = threading.Lock()
     condition = Condition(lock, Gate)
     things: list[int] = []
@@ -370,7 +370,7 @@ def test_a_caller_that_is_woken_and_raises_wakes_the_next_one_that_waits_for_the
 
 
 class Duties:
-    """Gives duties to two threads. One duty pauses; the other runs until the first thread has gone on."""
+    """Gives duties to two threads. One duty pauses; the other one runs until the first one has gone on."""
 
     def __init__(self) -> None:
         self.askers: set[int] = set()

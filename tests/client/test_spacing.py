@@ -1,4 +1,4 @@
-"""Spacing: at once when it was quiet, else in intervals."""
+"""Spacing: an action is due at once if there was none shortly before, else at intervals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_at_any_times_there_is_at_most_one_action_each_interval_and_a_burst(seed
             assert later - at <= (times[later] - times[at]) / INTERVAL_NS + 3
 
 
-def test_a_slow_action_is_due_seldom_and_soon_again_when_it_gets_fast() -> None:
+def test_a_slow_action_has_long_intervals_that_shrink_when_it_gets_fast() -> None:
     spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=1, rest=REST), 1_000
     longer = ((10, INTERVAL_NS), (50, 50 * REST), (9_000, MOST_NS), (10, INTERVAL_NS))
     for took_ns, interval_ns in longer:
@@ -50,7 +50,7 @@ def test_a_slow_action_is_due_seldom_and_soon_again_when_it_gets_fast() -> None:
 
 
 def test_an_action_slower_than_the_longest_interval_is_due_without_a_pause() -> None:
-    """A daemon that cannot keep up is not kept from it."""
+    """A daemon that cannot keep up loses no time in pauses."""
     spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=1, rest=REST), 1_000
     for _ in range(20):
         spacing.done(now_ns, 3 * MOST_NS)

@@ -1,4 +1,4 @@
-"""A command wakes the sender: if nobody is about to send, and if too many commands have piled up meanwhile."""
+"""A command wakes the sender if nobody is about to send, or if too many commands have piled up meanwhile."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CountedLink(Link):
 
 
 class Alone(Purgatory, Membership[Any]):
-    """A client without sockets and without a thread, whose call returns when it was issued."""
+    """A client without sockets and without a thread. A call returns as soon as its command is issued."""
 
     def __init__(self) -> None:
         self.counted = CountedLink()
@@ -47,7 +47,7 @@ class Alone(Purgatory, Membership[Any]):
         self.operation = self.register("k", timeout=60)
 
     def _run_handlers(self, link: object, at_once: int) -> None:
-        """Run none."""
+        """No handlers run."""
 
 
 CALLS: dict[str, Callable[[Alone], Any]] = {

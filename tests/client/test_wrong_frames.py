@@ -41,7 +41,7 @@ def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
             world.up()
             protocol.incoming.complaints.clear()
         assert protocol.ledger.kept <= 2 and len(protocol.ledger.pending) <= 2
-        # A sound daemon comes: the client finds its way to it, under whatever name.
+        # Then a sound daemon comes. The client connects to it, perhaps as a new client.
         world.daemon = FakeDaemon()
         world.pass_time(6_000, step_ms=50)
         assert protocol.state is LinkState.LIVE

@@ -45,8 +45,8 @@ def watching(client: td.Client, *keys: td.Key, timeout: float | None = 30, **mor
 # when the owner looks -------------------------------------------------------------------------------------------------
 
 
-def test_kafkas_counts_four_operations_and_three_failed_checks(client: td.Client, other: td.Client) -> None:
-    """The issue's example: 0, 0, 0, and then 4; 4 registered, 4 completed."""
+def test_checks_count_completed_operations_as_in_kafka(client: td.Client, other: td.Client) -> None:
+    """Three checks of four operations count 0, and the fourth check counts 4."""
     four = [watching(client if n % 2 else other, "orders") for n in range(4)]
     assert [other.check_and_complete("orders") for _ in range(3)] == [0, 0, 0]
     for each in four:
@@ -65,7 +65,7 @@ def test_an_operation_that_is_complete_at_once_is_not_registered(client: td.Clie
     assert client.check_and_complete("k") == 0
 
 
-def test_a_function_is_an_operation(client: td.Client) -> None:
+def test_a_function_can_be_given_as_an_operation(client: td.Client) -> None:
     ready: list[int] = []
     delayed = client.try_complete_else_watch(lambda: bool(ready), ["a", "b"], timeout=30)
     client.fire_wait("a")
@@ -97,7 +97,7 @@ def test_an_event_between_the_try_and_the_registration_is_not_missed(client: td.
     assert delayed.settled(30) and delayed.looks == 2
 
 
-def test_a_limited_event_passes_it_by(client: td.Client, other: td.Client) -> None:
+def test_a_limited_event_passes_by_a_delayed_operation(client: td.Client, other: td.Client) -> None:
     delayed = watching(client)
     plain = other.register("k", timeout=30)
     other.fire("k", limit=1)
@@ -105,7 +105,7 @@ def test_a_limited_event_passes_it_by(client: td.Client, other: td.Client) -> No
     assert client.check_and_complete("k") == 0 and delayed.looks == 2, "at first, and for the check"
 
 
-def test_events_while_it_looks_are_one_more_look(daemon: Daemon) -> None:
+def test_events_while_the_owner_looks_cause_one_further_look(daemon: Daemon) -> None:
     client, other = td.connect(timeout=PATIENCE_S), td.Client()
     began, going_on = threading.Event(), threading.Event()
 
@@ -141,7 +141,7 @@ def test_an_expired_operation_completes_and_then_expires(manual: Manual, client:
     assert delayed.looks == 1, "the deadline is no event"
 
 
-def test_without_a_deadline_it_waits_for_its_condition(manual: Manual, client: td.Client) -> None:
+def test_an_operation_without_a_deadline_waits_for_its_condition(manual: Manual, client: td.Client) -> None:
     delayed = Delayed()
     client.try_complete_else_watch(delayed, "k", timeout=None)
     manual.advance(1000)
@@ -150,7 +150,7 @@ def test_without_a_deadline_it_waits_for_its_condition(manual: Manual, client: t
     assert client.check_and_complete("k") == 1
 
 
-def test_of_several_that_force_it_one_has_completed_it(client: td.Client) -> None:  # O1
+def test_force_complete_wait_is_true_for_one_caller_alone(client: td.Client) -> None:  # O1
     delayed = watching(client)
     assert [delayed.force_complete_wait() for _ in range(3)] == [True, False, False]
     assert delayed.settled(30) and delayed.ran == ["complete"]
@@ -159,7 +159,7 @@ def test_of_several_that_force_it_one_has_completed_it(client: td.Client) -> Non
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_its_condition_may_force_it_as_in_kafka(client: td.Client, at: int) -> None:
+def test_try_complete_may_force_its_operation_as_in_kafka(client: td.Client, at: int) -> None:
     class Forcing(Delayed):
         def try_complete(self) -> bool:
             self.looks += 1
@@ -215,7 +215,9 @@ def test_a_cancelled_operation_runs_no_callback(client: td.Client, other: td.Cli
     assert delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.CANCELLED, [])
 
 
-def test_a_refusal_is_its_error_and_runs_no_callback(client: td.Client, other: td.Client) -> None:
+def test_a_refused_operation_has_the_refusal_as_its_error_and_runs_no_callback(
+    client: td.Client, other: td.Client
+) -> None:
     other.register_wait("x", timeout=30, id="taken")
     delayed = watching(client, id="taken")
     assert delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.FAILED, [])
@@ -256,7 +258,9 @@ def test_an_operation_that_is_unavailable_or_has_failed_calls_on_error_alone(man
     assert manual.run(in_loop()) == ["error"]
 
 
-def test_with_a_lost_daemon_it_is_unavailable_and_runs_no_callback(manual: Manual, client: td.Client) -> None:
+def test_if_the_daemon_is_lost_an_operation_is_unavailable_and_runs_no_callback(
+    manual: Manual, client: td.Client
+) -> None:
     delayed = watching(client, timeout=5)
     manual.stop()
     manual.advance(5.5)
@@ -278,7 +282,7 @@ def test_looks_outlive_the_daemon(manual: Manual, client: td.Client, other: td.C
 
 
 def test_an_evaluation_that_was_true_is_the_last_one(manual: Manual, client: td.Client, other: td.Client) -> None:
-    """Also where the daemon is lost before it confirms, and sends the look at another event first."""
+    """Also if the daemon is lost before it confirms, and the next daemon first sends a look at another event."""
 
     class Completes(Delayed):
         def try_complete(self) -> bool:
@@ -348,7 +352,7 @@ def test_a_client_lives_on_whatever_the_functions_of_an_operation_raise(
     assert "try_complete of <Raises" in caplog.text and "on_complete of <Raises" in caplog.text
 
 
-def test_its_owners_lock_is_held_while_a_function_of_it_runs(client: td.Client) -> None:
+def test_the_lock_of_an_operation_is_held_while_one_of_its_functions_runs(client: td.Client) -> None:
     lock = threading.RLock()
     held: list[bool] = []
 
@@ -375,7 +379,7 @@ def other_thread_gets(lock: Any) -> bool:
     return got[0]
 
 
-def test_a_derived_class_may_choose_its_names(client: td.Client) -> None:
+def test_a_derived_class_may_use_any_names_for_its_attributes(client: td.Client) -> None:
     class Own(Delayed):
         def __init__(self) -> None:
             super().__init__()
@@ -396,7 +400,7 @@ def test_a_derived_class_may_choose_its_names(client: td.Client) -> None:
 # many keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_operation_of_many_keys_is_one(client: td.Client, other: td.Client, manual: Manual) -> None:
+def test_an_operation_of_many_keys_settles_as_one(client: td.Client, other: td.Client, manual: Manual) -> None:
     keys = [f"k{n}" for n in range(300)]
     delayed = watching(client, *keys, timeout=300)
     other.fire("k299")
@@ -414,7 +418,7 @@ def test_an_operation_of_many_keys_is_one(client: td.Client, other: td.Client, m
     assert cancelled.settled(30) and cancelled.state is td.State.CANCELLED
 
 
-def test_when_a_part_is_refused_all_of_it_has_failed(client: td.Client) -> None:
+def test_if_a_part_is_refused_the_whole_operation_fails(client: td.Client) -> None:
     delayed = watching(client, *(f"k{n}" for n in range(500)))
     assert delayed.settled(30) and delayed.state is td.State.FAILED
     assert isinstance(delayed.error, td.QuotaExceededError) and "--quota-nodes" in str(delayed.error)
@@ -484,7 +488,7 @@ def test_a_check_in_a_callback_is_refused(client: td.Client) -> None:
     assert "waits until owners have looked" in str(errors[0])
 
 
-def test_a_check_that_not_all_have_looked_for_says_how_many_completed(daemon: Daemon) -> None:
+def test_a_check_that_not_all_owners_have_answered_reports_how_many_operations_completed(daemon: Daemon) -> None:
     client, other = td.connect(timeout=PATIENCE_S), td.connect(timeout=PATIENCE_S)
     going_on = threading.Event()
 
@@ -526,7 +530,7 @@ def test_a_hundred_operations_and_twenty_checkers(manual: Manual, client: td.Cli
     rounds = 20
     waits = [watching(client if n % 2 else other, f"k{n % 10}", f"k{(n + 3) % 10}", timeout=None) for n in range(100)]
     client.flush()
-    other.flush()  # a registration that comes after a check is looked at, and not counted
+    other.flush()  # the owner looks at an operation that is registered after a check, but it is not counted
     counted: list[int] = []
     lock = threading.Lock()
 
@@ -553,7 +557,7 @@ def test_a_hundred_operations_and_twenty_checkers(manual: Manual, client: td.Cli
 # processes ------------------------------------------------------------------------------------------------------------
 
 
-def test_in_a_forked_child_it_is_the_parents(client: td.Client) -> None:
+def test_a_forked_child_cannot_use_an_operation_of_its_parent(client: td.Client) -> None:
     delayed = watching(client)
     reading, writing = os.pipe()
     child = os.fork()
@@ -572,7 +576,7 @@ def test_in_a_forked_child_it_is_the_parents(client: td.Client) -> None:
     assert delayed.cancel_wait()
 
 
-def test_a_closed_client_ends_it(manual: Manual) -> None:
+def test_the_close_of_a_client_ends_its_delayed_operations(manual: Manual) -> None:
     client = td.connect()
     delayed = watching(client)
     client.close()

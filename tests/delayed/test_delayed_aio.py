@@ -39,7 +39,7 @@ class LoopDelayed(aio.DelayedOperation):
         self.ran.append("expiration")
 
 
-def test_the_same_in_a_loop() -> None:
+def test_in_a_loop_delayed_operations_behave_as_in_threads() -> None:
     async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
         four = [LoopDelayed() for _ in range(4)]
         for n, each in enumerate(four):
@@ -67,7 +67,7 @@ def test_the_same_in_a_loop() -> None:
     run(program)
 
 
-def test_in_a_loop_a_check_in_a_callback_is_refused_and_one_beside_it_waits() -> None:
+def test_in_a_loop_a_check_in_a_callback_is_refused_and_another_check_waits() -> None:
     async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
         errors: list[BaseException] = []
 
@@ -85,7 +85,9 @@ def test_in_a_loop_a_check_in_a_callback_is_refused_and_one_beside_it_waits() ->
     run(program)
 
 
-def test_a_cancelled_error_of_what_a_function_awaits_is_an_error_like_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancelled_error_in_what_a_function_awaits_is_an_error_like_any_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
         async def awaits_a_task_that_somebody_cancels() -> None:
             helper = asyncio.create_task(asyncio.sleep(30))
@@ -115,7 +117,7 @@ def test_a_cancelled_error_of_what_a_function_awaits_is_an_error_like_others(cap
     assert "try_complete of <Cancelled" in caplog.text and "on_complete of <Cancelled" in caplog.text
 
 
-def test_in_a_loop_one_that_is_forced_before_it_is_started_completes_without_the_daemon() -> None:
+def test_in_a_loop_an_operation_that_is_forced_before_it_is_started_completes_without_the_daemon() -> None:
     async def program() -> None:
         for waits in (False, True):
             delayed = LoopDelayed()
@@ -129,7 +131,7 @@ def test_in_a_loop_one_that_is_forced_before_it_is_started_completes_without_the
     asyncio.run(program())
 
 
-def test_in_a_loop_one_whose_client_is_closed_has_ended() -> None:
+def test_in_a_loop_an_operation_whose_client_is_closed_has_ended() -> None:
     async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
         delayed = LoopDelayed()
         async with await aio.connect() as closed:

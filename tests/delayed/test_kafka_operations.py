@@ -30,7 +30,7 @@ def test_every_point_of_operation_and_purgatory_is_tested() -> None:
 
 
 class MockDelayed(td.DelayedOperation):
-    """Kafka's MockDelayedOperation: complete when `completable`; it notes what happens to it."""
+    """Kafka's MockDelayedOperation. It is complete when `completable` is set, and notes what happens to it."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -71,7 +71,7 @@ def counters_of(manual: Manual) -> dict[str, Any]:
 # 4. Delayed operation -------------------------------------------------------------------------------------------------
 
 
-def test_O1_of_any_number_of_threads_that_force_it_one_wins(daemon: Daemon) -> None:
+def test_O1_only_one_of_many_threads_that_force_an_operation_completes_it(daemon: Daemon) -> None:
     with td.connect(timeout=PATIENCE_S) as client:
         delayed = watched(client, "k", timeout=None)
         won: list[bool] = []
@@ -116,7 +116,7 @@ def test_O3_try_complete_is_called_with_the_operations_lock_held(client: td.Clie
     assert held == [True, True]
 
 
-def test_O4_it_is_tried_and_only_if_that_is_false_watched_and_tried_again_after_what_came_meanwhile(
+def test_O4_an_operation_is_tried_and_if_that_is_false_watched_and_tried_again_after_events_meanwhile(
     manual: Manual, client: td.Client
 ) -> None:
     class Overtaken(MockDelayed):
@@ -136,7 +136,7 @@ def test_O4_it_is_tried_and_only_if_that_is_false_watched_and_tried_again_after_
 
 
 def test_O5_a_state_change_followed_by_a_check_is_never_lost(daemon: Daemon, seed: int) -> None:
-    """Kafka's test: the state is read, then it takes some time to answer; the last check has set the state."""
+    """Kafka's test: `try_complete` reads the state and answers later. The state is set before the last check."""
     choose = random.Random(seed)
 
     class Slow(MockDelayed):
@@ -165,7 +165,7 @@ def test_O5_a_state_change_followed_by_a_check_is_never_lost(daemon: Daemon, see
         assert all(one.settled(PATIENCE_S) and one.state is td.State.COMPLETED for one in delayed)
 
 
-def test_O6_an_error_in_on_complete_leaves_it_completed_and_reaches_no_other(
+def test_O6_an_error_in_on_complete_leaves_its_operation_completed_and_affects_no_other(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Raises(MockDelayed):
@@ -255,7 +255,7 @@ def test_P6_an_operation_never_joins_a_list_that_was_removed(manual: Manual, cli
     assert gauges(manual) == (0, 0)
 
 
-def test_P7_P10_P11_purgatories_are_named_and_counted_each(manual: Manual, client: td.Client) -> None:
+def test_P7_P10_P11_purgatories_have_a_name_and_counters_each(manual: Manual, client: td.Client) -> None:
     produce = client.purgatory("produce")
     for purgatory in (client, produce, produce):
         purgatory.try_complete_else_watch(MockDelayed(), ["p0", "p1"], timeout=100)
@@ -265,7 +265,7 @@ def test_P7_P10_P11_purgatories_are_named_and_counted_each(manual: Manual, clien
     assert produce.check_and_complete("p0") == client.check_and_complete("p0") == 0
 
 
-def test_P9_a_restart_neither_completes_nor_expires_and_a_closed_client_leaves_them_uncompleted(
+def test_P9_a_restart_neither_completes_nor_expires_operations_and_a_closed_client_leaves_them_uncompleted(
     manual: Manual, client: td.Client
 ) -> None:
     delayed = watched(client, "k")

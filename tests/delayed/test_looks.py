@@ -52,25 +52,27 @@ def test_an_event_makes_the_owner_look_and_decides_nothing(rig: Rig, owner: Clie
     assert rig.do(other, fire(K, wait=True)) and other.answers[-1].value == 0
     assert owner.looks == [(first, 1)]
     rig.do(other, advance(L, 5), fail(L, 7))
-    assert owner.looks[1:] == [(first + 1, 3)], "those of one turn are one look, and the first one is not answered"
+    assert owner.looks[1:] == [(first + 1, 3)], (
+        "the events of one turn are one look, although an earlier look is not answered"
+    )
     rig.do(owner, looked(first, 1))
     assert owner.looks[2:] == [(first, 3)]
     assert rig.gauges() == (2, 3)
     rig.check()
 
 
-def test_looks_at_several_events_are_one_at_the_newest_until_the_owner_has_looked(rig: Rig) -> None:
+def test_until_the_owner_has_looked_several_events_are_one_look_at_the_newest(rig: Rig) -> None:
     looks_are_due_until_the_owner_has_looked(rig)
 
 
-def test_limited_events_pass_by_and_others_take_them(rig: Rig, owner: Client) -> None:
+def test_limited_events_pass_by_delayed_operations_and_go_to_others(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, owned(K), watch(K), observe(K))
     rig.do(rig.client(), fire(K, limit=1))
     assert owner.looks == []
     assert [owner.state(first + n) for n in range(3)] == [Outcome.NONE, Outcome.COMPLETED, Outcome.COMPLETED]
 
 
-def test_an_event_after_the_mark_is_a_look_at_once(rig: Rig, owner: Client) -> None:
+def test_an_event_after_the_mark_causes_a_look_at_once(rig: Rig, owner: Client) -> None:
     mark = owner.mark()
     rig.do(rig.client(), fire(K), fire(L), fire(b"other"))
     first = rig.do(owner, owned(K, L, mark=mark), owned(K, mark=owner.mark()))
@@ -101,7 +103,7 @@ def test_an_owner_that_says_hello_again_is_sent_its_looks_again(rig: Rig, owner:
     assert owner.looks == [(first, 1)] * 2
 
 
-def test_a_report_has_a_bounded_number_of_looks_and_the_next_one_the_rest(rig: Rig, owner: Client) -> None:
+def test_a_report_has_a_bounded_number_of_looks_and_the_next_report_has_the_rest(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, *(owned(K) for _ in range(10)))
     rig.core.begin_turn(rig.now_ns)
     other = rig.client()
@@ -118,7 +120,7 @@ def test_a_report_has_a_bounded_number_of_looks_and_the_next_one_the_rest(rig: R
 # COMPLETE -------------------------------------------------------------------------------------------------------------
 
 
-def test_complete_settles_its_own_operation_and_answers_one(rig: Rig, owner: Client) -> None:
+def test_complete_settles_an_operation_of_its_client_and_answers_1(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, owned(K, L, payload=b"p"), owned(K))
     other = rig.client()
     rig.do(other, fire(K))
@@ -137,7 +139,7 @@ def test_complete_settles_its_own_operation_and_answers_one(rig: Rig, owner: Cli
     rig.check()
 
 
-def test_of_another_client_and_of_other_operations_it_changes_nothing(rig: Rig, owner: Client) -> None:
+def test_complete_changes_nothing_of_other_clients_or_of_other_operations(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, owned(K), watch(K))
     other = rig.client()
     asked = rig.do(other, complete(first, wait=True), looked(first, 9, wait=True))
@@ -152,7 +154,7 @@ def test_complete_counts_by_its_effective_time(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("seed", in_tiers(range(20), 4))
-def test_of_expiry_and_completion_exactly_one_wins(seed: int) -> None:
+def test_exactly_one_of_expiry_and_completion_wins(seed: int) -> None:
     """500 operations a seed: COMPLETE comes around the deadline, with restarts of the daemon in between."""
     choose = random.Random(seed)
     rig = Rig(capacity=1024, clients=2)
@@ -183,7 +185,7 @@ def test_of_expiry_and_completion_exactly_one_wins(seed: int) -> None:
 # ids, deadlines, orphans ----------------------------------------------------------------------------------------------
 
 
-def test_until_it_is_complete_it_keeps_its_timer_its_place_its_id_and_its_policy(rig: Rig) -> None:
+def test_an_operation_keeps_its_timer_place_id_and_policy_until_it_is_complete(rig: Rig) -> None:
     owner, other = rig.client(group=b"g"), rig.client()
     first = rig.do(owner, owned(K, L, timeout_ns=S, id=b"i" * 16, orphans=Orphans.GROUP))
     for _ in range(3):
@@ -201,7 +203,7 @@ def test_until_it_is_complete_it_keeps_its_timer_its_place_its_id_and_its_policy
 
 
 @pytest.mark.parametrize("orphans", [Orphans.KEEP, Orphans.GROUP])
-def test_of_a_dead_owner_nobody_looks_and_it_runs_to_its_deadline(rig: Rig, orphans: Orphans) -> None:
+def test_after_its_owners_death_nobody_looks_and_an_operation_runs_to_its_deadline(rig: Rig, orphans: Orphans) -> None:
     owner, member = rig.client(orphans, group=b"g"), rig.client(group=b"g", listens=True)
     rig.do(owner, owned(K, timeout_ns=S), owned(K, timeout_ns=S), owned(K, timeout_ns=S, orphans=Orphans.CANCEL))
     rig.do(member, fire(K))
@@ -215,7 +217,7 @@ def test_of_a_dead_owner_nobody_looks_and_it_runs_to_its_deadline(rig: Rig, orph
     rig.check()
 
 
-def test_it_is_cancelled_by_its_key_and_by_its_owner(rig: Rig, owner: Client) -> None:
+def test_a_delayed_operation_is_cancelled_by_its_key_and_by_its_owner(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, owned(K), owned(L))
     rig.do(rig.client(), fire(K), fire(L), cancel_for_key(K))
     rig.do(owner, cancel(first + 1))
@@ -223,7 +225,7 @@ def test_it_is_cancelled_by_its_key_and_by_its_owner(rig: Rig, owner: Client) ->
     assert rig.gauges() == (0, 0) and not rig.core.unacknowledged(rig.clients[-1].slot)
 
 
-def test_of_a_group_it_is_refused(rig: Rig) -> None:
+def test_a_delayed_operation_of_a_group_is_refused(rig: Rig) -> None:
     member = rig.client(group=b"g")
     asked = rig.do(member, owned(K, for_group=True), Register(watch(K).keys, condition=Condition.OWNER))
     codes = [member.answer(asked + n).code for n in range(2)]  # type: ignore[union-attr]
@@ -245,10 +247,10 @@ def test_a_check_has_finished_when_every_owner_has_looked(rig: Rig, owner: Clien
     rig.do(second, complete(other, 1))
     assert rig.core.take_finished() and not rig.core.take_finished()
     assert rig.core.check(checker.slot, check, False) == (True, 2)
-    assert rig.core.check(checker.slot, check, False) is None, "it was asked for, and has ended"
+    assert rig.core.check(checker.slot, check, False) is None, "its result was read, so it has ended"
 
 
-def test_without_watchers_it_has_finished_at_once_and_subscribers_do_not_see_it(rig: Rig, owner: Client) -> None:
+def test_a_check_without_watchers_finishes_at_once_and_subscribers_do_not_see_it(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, observe(K), watch(K))
     check = rig.do(rig.client(), ask_owners(K))
     assert rig.core.check(1, check, False) == (True, 0)
@@ -269,7 +271,7 @@ def test_an_operation_that_settles_otherwise_is_neither_counted_nor_awaited(rig:
     assert rig.core.check(checker.slot, check, False) == (True, 0)
 
 
-def test_of_checks_that_wait_for_one_look_the_oldest_counts_what_it_completes(rig: Rig, owner: Client) -> None:
+def test_the_oldest_check_that_waits_for_a_look_counts_what_the_look_completes(rig: Rig, owner: Client) -> None:
     checker = rig.client()
     first = rig.do(owner, owned(K), owned(K))
     checks = [rig.do(checker, ask_owners(K)) for _ in range(3)]
@@ -280,7 +282,7 @@ def test_of_checks_that_wait_for_one_look_the_oldest_counts_what_it_completes(ri
 def test_a_check_that_ends_early_leaves_nothing_behind(rig: Rig, owner: Client) -> None:
     checker = rig.client()
     first = rig.do(owner, owned(K))
-    for _ in range(200):  # more than an operation has tickets
+    for _ in range(200):  # more than the tickets of one operation (see checks.pxd)
         check = rig.do(checker, ask_owners(K))
         assert rig.core.check(checker.slot, check, True) == (False, 0)
     check = rig.do(checker, ask_owners(K))
@@ -288,7 +290,7 @@ def test_a_check_that_ends_early_leaves_nothing_behind(rig: Rig, owner: Client) 
     assert rig.core.check(checker.slot, check, False) == (True, 0)
 
 
-def test_more_checks_than_a_client_or_all_may_have_are_refused_by_name(rig: Rig) -> None:
+def test_more_checks_than_one_client_or_all_clients_may_have_are_refused_by_name(rig: Rig) -> None:
     rig = Rig(clients=1 + CHECKS_MAX // CHECKS_PER_CLIENT_MAX + 1)
     owner = rig.client()
     rig.do(owner, owned(K))
@@ -305,10 +307,10 @@ def test_more_checks_than_a_client_or_all_may_have_are_refused_by_name(rig: Rig)
     assert answer.value == Met.CHECKS << MET_SHIFT | CHECKS_MAX
     rig.close(checker)
     asked = rig.do(last, ask_owners(b"nobody's"))
-    assert rig.core.check(last.slot, asked, False) == (True, 0), "those of the dead one have ended"
+    assert rig.core.check(last.slot, asked, False) == (True, 0), "the checks of the dead client have ended"
 
 
-def test_a_check_is_a_look_for_who_registers_late_and_no_start_remembers_it(rig: Rig, owner: Client) -> None:
+def test_a_check_makes_late_registrations_look_and_is_forgotten_at_a_start(rig: Rig, owner: Client) -> None:
     mark = owner.mark()
     check = rig.do(rig.client(), ask_owners(K))
     first = rig.do(owner, owned(K, mark=mark))

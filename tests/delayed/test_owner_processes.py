@@ -84,7 +84,7 @@ time.sleep(600)
 
 
 class Process:
-    """A process of a program of this file, which takes its commands line by line."""
+    """A process that runs a program of this file, and gets its commands line by line."""
 
     def __init__(self, program: str, *arguments: Any) -> None:
         self._process = subprocess.Popen(
@@ -96,7 +96,7 @@ class Process:
         )
 
     def says(self, word: str) -> str:
-        """Wait for a line that begins with this word; the rest of it."""
+        """Wait for a line that begins with this word. Returns the rest of the line."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith(word), f"{line!r} instead of {word}"
@@ -112,7 +112,7 @@ class Process:
         self._process.wait()
 
     def end(self) -> int:
-        """Its status, when it has ended by itself."""
+        """Wait until the process has ended by itself. Returns its exit status."""
         return self._process.wait(PATIENCE_S)
 
 

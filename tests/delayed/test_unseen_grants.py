@@ -1,4 +1,4 @@
-"""A grant that no caller has looked at: it goes to another operation when nobody holds its own, and only then."""
+"""A grant that no caller has looked at goes to another operation as soon as nobody holds its own operation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def world() -> World:
 
 
 def grant(world: World, limit: int = 1) -> None:
-    """A limited event completes what was registered first, and the outcome arrives."""
+    """A limited event completes the oldest operations, up to `limit`, and their outcomes arrive."""
     world.fire(value=b"job", limit=limit)
     world.exchange()
 
@@ -54,7 +54,7 @@ def is_acknowledged(world: World) -> bool:
     return not world.daemon.outcomes
 
 
-# nobody holds it when it comes ------------------------------------------------------------------------------------
+# nobody holds the operation when its grant comes -------------------------------------------------------------------
 
 
 def timed_out(operation: ThreadedOperation) -> None:
@@ -102,7 +102,9 @@ def test_a_grant_that_is_held_goes_to_nobody_else_and_is_acknowledged_when_it_is
     grant(world)
     world.fire(b"other")
     assert not is_acknowledged(world) and not world.daemon.requeued
-    assert behind.done() and sorted(world.daemon.outcomes) == [1, 2], "acknowledgements are up to a number"
+    assert behind.done() and sorted(world.daemon.outcomes) == [1, 2], (
+        "an acknowledgement covers all outcomes up to a number"
+    )
     assert operation.result(0).value == b"job"
     assert is_acknowledged(world)
     del operation
@@ -174,7 +176,7 @@ def test_a_callback_that_only_traces_an_operation_does_not_hold_it(world: World)
     assert is_acknowledged(world) and world.daemon.requeued == [1]
 
 
-def test_an_operation_that_stays_with_as_completed_is_requeued(world: World) -> None:
+def test_an_operation_that_as_completed_has_not_yielded_is_requeued(world: World) -> None:
     world.link.waiters.queue = SimpleQueue  # type: ignore[method-assign]
     settling = timerd_client.as_completed([world.register(), world.register()], 1)
     world.exchange()
@@ -189,10 +191,10 @@ def test_an_operation_that_stays_with_as_completed_is_requeued(world: World) -> 
     assert is_acknowledged(world) and world.daemon.requeued == [2]
 
 
-# references to it -------------------------------------------------------------------------------------------------
+# references to an operation ---------------------------------------------------------------------------------------
 
 
-def test_a_traceback_keeps_an_operation_and_lets_it_go(world: World) -> None:
+def test_a_traceback_holds_an_operation_until_it_is_dropped(world: World) -> None:
     def give_up(operation: ThreadedOperation) -> TimeoutError:
         try:
             operation.result(0)
@@ -209,7 +211,7 @@ def test_a_traceback_keeps_an_operation_and_lets_it_go(world: World) -> None:
     assert is_acknowledged(world) and world.daemon.requeued == [1]
 
 
-def test_a_cycle_keeps_an_operation_until_the_collector_has_run(world: World) -> None:
+def test_a_cycle_holds_an_operation_until_the_collector_has_run(world: World) -> None:
     gc.disable()
     try:
         cycle: list[object] = [world.register()]
@@ -235,7 +237,7 @@ def test_a_thread_that_waits_holds_an_operation(world: World) -> None:
     assert is_acknowledged(world) and not world.daemon.requeued
 
 
-# what comes behind it ---------------------------------------------------------------------------------------------
+# outcomes behind a grant ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_a_grant_that_is_kept_unseen_holds_back_a_bounded_number(world: World, c
         world.daemon.settle(other.command, Outcome.COMPLETED, bytes(size))
     world.exchange()
     pass_time(world, 500)
-    assert len(world.daemon.outcomes) == 1 + count, "it came less than a second ago"
+    assert len(world.daemon.outcomes) == 1 + count, "the grant came less than a second ago"
     assert is_acknowledged(world)
     statistics = world.protocol.statistics()
     assert (statistics.grants_requeued, statistics.grants_unseen) == (0, 1)
@@ -285,7 +287,7 @@ def test_a_close_leaves_unseen_grants_to_the_daemon_and_a_later_look_gets_an_err
     world.exchange()
     grant(world, limit=3)
     assert seen.done()
-    world.daemon.apply_up_to = world.daemon.applied  # so the one that was dropped is not requeued yet
+    world.daemon.apply_up_to = world.daemon.applied  # so the grant of the dropped operation is not requeued yet
     world.protocol.close(world.now)
     world.exchange()
     assert world.daemon.byes == 1 and sorted(world.daemon.outcomes) == [2, 3], "their owner is dead now"
@@ -487,7 +489,7 @@ def test_a_row_that_a_close_has_requeued_has_an_error_and_its_neighbours_have_th
     assert batch[1].done()
     world.protocol.close(world.now)
     world.exchange()
-    assert sorted(world.daemon.outcomes) == [1, 2, 3], "acknowledgements are up to a number"
+    assert sorted(world.daemon.outcomes) == [1, 2, 3], "an acknowledgement covers all outcomes up to a number"
     assert batch.states(0) == [State.FAILED, State.COMPLETED, State.FAILED]
     assert batch.values(0) == [b"", b"job", b""] and isinstance(batch.outcomes(0)[2].error, ClosedError)
 
@@ -496,7 +498,7 @@ def test_a_row_that_a_close_has_requeued_has_an_error_and_its_neighbours_have_th
 
 
 def test_a_result_that_is_interrupted_anywhere_is_either_returned_or_goes_to_another_operation() -> None:
-    """A handler of a signal may raise after any call; there `result()` has not marked the outcome as looked at."""
+    """A signal handler may raise after any call. If it raises in `result()`, nobody has looked at the outcome."""
     places: set[str] = set()
     for at in range(1, 200):
         world = live_world()
@@ -517,7 +519,7 @@ def granted_and_interrupted(world: World, interrupt: Interrupt, places: set[str]
             outcome = operation.result(0)
         got = outcome.value
     places.add(interrupt.where)
-    interrupt._before.clear()  # it has kept the frames
+    interrupt._before.clear()  # it kept frames of the stack, which refer to the operation
     return got
 
 

@@ -21,7 +21,7 @@ def test_a_call_that_is_to_run_alone_waits_for_an_idle_member_and_delays_no_othe
     rig.do(busy, call(payload=b"alone", alone=True), call(payload=b"2"), call(b"else"))
     assert names(busy, full) == [[b"1", b"2"], [b""]]
     rig.do(busy, done(busy.delivered_for_group[0]))
-    assert names(busy) == [[b"1", b"2"]], "it holds another one"
+    assert names(busy) == [[b"1", b"2"]], "it holds another call"
     rig.do(busy, done(busy.delivered_for_group[1]))
     rig.turn()
     assert names(busy) == [[b"1", b"2", b"alone"]]
@@ -76,10 +76,10 @@ def test_a_call_that_is_to_run_alone_comes_to_a_member_that_is_never_idle_by_its
     (holder,) = (member for member in members if any(delivered.payload == b"alone" for delivered in held_by(member)))
     assert len(holder.delivered_for_group) == 1, "it has company"
     for other in members:
-        assert other is holder or len(held_by(other)) >= 2, "the other one goes on"
+        assert other is holder or len(held_by(other)) >= 2, "the other member goes on"
     rig.do(holder, done(holder.delivered_for_group.pop()))
     traffic.second()
-    assert len(held_by(holder)) >= 2, "and so does this one"
+    assert len(held_by(holder)) >= 2, "the former holder goes on, too"
     rig.check()
 
 
@@ -92,7 +92,7 @@ def test_a_member_that_does_not_become_idle_for_a_call_gets_others_again_after_1
     rig.do(member, call(payload=b"1"))
     assert names(member) == [[b"long"]]
     rig.turn(rig.now_ns + 10 * S)
-    assert names(member) == [[b"long", b"1"]], "without anything but time"
+    assert names(member) == [[b"long", b"1"]], "because time has passed"
     rig.do(member, done(member.delivered_for_group[1]))
     rig.turn(rig.now_ns + 49 * S)
     rig.do(member, call(payload=b"2"))
@@ -100,7 +100,7 @@ def test_a_member_that_does_not_become_idle_for_a_call_gets_others_again_after_1
     rig.do(member, done(member.delivered_for_group[2]))
     rig.turn(rig.now_ns + S)
     rig.do(member, call(payload=b"3"))
-    assert names(member) == [[b"long", b"1", b"2"]], "a minute after the first attempt is the second one"
+    assert names(member) == [[b"long", b"1", b"2"]], "the second attempt comes a minute after the first one"
     rig.do(member, done(member.delivered_for_group[0]))
     rig.turn()
     assert names(member) == [[b"long", b"1", b"2", b"alone"]]

@@ -106,7 +106,7 @@ def test_a_call_of_an_id_waits_while_another_one_is_held_though_both_were_requeu
     rig.check()
 
 
-def test_waiting_calls_of_an_id_are_delivered_when_the_held_one_is_withdrawn() -> None:
+def test_waiting_calls_of_an_id_are_delivered_when_the_held_call_is_withdrawn() -> None:
     rig = Rig()
     victim = handler(rig, b"job")
     old = due(rig, victim, id=ID, payload=b"old")
@@ -117,7 +117,7 @@ def test_waiting_calls_of_an_id_are_delivered_when_the_held_one_is_withdrawn() -
     heir = handler(rig, b"job")
     rig.turn()
     assert names(heir) == [[b"new"]]
-    assert ask(rig, heir, cancel_id()) == 1, "the newer one"
+    assert ask(rig, heir, cancel_id()) == 1, "the newer call"
     rig.turn()
     assert names(heir) == [[b"new", b"old"]]
     assert ask(rig, heir, begun(heir.delivered_for_group[1])) == 1
@@ -165,7 +165,7 @@ def test_a_call_that_is_made_again_follows_the_running_one_and_a_second_one_is_d
 
 
 @pytest.mark.parametrize("state", ["pending", "due", "delivered", "none", "done"])
-def test_a_call_is_made_again_only_beside_one_that_runs(state: str) -> None:
+def test_a_call_is_made_again_only_beside_a_running_call(state: str) -> None:
     rig = Rig()
     member = handler(rig, b"other" if state == "due" else b"job")
     if state in ("pending", "due", "delivered"):
@@ -184,7 +184,7 @@ def test_a_call_is_made_again_only_beside_one_that_runs(state: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["given up", "silent"])
-def test_a_call_that_is_made_again_is_kept_beside_one_that_has_begun_and_may_be_over_soon(how: str) -> None:
+def test_a_call_that_is_made_again_is_kept_beside_a_call_that_has_begun_and_may_be_over_soon(how: str) -> None:
     """The request for one more call must not be lost: the call that has begun may not have seen the reason for it."""
     rig = Rig()
     member = handler(rig, b"job")

@@ -97,7 +97,7 @@ def test_a_silent_process_that_ends_later_is_not_counted_for_a_call_that_was_req
     rig.check()
 
 
-def test_only_calls_that_ran_in_a_process_are_counted_at_its_end() -> None:
+def test_at_the_end_of_a_process_only_calls_that_ran_in_it_are_counted() -> None:
     """Three calls in one process: one runs, one has not begun, and one is over."""
     rig = Rig()
     victim = handler(rig, b"job", most=3)
@@ -312,7 +312,7 @@ def test_a_dead_letter_holds_no_id_however_it_became_one() -> None:
     rig.do(member, begun(delivery), given_up(delivery))
     follower = call(id=ID, timeout_ns=HOUR, if_exists="replace", follows=delivery.operation, wants_answer=True)
     assert answered(rig, member, follower).code == ErrorCode.NONE
-    assert answered(rig, member, again).code == ErrorCode.OPERATION_EXISTS, "what follows has the id"
+    assert answered(rig, member, again).code == ErrorCode.OPERATION_EXISTS, "the following call has the id"
     assert ask(rig, member, cancel_id()) == 1
     assert len(letters(rig)) == 2
     rig.check()
@@ -329,7 +329,7 @@ def test_a_call_that_nobody_served_becomes_a_dead_letter_and_frees_its_id() -> N
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
-def test_a_group_keeps_a_bounded_number_of_dead_letters_the_newest(kept: int) -> None:
+def test_a_group_keeps_its_newest_dead_letters_up_to_a_number(kept: int) -> None:
     rig = Rig(dead_letters=kept)
     member = handler(rig, b"job")
     for number in range(5):
@@ -407,7 +407,9 @@ def test_no_more_dead_letters_give_way_than_a_registration_needs() -> None:
     ],
     ids=str,
 )
-def test_dead_letters_stay_where_a_registration_is_refused_all_the_same(knobs: dict[str, Any], size: int) -> None:
+def test_dead_letters_stay_if_a_registration_would_be_refused_even_without_them(
+    knobs: dict[str, Any], size: int
+) -> None:
     """Pending calls hold the rest of the quota, or of the arena."""
     rig = Rig(**knobs)
     member = handler(rig, b"job")
@@ -437,7 +439,7 @@ def test_dead_letters_stay_where_the_id_of_a_registration_is_taken() -> None:
 
 @pytest.mark.parametrize("follows", [False, True])
 def test_dead_letters_give_way_where_the_arena_has_no_record_left(follows: bool) -> None:
-    """Workers whose calls had to be retried held them for ever, because dead letters had filled the arena."""
+    """Otherwise, in an arena full of dead letters, workers would hold calls that have to be retried for ever."""
     rig = Rig(capacity=32, quota_operations=32)
     member = handler(rig, b"job", most=2)
     delivery = due(rig, member, payload=b"held")
@@ -473,7 +475,7 @@ def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
 
 
 def test_the_next_call_is_not_refused_for_bytes_that_the_call_before_frees() -> None:
-    """Every worker of a full group would have waited for ever with a call to be retried."""
+    """Otherwise every worker of a full group would hold a call that has to be retried for ever."""
     rig = Rig(quota_bytes=1_000)
     member = handler(rig, b"job")
     delivery = due(rig, member, payload=bytes(300))
@@ -486,7 +488,7 @@ def test_the_next_call_is_not_refused_for_bytes_that_the_call_before_frees() -> 
 
 
 def test_a_group_of_dead_letters_alone_gives_way_to_another_group_after_a_week() -> None:
-    """Else a hundred groups that have come and gone would have left no room for any other, for ever."""
+    """Otherwise a hundred groups that came and went would leave no room for any other group, for ever."""
     rig = Rig(groups=2)
     for name in (b"first", b"second"):
         member = handler(rig, b"job", group=name)

@@ -183,7 +183,7 @@ def test_retried_until_it_is_delivered(scene: Scene) -> None:
     assert (record, outcome, attempts) == ("a", "delivered", 3)
 
 
-def test_retried_until_delivery_timeout_whose_error_names_the_last_error(scene: Scene) -> None:
+def test_retried_until_delivery_timeout_and_the_error_names_the_last_error(scene: Scene) -> None:
     async def act(producer: aio.Producer) -> None:
         (future,) = await scene.send(producer, "a", lane=1)
         delivery = await future
@@ -312,7 +312,7 @@ def test_batch_bytes_sends_a_full_batch_before_linger_is_over(scene: Scene) -> N
     assert [(when, records) for when, _, records in scene.sent] == [(0, [0]), (0, [1]), (1, [2])]
 
 
-def test_buffer_bytes_are_those_of_records_that_have_not_settled(scene: Scene) -> None:
+def test_buffer_bytes_count_records_that_have_not_settled(scene: Scene) -> None:
     async def act(producer: aio.Producer) -> None:
         with pytest.raises(PayloadTooLargeError, match="buffer_bytes=100"):
             await producer.send("huge", size=101)

@@ -266,7 +266,7 @@ def test_in_a_loop_records_behind_a_callback_that_raises_settle(daemon: Daemon) 
             for text in "abcd":
                 on_delivery = raises if text == "b" else lambda delivery: called.append(delivery.record)
                 await producer.send(text, lane=1, on_delivery=on_delivery)
-            await asyncio.sleep(PATIENCE_S if kind is SystemExit else 0)  # which ends the loop
+            await asyncio.sleep(PATIENCE_S if kind is SystemExit else 0)  # SystemExit ends the loop
             assert await producer.close(timeout=PATIENCE_S)
 
     for kind in (asyncio.CancelledError, GeneratorExit):

@@ -1,4 +1,4 @@
-"""The core cimports go left only: rooms in the order that purgatory/__init__.pxd states; no files in a circle."""
+"""The core's cimports go left only: rooms in the order that purgatory/__init__.pxd states; no files in a circle."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FUNCTIONS_OF_PYTHON = re.compile(r"^(?:def|cpdef|class|cdef class)\b", re.M)
 
 
 def levels(text: str) -> list[str]:
-    """The rooms, from left to right, as the rule's one line with `<` names them; the last one is the face."""
+    """The rooms from left to right, from the one line of the rule with `<`. The last name is the face, core.pyx."""
     lines = [line for line in text.splitlines() if line.count(" < ") > 1]
     assert len(lines) == 1, "one line states the levels"
     return [name.strip() for name in lines[0].split("<")]
 
 
 def cimported(text: str, module: str) -> set[str]:
-    """Modules of the purgatory that the file of that name cimports. Names leave out `timerd.purgatory.`."""
+    """The modules of the purgatory that the file `module` cimports. Names leave out `timerd.purgatory.`."""
     found = set()
     package = ["timerd", "purgatory", *module.split(".")[:-1]]
     for name, _, names, plain in CIMPORT.findall(text):

@@ -38,8 +38,8 @@ MAY_IMPORT = {
     "timerd_kafka": {"timerd_shm", "timerd_wire", "timerd_client", "cramjam", "crc32c", "kio", "msgpack", "pytest"},
     "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "posix_ipc", "psutil", "pytest"},
 }
-# Of timerd these alone know the client: the lazy facade (`import timerd as td` hands out its names), and the room
-# `testing` (a daemon and a client for the tests of others), which stands above both.
+# Only these parts of timerd import the client: the lazy facade (`import timerd as td` gives the client's names), and
+# the room `testing` (a daemon and a client for users' tests), which stands above both.
 KNOW_THE_CLIENT = ("__init__.py", "testing")
 # Modules that may be imported only below some path.
 ONLY_BELOW = {
@@ -55,9 +55,9 @@ ONLY_BELOW = {
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
     ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/machine.py",
 }
-# Attributes that Spark Connect does not have. Only a session of this machine's own may touch them.
+# Attributes that Spark Connect does not have. Only session.py, which starts a session on this machine, may use them.
 CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "rdd"}
-# In our own words, so that this file does not find itself.
+# The words are cut in two, so that this file does not find itself.
 LEFTOVERS = re.compile(
     "|".join(
         ("TO" + "DO", "FIX" + "ME", "X" + "XX", r"\bbreak" + r"point\(", r"\bpdb\.set" + "_trace", "^[<>]" + "{7} ")
@@ -70,7 +70,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def sources(*suffixes: str) -> list[Path]:
-    """Every file of ours that ends so."""
+    """Every source file with one of these suffixes."""
     folders = [*sorted(TOP_LEVEL), "examples", ".ci"]
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
     return [path for path in found if "__pycache__" not in path.parts]
@@ -101,9 +101,9 @@ def test_the_stubs_match_the_compiled_modules(tmp_path: Path) -> None:
         "timerd.core",
         *(f"timerd_wire.{part}" for part in ("_packets", "channel", "poller")),
         *(f"timerd_client.hot.{part}" for part in ("calls", "columns", "ledger", "outcomes", "promises")),
-    )  # in one go: each alone would read all that they import once more
+    )  # in one run: a run for each module would read their common imports again and again
     allowed = tmp_path / "allowed"
-    allowed.write_text(r".*\.__(reduce|setstate)_cython__" + "\n")  # Cython's: "cannot be pickled"
+    allowed.write_text(r".*\.__(reduce|setstate)_cython__" + "\n")  # Cython adds them, to raise "cannot be pickled"
     options = ("--mypy-config-file=pyproject.toml", "--ignore-disjoint-bases", "--ignore-unused-allowlist")
     checked = run("mypy.stubtest", *modules, *options, f"--allowlist={allowed}")
     assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -113,7 +113,7 @@ def test_the_stubs_match_the_compiled_modules(tmp_path: Path) -> None:
 
 
 def imports_to_the_right(package: str, folder: Path) -> list[str]:
-    """The imports of a package's modules that its line does not allow."""
+    """The imports of a package's modules that MAY_IMPORT and ONLY_BELOW do not allow."""
     wrong = []
     for path in sorted(folder.rglob("*.py")):
         module = path.relative_to(folder)
@@ -133,7 +133,7 @@ def test_imports_go_left_only(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_of_timerd_only_the_facade_and_testing_may_import_the_client(
+def test_only_the_facade_and_testing_of_timerd_may_import_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PACKAGES, "timerd", tmp_path)
@@ -188,14 +188,14 @@ WORD_STORE = re.compile(r"\w+_word_\w+\([^()]*\)\[0\]\s*=(?!=)")
 
 
 def pointers(text: str) -> dict[str, str]:
-    """Variables, parameters and members that point to records of the arena, and which."""
+    """Variables, parameters and members that point to records of the arena, each with its type of record."""
     return {name: record for record, name in POINTER.findall(text)}
 
 
 def bare_stores(text: str, members: dict[str, str]) -> list[tuple[int, str]]:
     """(line number, line) of each plain store to a field of truth, outside functions named fill_...
 
-    `members` are the pointers of the struct Arena; a function's own are read from its text.
+    `members` are the pointers of the struct Arena; the pointers of a function are read from its text.
     """
     found, inside, known = [], "", members
     for number, line in enumerate(text.splitlines(), start=1):
@@ -258,7 +258,7 @@ def test_the_top_level_holds_only_the_agreed_names() -> None:
     if listed.returncode != 0:
         pytest.skip("not in a git work tree")
     tops = {name.partition("/")[0] for name in listed.stdout.decode().splitlines()}
-    wrong = (tops - BESIDE) ^ TOP_LEVEL - ({"bench"} - tops)  # a product, which may be deleted (.ci/products)
+    wrong = (tops - BESIDE) ^ TOP_LEVEL - ({"bench"} - tops)  # bench may be deleted (.ci/products)
     assert not wrong, f"unlike the user's list: {sorted(wrong)}"
 
 

@@ -47,7 +47,7 @@ def test_the_rooms_that_the_tables_name_exist() -> None:
 
 
 def test_the_core_is_inline_functions_of_one_unit() -> None:
-    """Rule 12: a function of timerd/purgatory is inline, and nothing there is a unit of its own."""
+    """Rule 12: a function of timerd/purgatory is inline, and no file there is compiled by itself."""
     assert not [*CORE.rglob("*.pyx"), *CORE.rglob("*.c")]
     found, apart = 0, []
     for path in sorted(CORE.rglob("*.pxd")):

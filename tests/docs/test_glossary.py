@@ -12,7 +12,7 @@ PATH = re.compile(r"`((?:timerd|client|shm_layout|tests|bench)/[\w./]+)`")
 
 
 def entries() -> dict[str, str]:
-    """Term: what is said of it, in one line."""
+    """The text of each term, in one line."""
     return {term: " ".join(text.split()) for term, text in ENTRY.findall(TEXT)}
 
 

@@ -1,4 +1,4 @@
-"""Each guarantee that timerd/GUARANTEES.md gives names a test that exists. A run in which one did not pass fails."""
+"""Each guarantee that timerd/GUARANTEES.md gives names an existing test. A run fails if such a test did not pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.real import guarantees
 from support.real.guarantees import promises
 from support.real.trees import TESTS, python_path
 
-# A small suite with the plugin of this one, and with two promises.
+# A small suite with the plugin of this suite, and with two promises.
 CONFTEST = f"""
 import importlib.util
 spec = importlib.util.spec_from_file_location("guarantees", {guarantees.__file__!r})

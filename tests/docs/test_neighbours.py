@@ -20,7 +20,7 @@ def test_the_table_of_quotas_has_a_row_for_each_knob() -> None:
     assert rows == {dashed(name) for name in KNOBS if name.startswith("quota_")}
 
 
-def test_the_rows_without_a_knob_are_what_the_code_has() -> None:
+def test_the_rows_without_a_knob_match_the_code() -> None:
     quota = KNOBS["quota_clients"].formula
     assert isinstance(quota, Formula)
     most = CONNECTIONS_PER_CLIENT * quota.of(Config()) + CONNECTIONS_BESIDE

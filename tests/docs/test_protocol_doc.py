@@ -1,4 +1,4 @@
-"""PROTOCOL.md names every frame, command, flag of a mark, error and the numbers that hold."""
+"""PROTOCOL.md names every kind of frame, command and error, and has the numbers of the declarations."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_the_recipes_of_the_docs_run(
     names["client"].close()
 
 
-def test_the_session_of_the_recipes_ends_in_another_worker_than_its_own(daemon: Daemon) -> None:
+def test_the_session_of_the_recipes_ends_in_another_worker_than_it_began_in(daemon: Daemon) -> None:
     """Each worker is a process that begins one session and ends, as one that gunicorn recycles."""
     (block,) = (block for block in BLOCK.findall(RECIPES) if "end_session" in block)
     assert block.count("900") == 2
@@ -135,7 +135,7 @@ def test_the_session_of_the_recipes_ends_in_another_worker_than_its_own(daemon: 
 
 
 def run(page: str) -> dict[str, Any]:
-    """Run the blocks of a page, one after the other; the names that they leave."""
+    """Run the blocks of a page, one after the other. Returns the names that they leave."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in BLOCK.findall(page):
         exec(compile(block, "page", "exec"), names)

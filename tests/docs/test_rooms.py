@@ -146,7 +146,7 @@ def test_the_load_test_has_rooms_of_its_own() -> None:
 
 
 def test_no_import_goes_in_a_circle() -> None:
-    """Nowhere: not in a package, not between two; imports below TYPE_CHECKING and inside functions count."""
+    """Neither within a package nor between packages. Imports below TYPE_CHECKING and inside functions count, too."""
     found = circles(graph_of(*PACKAGES))
     assert not found, "\n".join(f"{len(circle)} modules: {', '.join(circle)}" for circle in found)
 
@@ -227,7 +227,7 @@ def test_the_tests_are_on_the_path_and_none_of_their_folders() -> None:
 
 
 def test_a_folder_has_at_most_sixteen_modules() -> None:
-    """A newcomer reads the names of a folder at a glance. Its __init__ and conftest are no modules of its subject."""
+    """A newcomer reads the names of a folder at a glance. `__init__` and `conftest` do not count."""
     wrong = []
     for root in ("shm_layout", "client", "timerd", "tests"):
         folders = {path.parent for path in (ROOT / root).rglob("*.p[yx]*") if path.suffix in (".py", ".pyx", ".pxd")}
@@ -256,7 +256,7 @@ def users_own() -> set[type[Any]]:
 
 
 def inner_classes() -> Iterator[type[Any]]:
-    """The classes of the client's links that are not the user's own."""
+    """The classes of the rooms LINKS that the faces do not export."""
     own = users_own()
     for module in graph_of("timerd_client"):
         if room_of(module, "timerd_client") in LINKS:
@@ -266,7 +266,7 @@ def inner_classes() -> Iterator[type[Any]]:
 
 
 def public_methods(of: type[Any]) -> set[str]:
-    """Its public methods and properties, also those that it has from other classes of the client."""
+    """The public methods and properties of a class, with those that it inherits from classes of the client."""
     bases = [base for base in of.__mro__ if base.__module__.startswith("timerd_client.")]
     found = {name: value for base in bases for name, value in vars(base).items() if not name.startswith("_")}
     return {
@@ -277,7 +277,7 @@ def public_methods(of: type[Any]) -> set[str]:
 
 
 def test_a_class_of_a_link_has_at_most_fifteen_public_methods() -> None:
-    """A reader sees at a glance what it is for. The user's own classes have as many as a user needs."""
+    """A reader sees at a glance what such a class is for. A class that users get has as many methods as they need."""
     found = {of.__qualname__: sorted(public_methods(of)) for of in inner_classes()}
     large = {name: methods for name, methods in found.items() if len(methods) > METHODS_MAX}
     assert not large, "\n".join(f"{name} has {len(methods)}: {', '.join(methods)}" for name, methods in large.items())

@@ -18,7 +18,7 @@ WRITTEN = {".py", ".pyx", ".pxd", ".h"}
 
 
 def test_each_question_has_an_answer() -> None:
-    assert len(QUESTIONS) >= 25  # some ask for a product, and go with it
+    assert len(QUESTIONS) >= 25  # a product that is deleted takes its questions along
     assert list(QUESTIONS) == list(ANSWERS) == [str(number) for number in range(1, len(QUESTIONS) + 1)]
 
 
@@ -38,7 +38,7 @@ def has(path: Path, name: str) -> bool:
 
 
 def places_of(name: str) -> list[str]:
-    """Where the name is defined now: for whoever moved it."""
+    """The files that define the name now, as a hint in the message."""
     defined = re.compile(rf"^\s*(?:(?:async )?def |class |cdef [^(\n]*[ *])?{re.escape(name)}(?:\(|:| =)", re.MULTILINE)
     files = (path for room in ROOMS for path in (ROOT / room).rglob("*") if path.suffix in WRITTEN)
     return sorted(str(path.relative_to(ROOT)) for path in files if defined.search(path.read_text()))

@@ -22,11 +22,11 @@ from support.real.trees import ROOT
 
 EVERY_S = 0.5
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=warning")
-START_S = 4 * PATIENCE_S  # four workers import Celery each, on a busy machine
+START_S = 4 * PATIENCE_S  # each of four workers imports Celery, on a busy machine
 
 
 class Workers:
-    """Four of them, and the table that they write."""
+    """Four Celery workers, and the table that they write."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -46,7 +46,7 @@ class Workers:
             ]
 
     def reports(self) -> list[tuple[datetime, int]]:
-        """When each was due, and its writer, in the order in which they were written."""
+        """The due time and the writer of each report, in the order in which they were written."""
         rows: list[tuple[str, int]] = []
         with (
             closing(sqlite3.connect(self._directory / "reports.sqlite", timeout=30)) as connection,
@@ -89,7 +89,7 @@ def test_each_report_is_written_once_and_in_order_when_a_worker_and_the_daemon_a
         workers.wait_more(1)
         workers.wait_more(3)
         of_pid = {process.pid: process for process in workers.processes}
-        of_pid[workers.reports()[-1][1]].kill()  # it has just worked
+        of_pid[workers.reports()[-1][1]].kill()  # it has written the newest report
         workers.wait_more(3)
         daemon.kill()
         daemon.start()

@@ -23,13 +23,13 @@ USERS, TOUCHES = 24, 12
 
 
 class User(threading.Thread):
-    """Logs in, makes requests for a while, and then none; or logs out."""
+    """A user logs in and makes requests for a while. Then the user is silent, or logs out."""
 
     def __init__(self, port: int, number: int) -> None:
         super().__init__(daemon=True)
         self.key = ""
         self.touched = 0  # requests that were answered
-        self.last = 0.0  # before the last of them, or before the login
+        self.last = 0.0  # the time before the last request, or before the login
         self.logs_out = number % 4 == 0
         self.whys = {"logout" if self.logs_out else "silent"}  # why its session may end
         self._port = port
@@ -45,7 +45,7 @@ class User(threading.Thread):
                 self.last = began
             elif status == 410:
                 # A busy machine, or a worker that was killed, may answer no request for the life of a session.
-                assert time.time() >= self.last + SESSION_S, "it ended while it was in use"
+                assert time.time() >= self.last + SESSION_S, "the session ended while it was in use"
                 self._log_in()
             time.sleep(0.2)
         while self.logs_out and self._post("/logout")[0] != 200:
@@ -117,5 +117,7 @@ def test_each_session_ends_once_and_not_while_it_is_used_when_a_worker_and_the_d
         early = [
             user for user in users if found[user.key][0] == "silent" and found[user.key][1] < user.last + SESSION_S
         ]
-        assert not early, "a session lasts for that long after its last request"
-        assert not [key for key in keys if (directory / f"sessionid{key}").exists()], "what has ended is removed"
+        assert not early, "a session lasts for SESSION_S after its last request"
+        assert not [key for key in keys if (directory / f"sessionid{key}").exists()], (
+            "the file of an ended session is removed"
+        )

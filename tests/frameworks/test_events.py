@@ -1,4 +1,4 @@
-"""Server-sent events of a subscription: what a browser reads, from four real workers that die under it."""
+"""Server-sent events of a subscription, as a browser reads them from four real workers, of which one is killed."""
 
 from __future__ import annotations
 

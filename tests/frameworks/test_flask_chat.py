@@ -32,7 +32,7 @@ def test_nothing_is_lost_or_doubled_when_a_worker_and_the_daemon_are_killed_unde
         server.busiest().kill()
         chat.wait_sent(0.4)
         daemon.kill()
-        chat.wait_sent(0.6)  # writers and readers go on without it
+        chat.wait_sent(0.6)  # writers and readers go on without the daemon
         daemon.start()
         chat.wait_sent(0.8)
         server.hang_up()  # other workers take over, and the old ones drain

@@ -1,4 +1,4 @@
-"""Programs of gevent: after monkey.patch_all() the client's own thread is one of the system, and greenlets wait.
+"""Programs of gevent: after monkey.patch_all() callers wait in greenlets. The client's own thread is a system thread.
 
 Each program runs in a process of its own, because patching cannot be taken back.
 """
@@ -84,7 +84,7 @@ print(operation.cancel_wait())
         "gevent.spawn(client.register('jobs', timeout=None).result).kill()",
     ],
 )
-def test_of_ten_jobs_for_greenlets_that_have_given_up_another_worker_gets_ten(
+def test_another_worker_gets_all_ten_jobs_for_greenlets_that_have_given_up(
     daemon: Daemon, transport: str, give_up: str
 ) -> None:
     said = run(f"""
@@ -156,7 +156,7 @@ print(len(done), len(pending))
 
 
 def test_waits_of_greenlets_end_with_their_request(daemon: Daemon) -> None:
-    """A thread of the system ends it, or a handler of a signal."""
+    """A system thread ends the request, or a signal handler does."""
     said = run("""
 import os, signal
 from gevent.monkey import get_original
@@ -193,7 +193,7 @@ print(client.fire_wait("k"))
     assert said.split("\n") == [f"{one} {why}" for why in ("disconnect", "drain") for one in names] + ["0", ""]
 
 
-def test_a_client_of_before_the_patch_is_made_anew_by_the_worker(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_client_from_before_the_patch_is_made_anew_in_the_worker(daemon: Daemon, tmp_path: Path) -> None:
     """gunicorn --preload: the module is loaded in the master, and the worker patches after its fork."""
     said = run(
         """

@@ -1,4 +1,4 @@
-"""Real gunicorn, each kind of worker, and a long poll: what ends with its request, and what is answered instead."""
+"""Real gunicorn, each kind of worker, and a long poll: which waits end with their request, and with which answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = {
     "gthread": ("-k", "gthread", "--threads", "80"),  # as many as there are polls: one worker may accept them all
     "gevent": ("-k", "gevent"),
 }
-POLLS = {"sync": 1, "gthread": 20, "gevent": 50}  # that wait at once in one worker
+POLLS = {"sync": 1, "gthread": 20, "gevent": 50}  # polls that wait at once in one worker
 
 
 @pytest.fixture(params=KINDS)
@@ -41,7 +41,7 @@ def directory(runtime_dir: Path) -> Path:
 
 @contextmanager
 def serving(directory: Path, kind: str, *flags: str, workers: int) -> Iterator[tuple[Server, Polls]]:
-    """The application, and polls of it."""
+    """A server of the application, and polls of it."""
     with (
         Server.gunicorn("pollers:application", directory, *KINDS[kind], *flags, workers=workers) as server,
         Polls(server.port) as polls,
@@ -61,7 +61,7 @@ def test_a_view_without_a_daemon_is_answered_with_a_server_error(runtime_dir: Pa
         assert "TimerdUnavailableError" in server.log
 
 
-def test_behind_the_middleware_it_is_503_and_says_when_to_ask_again(
+def test_behind_the_middleware_a_view_without_a_daemon_is_answered_503_with_retry_after(
     runtime_dir: Path, directory: Path, kind: str
 ) -> None:
     with Server.gunicorn("pollers:application", directory, *KINDS[kind], workers=1) as server:
@@ -128,7 +128,7 @@ def test_a_client_of_the_module_works_in_each_worker_after_a_preload(
     daemon: Daemon, directory: Path, kind: str
 ) -> None:
     with serving(directory, kind, "--preload", workers=4) as (server, polls):
-        count = 4 * POLLS[kind] - (kind == "sync")  # one worker is left to be posted to
+        count = 4 * POLLS[kind] - (kind == "sync")  # one worker stays free for the post
         opened(server, polls, daemon, "/poll/k", count)
         assert server.post("/fire/k").body == str(count).encode()
         assert [one.status for one in polls.answers()] == [200] * count
@@ -137,7 +137,7 @@ def test_a_client_of_the_module_works_in_each_worker_after_a_preload(
 @pytest.mark.files(1_000 + BESIDE)  # a socket for each poll, here and in the worker
 @pytest.mark.timeout(240)
 def test_a_thousand_polls_wait_in_one_gevent_worker_and_are_answered_from_four(daemon: Daemon, directory: Path) -> None:
-    """Two servers, one application: 1,000 polls in the one worker, and posts to the four of the other."""
+    """Two servers of one application: the polls wait in the only worker of one, and the posts go to the other."""
     one = directory / "one"
     one.mkdir()
     shutil.copy(pollers.__file__, one)

@@ -1,4 +1,4 @@
-"""Each request has a socket. A worker whose files run out warns before that, once, with the limit and the remedy."""
+"""Each request has a socket. Before a worker's files run out, it warns once, and names the limit and the remedy."""
 
 from __future__ import annotations
 

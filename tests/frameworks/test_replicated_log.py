@@ -27,7 +27,7 @@ REPLICAS = ("0", "1", "2")
 
 
 class Users:
-    """Each writer writes one record after the other, and again until it is answered. Each reader polls without end."""
+    """Each writer writes records one by one, and repeats each until it is answered. Each reader polls without end."""
 
     def __init__(self, port: int, seed: int) -> None:
         self._port = port
@@ -182,7 +182,7 @@ def test_no_written_record_is_lost_when_leader_follower_and_daemon_are_killed(
 
 
 def status(server: Server, path: str, body: bytes | None = None) -> int:
-    """Of the answer to a GET, or to a POST of the body."""
+    """The status of the answer to a GET, or to a POST if a body is given."""
     url = f"http://127.0.0.1:{server.port}{path}"
     try:
         with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=PATIENCE_S) as answer:
@@ -192,7 +192,7 @@ def status(server: Server, path: str, body: bytes | None = None) -> int:
 
 
 @pytest.mark.timeout(120)
-def test_wrong_requests_strangers_and_a_log_that_begins_anew(
+def test_wrong_requests_and_strangers_are_refused_and_a_log_may_begin_anew(
     make_daemon: Callable[..., Daemon], runtime_dir: Path
 ) -> None:
     make_daemon()
@@ -202,7 +202,7 @@ def test_wrong_requests_strangers_and_a_log_that_begins_anew(
     record = b'{"id": "a", "text": "b"}'
     with Server.gunicorn("app:application", directory, *flags, workers=3, hooks=False, LOG_WRITE_S="2") as server:
         eventually(lambda: status(server, "/log", record) in (200, 201))
-        for _ in range(3):  # one after the other answers
+        for _ in range(3):  # each of the three workers answers in turn
             assert status(server, "/log?max_wait=0") == 200
             for wrong in ("offset=-2", "offset=99999999999999999999", "max_wait=nan", "max_wait=inf", "max_wait=-1"):
                 assert status(server, f"/log?{wrong}") == 400
@@ -216,4 +216,4 @@ def test_wrong_requests_strangers_and_a_log_that_begins_anew(
         eventually(lambda: status(server, "/log", record) == 504)
         url = f"http://127.0.0.1:{server.port}/log?max_wait=0"
         with urlopen(url, timeout=PATIENCE_S) as answer:
-            assert json.load(answer) == {"records": []}, "the old log's replicas had it, this one's have not"
+            assert json.load(answer) == {"records": []}, "only replicas of the old log had the record"

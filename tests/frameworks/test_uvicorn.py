@@ -1,4 +1,4 @@
-"""Real uvicorn of several workers, and a long poll: what ends with its request, and what is answered instead."""
+"""Real uvicorn of several workers, and a long poll: which waits end with their request, and with which answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
     ):
         polls.open("/poll/k", 100)
         polls.open("/stream/k", 20)
-        eventually(lambda: pending(daemon) == 120, "they do not wait")
+        eventually(lambda: pending(daemon) == 120, "the polls and streams do not wait")
         seconds = server.terminate(polls)
         ended = [one for one in polls.done if one.path == "/poll/k"]
         assert [(one.status, one.retry_after) for one in ended] == [(503, "0")] * 100, server.log
@@ -62,7 +62,7 @@ def test_the_waits_of_a_peer_are_withdrawn_when_it_has_gone(daemon: Daemon, dire
         assert polls.answers()[0].status == 200
 
 
-def test_without_a_daemon_it_is_503_and_says_when_to_ask_again(runtime_dir: Path, directory: Path) -> None:
+def test_a_view_without_a_daemon_is_answered_503_with_retry_after(runtime_dir: Path, directory: Path) -> None:
     with Server.uvicorn("pollers:asgi", directory, workers=1) as server:
         answer = server.get("/ask/k")
         assert (answer.status, answer.retry_after) == (503, "1")
@@ -148,7 +148,7 @@ def test_an_error_of_a_group_of_tasks_is_answered_too(daemon: Daemon) -> None:
         Peer(WHOLE).serve(mixed)
 
 
-def test_a_500_of_a_framework_becomes_503_where_the_daemon_was_not_there() -> None:
+def test_a_500_of_a_framework_becomes_503_if_there_is_no_daemon() -> None:
     async def framework(scope: Any, receive: Any, send: Any) -> None:
         try:
             async with td.aio.Client("nowhere") as client:

@@ -203,7 +203,7 @@ def test_server_sent_events_under_uvicorn(daemon: Daemon, directory: Path) -> No
         assert next(stream).data == "first"
 
 
-def test_a_500_of_fastapi_becomes_503_where_the_daemon_is_not_there(daemon: Daemon, directory: Path) -> None:
+def test_a_500_of_fastapi_becomes_503_if_there_is_no_daemon(daemon: Daemon, directory: Path) -> None:
     app = blocks("FastAPI under uvicorn")["app.py"]
     (directory / "app.py").write_text(app + PID["fastapi"])
     with Server.uvicorn("app:application", directory, workers=1) as server:
@@ -346,7 +346,7 @@ def test_a_question_whose_answer_is_lost_is_503(server: Server, daemon: Daemon) 
     stop(daemon.pid)
     with ThreadPoolExecutor() as pool:
         posts = [pool.submit(server.post, "/jobs/7") for _ in range(4)]
-        time.sleep(0.2)  # they ask; whatever of them has not asked yet is answered by the next daemon
+        time.sleep(0.2)  # for all to ask; the next daemon answers those that have not asked yet
         daemon.kill()
         daemon.start()
         answers = [post.result() for post in posts]
@@ -376,5 +376,5 @@ def test_a_mark_that_is_too_old_is_410(server: Server) -> None:
     assert served_poll(server).status == 204
 
 
-def test_a_mark_that_is_none_begins_anew_or_is_refused(server: Server, kind: str) -> None:
+def test_a_text_that_is_no_mark_begins_anew_or_is_refused(server: Server, kind: str) -> None:
     assert served_poll(server, "nonsense").status == (400 if kind == "asgi" else 204)

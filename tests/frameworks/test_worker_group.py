@@ -32,7 +32,7 @@ SESSION_S, REBALANCE_S, INITIAL_S = 2.0, 4.0, 0.5
 OUTAGE_S = 7.0  # longer than a rebalance: operations that were due in it are given up
 TIMES = {"GROUP_SESSION_S": SESSION_S, "GROUP_REBALANCE_S": REBALANCE_S, "GROUP_INITIAL_S": INITIAL_S}
 SHARDS = range(12)
-# Each storing of a result, as it happens: the application's table alone would hide its order.
+# A row for each result, when it is stored: the application's table alone would hide the order.
 AUDIT = """
     CREATE TABLE audit (sequence INTEGER PRIMARY KEY, job INTEGER, member TEXT, generation INTEGER, newest INTEGER);
     CREATE TRIGGER audits AFTER UPDATE ON jobs BEGIN
@@ -88,11 +88,11 @@ class Group:
                 )
 
     def send(self, name: str, number: signal.Signals) -> None:
-        """A signal that does not end a worker."""
+        """Send a signal that does not end the worker."""
         self._workers[name].send_signal(number)
 
     def end(self, name: str, number: signal.Signals) -> int:
-        """End a worker by a signal; its exit status."""
+        """End a worker by a signal. Returns its exit status."""
         worker = self._workers.pop(name)
         worker.send_signal(number)
         return worker.wait(PATIENCE_S)
@@ -105,7 +105,7 @@ class Group:
         return (self._directory / f"worker-{name}.log").read_text()
 
     def kill_coordinator(self) -> None:
-        """SIGKILL it. Its server starts another one."""
+        """Kill the coordinator. Its server starts another one."""
         (coordinator,) = self.server.workers()
         coordinator.kill()
 
@@ -138,7 +138,7 @@ class Group:
         return rows[0][0] if rows else 0, shards
 
     def wait_shared(self, *names: str, after: int = 0) -> int:
-        """Until these share all shards evenly, in a generation after that one; which generation it is."""
+        """Wait until these workers share all shards evenly, in a generation later than `after`. Returns it."""
 
         def is_shared() -> bool:
             generation, shards = self.owners()
@@ -175,7 +175,9 @@ class Group:
         assert sorted(id for id, _, _ in jobs) == sorted(accepted), "no job is lost, and none is there twice"
         assert all(result == text.upper() for _, text, result in jobs)
         stored = self.stored()
-        assert sorted(one.job for one in stored) == numbers, "each is done once"  # an id that came twice left a gap
+        assert sorted(one.job for one in stored) == numbers, (
+            "each is done once"
+        )  # a job that was sent twice leaves a gap in the numbers
         for one in stored:
             assert one.member == one.owner and one.generation == one.newest, f"by its owner at that moment: {one}"
         for shard in SHARDS:
@@ -272,7 +274,7 @@ def test_each_job_is_done_once_and_in_order_whoever_is_killed_or_stopped(
         after = group.wait_shared("e", stopped, leaves, stays, after=after)
         group.wait_stored(20)
         daemon.kill()
-        group.wait_stored(20)  # work goes on without it
+        group.wait_stored(20)  # work goes on without the daemon
         daemon.start()
         assert group.end(leaves, signal.SIGTERM) == 0
         after = group.wait_shared("e", stopped, stays, after=after)
@@ -292,7 +294,7 @@ def test_each_job_is_done_once_and_in_order_whoever_is_killed_or_stopped(
 @pytest.mark.parametrize(
     "joins", [pytest.param(False, marks=pytest.mark.long), True], ids=["nobody joins", "one joins"]
 )
-def test_a_worker_that_dies_while_the_daemon_is_away_is_removed_when_it_is_back(
+def test_a_worker_that_dies_while_the_daemon_is_away_is_removed_when_the_daemon_is_back(
     group: Group, daemon: Daemon, seed: int, joins: bool
 ) -> None:
     group.start("a", "b")
@@ -303,7 +305,7 @@ def test_a_worker_that_dies_while_the_daemon_is_away_is_removed_when_it_is_back(
         group.end("b", signal.SIGKILL)
         if joins:
             group.start("c")
-        time.sleep(OUTAGE_S)  # until its session's end, and that of the rebalance, have passed unnoticed
+        time.sleep(OUTAGE_S)  # until the ends of its session and of the rebalance have passed unnoticed
         daemon.start()
         group.wait_shared(*("ac" if joins else "a"), after=after)
     group.check()
@@ -353,7 +355,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def joined(pool: ThreadPoolExecutor, *members: Member) -> None:
-    """They join together."""
+    """The members join together."""
     waiting: list[Future[int]] = [pool.submit(member.join) for member in members]
     assert [one.result() for one in waiting] == [Errors.NONE] * len(members)
 
@@ -368,7 +370,9 @@ def test_a_member_that_was_stopped_commits_nothing_when_its_shards_are_anothers(
     group.ask("jobs", id="2", key="k", text="second")
     group.ask("jobs", id="1", key="k", text="first")
     assert old.poll() == [(1, "first"), (2, "second")]
-    assert old.commit(1, "FIRST") == Errors.NONE == old.commit(1, "again"), "an answer may be lost"
+    assert old.commit(1, "FIRST") == Errors.NONE == old.commit(1, "again"), (
+        "a commit may be repeated, because its answer may be lost"
+    )
     joined(pool, new)  # `old` sends no heartbeat
     assert (new.generation, new.members) == (old.generation + 1, ["new"])
     assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION, "the shards are nobody's yet"
@@ -376,7 +380,7 @@ def test_a_member_that_was_stopped_commits_nothing_when_its_shards_are_anothers(
     assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION
     assert old.heartbeat() == Errors.UNKNOWN_MEMBER_ID
     old.generation = new.generation
-    assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION, "it owns nothing in this one"
+    assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION, "it owns nothing in this generation"
     assert new.poll() == [(2, "second")] and new.commit(2, "SECOND") == Errors.NONE
     results = group.rows("SELECT result, member, generation FROM jobs ORDER BY number")
     assert results == [("FIRST", "old", new.generation - 1), ("SECOND", "new", new.generation)]

@@ -1,4 +1,4 @@
-"""The WSGI middleware without a server: what it answers, and that it is a good server and a good application."""
+"""The WSGI middleware without a server: what it answers, and that it keeps to WSGI as a server and an application."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TEXT = [("Content-Type", "text/plain")]
 
 
 def raising(error: BaseException, *chunks: bytes) -> Callable[[Any, Start], Iterable[bytes]]:
-    """An application that raises after these chunks; without any, when it is called."""
+    """An application that raises after these chunks. Without chunks it raises when it is called."""
 
     def application(environ: Any, start: Start) -> Iterable[bytes]:
         if not chunks:
@@ -107,7 +107,7 @@ def test_a_stream_that_has_begun_ends_with_its_request_and_breaks_with_other_err
     assert not _open
 
 
-def test_lists_write_and_file_wrappers_are_left_to_the_server() -> None:
+def test_lists_calls_of_write_and_file_wrappers_are_left_to_the_server() -> None:
     class Wrapper:
         def __init__(self, file: Any) -> None:
             self.file = file
@@ -179,19 +179,19 @@ def flask_app() -> flask.Flask:
 
 
 @pytest.mark.parametrize("path", ["/lost", "/unwrapped"])
-def test_a_500_of_flask_becomes_503_where_the_daemon_was_not_there(path: str) -> None:
+def test_a_500_of_flask_becomes_503_if_there_is_no_daemon(path: str) -> None:
     called = Called(flask_app(), PATH_INFO=path, check=False)
     assert (called.status, called.headers["Retry-After"]) == ("503 Service Unavailable", "1")
 
 
-def test_a_500_of_flask_stays_one_where_the_view_has_failed() -> None:
+def test_a_500_of_flask_stays_a_500_if_the_view_has_failed() -> None:
     called = Called(flask_app(), PATH_INFO="/wrong", check=False)
     assert called.status.startswith("500") and "Retry-After" not in called.headers
 
 
 @pytest.mark.parametrize("path", ["/poll", "/catches"])
 def test_a_view_of_flask_ends_when_its_peer_has_gone(daemon: Daemon, path: str) -> None:
-    """Also one that catches Exception."""
+    """A view that catches Exception ends, too."""
     ours, peers = socket.socketpair()
     environ = {"PATH_INFO": path, "gunicorn.socket": ours}
     called: list[Called] = []

@@ -4,7 +4,8 @@
 
 A program registers, fires, cancels and waits, with usual, unusual and wrong arguments, against a daemon in memory that
 is lost, restarted and slow, and that sends damaged frames. Its trace has what every call returned or raised, each frame
-up, the callbacks in their order, and how everything has settled. It is a JSON list for each seed, from FIRST on.
+to the daemon, the callbacks in their order, and how everything has settled. The output is a JSON list for each seed,
+from FIRST on.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ BIG = 1 << 32
 
 
 class ProgramSender(Sender):
-    """When the window is full, it exchanges frames until there is room."""
+    """When the window is full, it exchanges frames once, and raises if there is still no room."""
 
     _link: ManualLink
 

@@ -1,8 +1,8 @@
-"""The promises of timerd_client.hot, in Python: the model of the compiled one.
+"""The promises of timerd_client.hot, kept in Python: the model of the compiled code.
 
 Random programs run over both (clientprogram.py, modelprogram.py). The names are those of hot/, whose .pyi say more.
-`takes_register` and `takes_fire` decorate a method. The compiled one takes the calls of the fast path itself, and gives
-all others to the method. Here the method takes every call.
+`takes_register` and `takes_fire` decorate a method. The compiled decorators handle the calls of the fast path
+themselves, and pass all other calls to the method. Here the method handles every call.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Rows(Promised):
             return False
         row = self.row_of(command)
         if row >= 0:
-            if self._settlements[row] is not None:  # an interrupt came in between, and now it is done again
+            if self._settlements[row] is not None:  # an interrupt came in between, and now the row is settled again
                 return False
             record = settlement[0]
             if record is not None and record[FLAGS_AT] & OutcomeFlag.GRANTED:
@@ -435,7 +435,7 @@ def references(grant: Grant) -> int:
     return sys.getrefcount(grant[1])
 
 
-OWN = references((0, Handle(None, 0, "", b"", 0)))  # of a waiter to which only the grant refers
+OWN = references((0, Handle(None, 0, "", b"", 0)))  # the references to a waiter to which only a grant refers
 
 
 def is_held(pending: Pending, grant: Grant) -> bool:

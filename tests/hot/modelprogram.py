@@ -24,7 +24,7 @@ class Model:
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "timerd_client.hot":
             return None
-        rest = [str(ROOT / "client/timerd_client/hot")]  # commands.py and ids.py are of both
+        rest = [str(ROOT / "client/timerd_client/hot")]  # commands.py and ids.py belong to both
         return spec_from_file_location(name, TESTS / "hot/hotmodel.py", submodule_search_locations=rest)
 
 

@@ -74,7 +74,7 @@ def test_a_difference_between_the_traces_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def members(module: ModuleType) -> Iterator[tuple[str, list[str] | None]]:
-    """The names that hot/ has, and the public ones of its classes as the model has them, with their parameters."""
+    """The names that hot/ exports, and the public members that its classes have in the model, with their parameters."""
     for name in fast.__all__:
         model, found = getattr(slow, name), getattr(module, name)
         if not isinstance(model, type):
@@ -127,7 +127,7 @@ def test_the_table_of_pending_operations_behaves_like_a_dict(seed: int) -> None:
                 first += 1
         assert len(table) == len(model)
     assert list(table) == sorted(model) and list(table.items()) == sorted(model.items())
-    if rng.random() < 0.5:  # the other half ends with what still waits
+    if rng.random() < 0.5:  # the other half of the runs ends with pending entries
         for number in [*model]:
             assert table.pop(number, None) is model.pop(number)
         assert len(table) == 0 and list(table) == []
@@ -141,7 +141,7 @@ def test_pending_operations_are_found_up_to_the_last_command_number() -> None:
     numbers = [*range(1, 21), *range(end - 40, end)]
     for module in (fast, slow):
         table = module.Pending()
-        for first in (end - 40, end - 20, 1):  # the last ones, and what comes out of order after them
+        for first in (end - 40, end - 20, 1):  # the last numbers, and then the first ones, out of order
             table.add_all(first, 20, waiter)
         assert sorted(table) == numbers and len(table) == 60
         assert [number for number in numbers if table.pop(number, None) is waiter] == numbers
@@ -149,10 +149,10 @@ def test_pending_operations_are_found_up_to_the_last_command_number() -> None:
 
 
 class Waiter:
-    """Anything that can be watched."""
+    """An object that may have a finalizer."""
 
 
-def test_an_entry_whose_end_writes_its_own_slot_again_is_safe() -> None:
+def test_an_entry_whose_finalizer_writes_its_slot_again_is_safe() -> None:
     last = object()
     before = sys.getrefcount(last)
     for module in (fast, slow) * 500:
@@ -202,7 +202,7 @@ def test_the_ledger_of_commands_behaves_like_a_list(seed: int) -> None:
         one.join(b"", one.issued, 2)
 
 
-# what is its own --------------------------------------------------------------------------------------------------
+# what the compiled code alone has ---------------------------------------------------------------------------------
 
 
 def test_an_operation_is_not_tracked_by_the_garbage_collector() -> None:
@@ -241,11 +241,12 @@ def settling_report(first: int, rows: int, value: bytes) -> bytes:
 
 
 def test_a_handle_takes_at_most_200_bytes_while_it_is_pending() -> None:
-    """Counted, as the allocator of Python rounds up: the object (80 bytes), its key of 17 characters (80), which nobody
-    else holds, and its share of the table of pending operations, which has just grown and so is at its largest (28).
-    Not counted are the payload, which is the caller's, and the command, because that is acknowledged.
+    """Three things count, rounded up as Python's allocator does: the object (80 bytes), its key of 17 characters (80),
+    to which nothing else refers, and its share of the table of pending operations (28), which is largest just after
+    the table has grown. The payload does not count, because the caller has it. Nor does the command, which is
+    acknowledged.
 
-    Settled, it takes 160 bytes and its key: the object, and one block for its record and a value of 8 bytes.
+    A settled handle takes 160 bytes and its key: the object, and one block for its record and a value of 8 bytes.
     """
     program = Program(1)
     ledger, register, payload = program.protocol.ledger, program.purgatory.register, bytes(100)
@@ -270,7 +271,7 @@ def test_a_handle_takes_at_most_200_bytes_while_it_is_pending() -> None:
 
     tracemalloc.start()
     try:
-        play()  # makes what is made once: the memory for commands
+        play()  # allocates what is allocated only once: the memory for commands
         pending, settled, made = play()
     finally:
         tracemalloc.stop()
@@ -360,8 +361,8 @@ def test_a_closed_client_refuses_calls() -> None:
 
 
 @pytest.mark.parametrize("parts", [(), (Condition.AT_LEAST,), (Condition.AT_LEAST, 1)])
-def test_a_condition_of_too_few_parts_is_an_error_and_no_read(parts: tuple[int, ...]) -> None:
-    """The class checks its arguments, but tuple.__new__ makes one without it."""
+def test_a_condition_of_too_few_parts_raises_and_is_not_read_beyond_its_end(parts: tuple[int, ...]) -> None:
+    """The class checks its arguments, but tuple.__new__ makes a condition without this check."""
     purgatory = Program(1).purgatory
     for register, keys in ((purgatory.register, ["k", "j"]), (purgatory.register_many, [["k", "j"]])):
         with pytest.raises((TimerdError, IndexError, TypeError)):
@@ -369,7 +370,7 @@ def test_a_condition_of_too_few_parts_is_an_error_and_no_read(parts: tuple[int, 
 
 
 def test_a_payload_that_is_neither_true_nor_false_is_refused_by_name() -> None:
-    """As an example, an array of numpy."""
+    """An array of numpy is an example."""
 
     class Array:
         def __bool__(self) -> bool:
@@ -380,7 +381,7 @@ def test_a_payload_that_is_neither_true_nor_false_is_refused_by_name() -> None:
             Program(1).purgatory.register("k", timeout=1, payload=cast(bytes, payload))
 
 
-def test_a_mark_of_a_released_arena_is_an_error_and_no_read() -> None:
+def test_a_mark_of_a_released_arena_raises_and_reads_no_memory() -> None:
     program = Program(1)
     words = memoryview(bytearray(64)).cast("Q")
     program.protocol.ledger.use_arena(words, 3)
@@ -391,7 +392,7 @@ def test_a_mark_of_a_released_arena_is_an_error_and_no_read() -> None:
         program.purgatory.register("key", timeout=5)
 
 
-# where it is missing ----------------------------------------------------------------------------------------------
+# where it is not built --------------------------------------------------------------------------------------------
 
 
 def test_a_tree_that_was_never_compiled_says_what_was_not_built_and_the_remedy(tmp_path: Path) -> None:
@@ -424,8 +425,8 @@ CALLS_OF_A_PURGATORY: dict[str, Callable[[Purgatory], object]] = {
 
 @pytest.mark.parametrize("call", CALLS_OF_A_PURGATORY)
 @pytest.mark.parametrize("while_it", ("waits for room", "waits for the lock"))
-def test_a_call_that_waits_names_its_purgatory_as_the_arena_does_then(call: str, while_it: str) -> None:
-    """Another arena gives "fetch" another index meanwhile. With the old one it would be for another purgatory."""
+def test_a_call_that_waited_uses_the_index_that_its_purgatory_has_then(call: str, while_it: str) -> None:
+    """Another arena gives "fetch" another index meanwhile. With the old one the call would reach another purgatory."""
     program = Program(1)
     program.exchange()
     link, ledger, indices = program.link, program.protocol.ledger, program.protocol.session.purgatories
@@ -443,7 +444,7 @@ def test_a_call_that_waits_names_its_purgatory_as_the_arena_does_then(call: str,
         link.lock.acquire()
         thread = threading.Thread(target=CALLS_OF_A_PURGATORY[call], args=(purgatory,))
         thread.start()
-        thread.join(0.05)  # the call may have come to the lock
+        thread.join(0.05)  # time for the call to reach the lock
         indices["fetch"] = 1
         link.lock.release()
         thread.join(PATIENCE_S)

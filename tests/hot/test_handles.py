@@ -44,7 +44,7 @@ def settled_by(record: OutcomeRecord, heap: bytes = b"") -> tuple[ThreadedOperat
 
 def assert_keeps(record: OutcomeRecord, heap: bytes, value: bytes) -> None:
     operation, row = settled_by(record, heap)
-    for _ in range(2):  # asked again, it says the same
+    for _ in range(2):  # a second read gives the same
         assert operation._settlement == (row, value, ARENA, None), record
     into = bytearray(4 + len(row))
     assert hot.copy_records([operation], into, 4) and into == bytes(4) + row, record
@@ -98,7 +98,7 @@ def test_an_operation_that_its_callback_refers_to_is_released_when_it_settles() 
         seen.append(operation.done())
 
     before = sys.getrefcount(payload)
-    gc.disable()  # references alone do it
+    gc.disable()  # counts of references alone release it
     try:
         for _ in range(100):
             operation = program.purgatory.register("key", timeout=5, payload=payload)
@@ -134,7 +134,7 @@ def test_a_class_derived_from_an_operation_may_have_attributes() -> None:
 # ids -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_id_names_its_operation_while_that_is_pending() -> None:
+def test_an_id_names_its_operation_while_the_operation_is_pending() -> None:
     program = Program(1)
     register = program.purgatory.register
     first = register("key", timeout=5, id="id")

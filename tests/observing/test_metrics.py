@@ -83,7 +83,7 @@ def test_a_counter_never_falls_when_clients_end(manual: Manual, registry: Collec
     assert registry.get_sample_value("timerd_client_clients", HERE) == 0
 
 
-def test_one_client_alone_may_be_named(manual: Manual) -> None:
+def test_a_collector_may_be_for_one_client(manual: Manual) -> None:
     with td.connect() as one, td.connect() as other:
         registry = CollectorRegistry()
         registry.register(TimerdCollector(one, daemon=False))
@@ -92,7 +92,7 @@ def test_one_client_alone_may_be_named(manual: Manual) -> None:
         assert registry.get_sample_value("timerd_client_waiting", HERE) == 1
 
 
-def test_asyncio_clients_are_among_them(manual: Manual, registry: CollectorRegistry) -> None:
+def test_asyncio_clients_are_counted_too(manual: Manual, registry: CollectorRegistry) -> None:
     async def main() -> float | None:
         async with aio.connect() as client:
             await client.register_wait("a", timeout=60)
@@ -135,7 +135,7 @@ def test_a_dead_daemon_is_seen_in_its_arena(daemon: Daemon, registry: CollectorR
         daemon.start()
 
 
-def test_without_the_daemon_only_clients_are_there(daemon: Daemon) -> None:
+def test_with_daemon_false_there_are_only_metrics_of_clients(daemon: Daemon) -> None:
     registry = CollectorRegistry()
     registry.register(TimerdCollector(daemon=False))
     with td.connect(timeout=PATIENCE_S):

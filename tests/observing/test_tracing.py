@@ -1,4 +1,4 @@
-"""The OpenTelemetry hook: a span of each operation until it has settled, and of each event; nothing without it."""
+"""The OpenTelemetry hook: a span for each operation until it settles, and for each event; nothing without the hook."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_an_operation_is_a_span_until_it_has_settled(manual: Manual, traced: Tra
     assert (span.name, span.kind, span.status.status_code) == ("timerd.operation", SpanKind.CLIENT, StatusCode.UNSET)
 
 
-def test_its_parent_is_the_span_in_which_it_was_registered(manual: Manual, traced: Traced, client: td.Client) -> None:
+def test_an_operations_span_is_a_child_of_the_span_in_which_it_was_registered(
+    manual: Manual, traced: Traced, client: td.Client
+) -> None:
     with trace.get_tracer("app", tracer_provider=traced.provider).start_as_current_span("view") as view:
         client.register("a", timeout=1)
     manual.advance(1)

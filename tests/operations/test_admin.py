@@ -27,7 +27,7 @@ P0, P1 = partition_key("orders", 0), partition_key("orders", 1)
 # quotas ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_within_its_burst_is_not_throttled_and_beyond_it_until_the_rate_is_right_again() -> None:
+def test_a_client_is_throttled_only_beyond_its_burst_and_until_its_rate_is_right_again() -> None:
     quota = Quota(rate=100, window=10)
     assert [quota.record(500, now) for now in (0.0, 0.0)] == [0.0, 0.0], "1,000 at once are the burst"
     assert quota.record(500, 0.0) == 5.0, "500 are missing, and 100 come back each second"
@@ -56,7 +56,9 @@ def test_a_channel_is_muted_for_its_throttle_time_and_never_less(client: td.Clie
     assert said == ["mute", "unmute"]
 
 
-def test_a_closed_channel_is_not_unmuted_and_one_within_its_quota_not_muted(client: td.Client, manual: Manual) -> None:
+def test_a_closed_channel_is_not_unmuted_and_a_channel_within_its_quota_is_not_muted(
+    client: td.Client, manual: Manual
+) -> None:
     said: list[str] = []
     channel = ThrottledChannel("conn-1", lambda: said.append("mute"), lambda: said.append("unmute"))
     channel.watch(client, timeout=2.5).close()
@@ -113,7 +115,7 @@ def test_topics_that_are_refused_are_not_waited_for_and_the_others_time_out(clie
     assert answers[1:] == [{"a": Part(7)}]
 
 
-# wrong calls, of all of them ------------------------------------------------------------------------------------------
+# wrong calls of any named operation -----------------------------------------------------------------------------------
 
 
 def test_a_named_operation_is_watched_once(client: td.Client, manual: Manual) -> None:
@@ -167,9 +169,7 @@ def test_a_named_operation_needs_a_threaded_client(manual: Manual) -> None:
         ([], None, "needed=0: from 1 to 0"),
     ],
 )
-def test_replicas_that_cannot_be_are_refused(
-    client: td.Client, names: list[str], needed: int | None, said: str
-) -> None:
+def test_impossible_replicas_are_refused(client: td.Client, names: list[str], needed: int | None, said: str) -> None:
     with pytest.raises(td.InvalidValueError, match=said):
         Replicas(client, names, needed)
     with pytest.raises(td.InvalidValueError, match="replica='r9' is none of"):

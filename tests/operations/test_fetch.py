@@ -1,4 +1,4 @@
-"""DelayedFetch: enough bytes, its short circuits, and what it does at its deadline."""
+"""DelayedFetch: when it has enough bytes, when it need not wait, and what it does at its deadline."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def fetch(client: td.Client, log: Log, **more: Any) -> list[str]:
     return answers
 
 
-def test_it_waits_for_min_bytes_over_all_partitions(client: td.Client, manual: Manual) -> None:
+def test_a_fetch_waits_for_min_bytes_over_all_partitions(client: td.Client, manual: Manual) -> None:
     log = Log()
     answers = fetch(client, log)
     log.there[P0] = Available(160, 500, epoch=3)
-    assert client.check_and_complete(P0) == 0, "60 bytes of it count, as many as were asked for"
+    assert client.check_and_complete(P0) == 0, "60 bytes of this partition count, as many as were asked for"
     log.there[P1] = Available(140, 39)
     assert client.check_and_complete(P1) == 0
     log.there[P1] = Available(141, 40)
     assert client.check_and_complete(P1) == 1 and answers == ["answered"]
 
 
-def test_at_its_deadline_it_answers_what_is_there(client: td.Client, manual: Manual) -> None:
+def test_at_its_deadline_a_fetch_is_answered_with_what_is_there(client: td.Client, manual: Manual) -> None:
     answers = fetch(client, Log())
     manual.advance(0.4)
     assert not answers
@@ -63,7 +63,7 @@ def test_at_its_deadline_it_answers_what_is_there(client: td.Client, manual: Man
     ],
     ids=["not the leader", "unknown", "truncated", "a foreign leader"],
 )
-def test_one_partition_that_is_wrong_answers_it_at_once(
+def test_a_fetch_with_one_wrong_partition_is_answered_at_once(
     client: td.Client, manual: Manual, change: Callable[[Log], None]
 ) -> None:
     log = Log()
@@ -75,9 +75,7 @@ def test_one_partition_that_is_wrong_answers_it_at_once(
     assert client.check_and_complete(P0) == 1 and answers == ["answered"]
 
 
-def test_enough_bytes_nothing_asked_no_bytes_needed_and_no_time_are_answered_at_once(
-    client: td.Client, manual: Manual
-) -> None:
+def test_a_fetch_that_need_not_wait_is_answered_at_once(client: td.Client, manual: Manual) -> None:
     log = Log()
     log.there[P1] = Available(500, 400)
     assert fetch(client, log) == ["answered"] == fetch(client, Log(), min_bytes=0)

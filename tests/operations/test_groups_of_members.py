@@ -54,13 +54,13 @@ def test_members_that_do_not_join_in_time_are_removed(client: td.Client, manual:
     assert ended[1:] == [Joined([], ["a"])] and ended[1].leader is None
 
 
-def test_the_first_rebalance_waits_for_those_that_start_together(client: td.Client, manual: Manual) -> None:
+def test_the_first_rebalance_waits_for_members_that_start_together(client: td.Client, manual: Manual) -> None:
     group, ended = Group(), list[Joined]()
     group.joined.append("a")
     join(client, group, ended, timeout=10, initial_delay=3)
     client.check_and_complete(join_key("workers"))
     manual.advance(2)
-    group.joined.append("b")  # it began in the first three seconds, so there are three more
+    group.joined.append("b")  # it joined in the first three seconds, so three more follow
     manual.advance(3)
     assert not ended
     manual.advance(1)
@@ -74,7 +74,7 @@ def test_the_first_rebalance_waits_for_those_that_start_together(client: td.Clie
     assert len(ended) == 1, "the rebalance timeout bounds it"
 
 
-def test_a_join_is_done_and_can_be_cancelled_also_in_its_initial_delay(client: td.Client, manual: Manual) -> None:
+def test_a_join_can_be_cancelled_in_its_initial_delay_and_is_done_after_it(client: td.Client, manual: Manual) -> None:
     group, ended = Group(), list[Joined]()
     group.joined.append("a")
     waits = join(client, group, ended, timeout=10, initial_delay=3)
@@ -243,7 +243,7 @@ def test_a_heartbeat_that_the_client_refuses_leaves_the_session_as_it_was(
         other.fire(member_key("workers", "8"))
         other.flush()
         manual.settle()
-    assert expired == ["7", "8"] and not session.is_alive, "it could not begin again"
+    assert expired == ["7", "8"] and not session.is_alive, "the session could not begin again"
 
 
 def test_a_session_that_the_daemon_refuses_is_over_and_says_why(client: td.Client, manual: Manual) -> None:

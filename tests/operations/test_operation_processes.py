@@ -115,7 +115,7 @@ class Process:
         assert (line := self.line()) == word, f"{line!r} instead of {word}"
 
     def answers(self) -> list[Any]:
-        """All that it has answered, up to its end."""
+        """All that the process has answered, up to its end."""
         found = []
         while (line := self.line()) != "ended":
             assert line.startswith("answered "), line
@@ -167,7 +167,7 @@ def kind_of(request: pytest.FixtureRequest) -> str:
 
 
 @each(COMPLETE, 600, 3)
-def test_a_waiting_process_that_is_killed_takes_its_own_wait_alone(
+def test_a_waiting_process_that_is_killed_ends_only_its_own_wait(
     four: Four, daemon: Daemon, request: pytest.FixtureRequest
 ) -> None:
     four.acts[0].go_on()
@@ -179,7 +179,7 @@ def test_a_waiting_process_that_is_killed_takes_its_own_wait_alone(
 
 
 @each(TIMED_OUT, 2.5, 3)
-def test_if_an_acting_process_is_killed_what_it_was_to_do_is_timed_out(
+def test_if_an_acting_process_is_killed_the_waits_for_its_act_time_out(
     four: Four, request: pytest.FixtureRequest
 ) -> None:
     four.acts[0].go_on()

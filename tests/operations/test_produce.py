@@ -1,4 +1,4 @@
-"""DelayedProduce: its waits, for which offsets, and the answer for each partition."""
+"""DelayedProduce: the offsets that it waits for, and its answer for each partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Log:
         return self.reached.get(partition, 0) >= offset, self.errors.get(partition, 0)
 
 
-def test_it_is_answered_when_all_partitions_have_their_offset(client: td.Client, manual: Manual) -> None:
+def test_a_produce_request_is_answered_when_all_partitions_have_their_offset(client: td.Client, manual: Manual) -> None:
     log, answers = Log(), list[Answer]()
     DelayedProduce(THREE, log, answers.append).watch(client, timeout=30)
     for partition, offset in ((P0, 110), (P1, 209), (P2, 400)):
@@ -76,7 +76,7 @@ def test_without_an_append_or_with_all_in_error_nothing_is_registered(
 
 
 def test_with_one_replica_nothing_is_registered(client: td.Client, manual: Manual) -> None:
-    """The leader is the replica, and has what it has appended."""
+    """The leader is the only replica, and has acknowledged what it has appended."""
     answers = list[Answer]()
     replicas = Replicas(client, ["leader"])
     replicas.acknowledge(P0, "leader", 110)

@@ -59,7 +59,7 @@ def received(transport: PolledTransport) -> list[tuple[int, bytes]]:
 
 
 def number_of(transport: PolledTransport, peer: PacketPeer) -> int:
-    """The number of the peer's connection, which is ready for the next test of it."""
+    """The number of the peer's connection, which has been accepted and read by now."""
     peer.send(FRAME, b"whose?")
     ((number, _),) = until(lambda: received(transport))
     return number
@@ -200,7 +200,7 @@ def test_a_turn_answers_a_bounded_number_of_sessions_that_are_shown(
         assert len(list(transport.outlet_messages(20))) == 10 and not transport.has_input()
 
 
-def test_sockets_that_one_look_does_not_report_are_not_taken_for_silent(
+def test_sockets_that_one_poll_does_not_report_are_not_taken_for_silent(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timerd.host.selector.EVENTS_PER_POLL", 2)
@@ -224,7 +224,7 @@ def test_packets_that_a_client_leaves_unread_are_bounded(transport: PolledTransp
         transport.send(connection, bytes((number,)) * size)
     assert time.monotonic() - began < PATIENCE_S, "the daemon waited for its client"
     assert QUEUED_MAX - size < share_of(transport).memory <= QUEUED_MAX
-    assert not would_wake(transport.selector), "it wakes nobody while it cannot be written to"
+    assert not would_wake(transport.selector), "a socket without room wakes nobody"
     got: list[bytes] = []
     while share_of(transport).memory:
         got += [body for _, body in peer.drain()]
@@ -282,7 +282,7 @@ def test_a_small_frame_goes_to_a_client_whose_process_has_no_memory_left(
         assert (FRAME, b"outcome") in peers[8].drain()
 
 
-def test_a_packet_that_cannot_be_sent_at_all_wakes_nobody_for_ever(
+def test_a_packet_that_cannot_be_sent_at_all_does_not_wake_the_daemon_for_ever(
     transport: PolledTransport, peer: PacketPeer
 ) -> None:
     """The kernel refuses a packet above the buffer's size (EMSGSIZE), and the socket stays writable."""
@@ -319,7 +319,7 @@ def test_a_packet_that_cannot_be_sent_at_all_wakes_nobody_for_ever(
     ],
     ids=["no first", "a frame between", "a session between", "a new one begins", "no last", "lost first"],
 )
-def test_a_frame_of_which_parts_are_lost_does_not_come(
+def test_a_frame_of_which_parts_are_lost_does_not_arrive(
     transport: PolledTransport, peer: PacketPeer, packets: list[tuple[int, bytes]], frames: list[bytes]
 ) -> None:
     got: list[bytes] = []
@@ -376,7 +376,7 @@ def test_an_empty_packet_is_the_end(transport: PolledTransport, peer: PacketPeer
 def test_parts_of_a_process_are_bounded_and_frames_still_become_complete(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
-    """Each connection begins a frame of 4 MiB, and none is completed while there is no memory for all."""
+    """Each connection begins a frame of 4 MiB, and no frame is completed while there is no memory for all."""
     with ExitStack() as stack:
         peers = [stack.enter_context(PacketPeer(paths.packets)) for _ in range(70)]
         left = {peer: list(cut(os.urandom(FRAME_SIZE_MAX))) for peer in peers}
@@ -429,7 +429,7 @@ def test_reports_go_to_the_newest_connection_of_a_session(transport: PolledTrans
         second.close()
         received(transport)
         assert [each[1:] for each in transport.outlet_messages(10)] == [(3, UNSUBSCRIBE)]
-        assert transport.adopted[3:] == [(2, True)], "the end of its connection is the client's"
+        assert transport.adopted[3:] == [(2, True)], "the end of its connection is the end of the client"
 
 
 def test_a_session_may_be_shown_twice_over_one_connection(transport: PolledTransport, peer: PacketPeer) -> None:
@@ -440,12 +440,14 @@ def test_a_session_may_be_shown_twice_over_one_connection(transport: PolledTrans
     assert peer.receive() == (FRAME, b"outcome")
 
 
-def test_a_connection_that_shows_another_session_is_watched_for_that_one_alone(
+def test_a_connection_that_shows_another_session_is_watched_for_the_newer_session_alone(
     transport: PolledTransport, peer: PacketPeer
 ) -> None:
     admit(transport, peer, SESSION, 3)
     admit(transport, peer, OTHER, 4)
-    assert transport.adopted == [(1, SESSION), (1, False), (2, OTHER)], "the first is to be watched otherwise"
+    assert transport.adopted == [(1, SESSION), (1, False), (2, OTHER)], (
+        "the first client is to be watched in another way"
+    )
     assert share_of(transport).clients == 1
     transport.publish(3, b"of the first")
     transport.publish(4, b"of the second")
@@ -470,7 +472,7 @@ def test_a_connection_whose_session_has_ended_belongs_to_no_client(
 ) -> None:
     admit(transport, peer, SESSION, 3)
     transport.close_outlet(3)
-    assert share_of(transport).clients == 0, "it would keep its place before the connections of clients"
+    assert share_of(transport).clients == 0, "otherwise it would be kept rather than connections of clients"
     transport.publish(3, b"secret")
     peer.send(FRAME, b"hello")
     assert len(received(transport)) == 1 and peer.drain() == []
@@ -507,7 +509,7 @@ def test_packets_from_before_a_clients_end_arrive_although_it_left_something_unr
     for number in range(100):
         peer.send(FRAME, b"%d" % number)
     peer.close()
-    transport.send(connection, b"to nobody")  # which takes the reset off the socket, or finds a broken pipe
+    transport.send(connection, b"to nobody")  # this takes the reset off the socket, or finds a broken pipe
     assert [frame for _, frame in received(transport)] == [b"%d" % number for number in range(100)]
     assert transport.connections() == 0
 
@@ -554,7 +556,7 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
 
 @pytest.mark.parametrize("name", ["packets", "commands", "outcomes"])
 def test_descriptors_that_come_along_are_not_kept(transport: PolledTransport, paths: InstancePaths, name: str) -> None:
-    """Linux 6.16 refuses them to the sender. Before, they are closed by the receive that gets them."""
+    """Linux 6.16 refuses to send them. An older kernel delivers them, and the receiver closes them at once."""
     path: Path = getattr(paths, name)
     kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
     with socket.socket(socket.AF_UNIX, kind) as sender, open(os.devnull) as file:

@@ -50,7 +50,7 @@ def test_a_packet_that_is_too_large_is_an_error_and_the_next_one_comes(
     assert packets.receive() == b"x"
 
 
-def test_a_packet_without_room_is_not_sent_and_nothing_of_it_is(pair: tuple[Packets, socket.socket]) -> None:
+def test_nothing_of_a_packet_without_room_is_sent(pair: tuple[Packets, socket.socket]) -> None:
     packets, there = pair
     sent = 0
     while packets.send(FRAME, b"%d" % sent):
@@ -105,7 +105,7 @@ def test_an_empty_packet_counts_as_the_end(pair: tuple[Packets, socket.socket]) 
 def test_closed_packets_raise_an_error_and_close_nothing_else(pair: tuple[Packets, socket.socket]) -> None:
     packets, _ = pair
     packets.close()
-    other = socket.socket()  # has the descriptor now
+    other = socket.socket()  # it gets the same descriptor
     packets.close()
     with pytest.raises(OSError, match=r"."):
         packets.send(FRAME, b"x")

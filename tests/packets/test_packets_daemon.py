@@ -1,4 +1,4 @@
-"""A daemon and bare packets: which end ends which client, and connections that must not hold the daemon up."""
+"""A daemon and bare packets: when a client counts as ended, and connections that must not hold the daemon up."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_client_whose_connection_has_shown_another_session_still_ends_with_its
 )
 @pytest.mark.parametrize("name", ["packets", "commands", "outcomes", "liveness"])
 def test_a_descriptor_whose_close_takes_long_does_not_hold_the_daemon_up(daemon: Daemon, name: str) -> None:
-    """The receive that gets the last copy of a TCP socket with SO_LINGER would wait until its data is sent."""
+    """If the daemon got the last copy of a TCP socket with SO_LINGER, it would wait until the socket's data is sent."""
     kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
     with td.connect(timeout=PATIENCE_S) as client, socket.create_server(("127.0.0.1", 0)) as server:
         with socket.socket(socket.AF_UNIX, kind) as stranger:
@@ -81,7 +81,7 @@ def test_a_session_that_nobody_has_is_answered_by_hello_first(daemon: Daemon) ->
         assert ReportHeader._make(struct_of(ReportHeader).unpack_from(frame)).kind == DownKind.HELLO_FIRST
 
 
-# Each step of connect() in turn has no file left, and fails.
+# In turn, each step of connect() finds no file left, and fails.
 WITHOUT_FILES = """
 import gc, os, resource, sys, threading
 import timerd as td

@@ -8,7 +8,7 @@ from timerd.host.shares import Share
 from timerd.host.turns import Turns
 
 
-def test_a_process_with_many_connections_holds_another_one_up_by_one_turn() -> None:
+def test_a_process_with_many_connections_holds_another_process_up_by_one_turn() -> None:
     many, one, turns = Share(1), Share(2), Turns[str]()
     for number in range(400):
         turns.add(many, f"many {number}")

@@ -1,4 +1,4 @@
-"""A client's sockets of packets, over a real Unix socket, against a listener that a test holds."""
+"""A client's packets over a real Unix socket, to a listener that the test controls."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_socket_without_room_wakes_once_there_is_some(listening: Listening, so
     assert len(drain(accepted)) == sent
     assert sockets.has_room() and is_readable(sockets.filenos()[0])
     assert sockets.send(b"more") and drain(accepted) == [(FRAME, b"more")]
-    assert not is_readable(sockets.filenos()[0]), "it would be woken for ever"
+    assert not is_readable(sockets.filenos()[0]), "the client would be woken again and again"
 
 
 def test_room_that_nobody_needs_any_more_wakes_once(listening: Listening, sockets: UnixSockets, clock: Clock) -> None:
@@ -136,7 +136,7 @@ def test_room_that_nobody_needs_any_more_wakes_once(listening: Listening, socket
     assert is_readable(sockets.filenos()[0]), "a later frame without room is waited for again"
 
 
-def test_a_frame_in_parts_goes_on_where_it_stood(listening: Listening, sockets: UnixSockets) -> None:
+def test_a_frame_in_parts_goes_on_where_it_stopped(listening: Listening, sockets: UnixSockets) -> None:
     accepted, frame = listening.accept(), os.urandom(1_000_000)
     got = []
     while not sockets.send(frame):
@@ -205,7 +205,7 @@ def test_a_session_that_had_no_room_is_shown_before_the_next_frame(listening: Li
 
 
 @pytest.mark.parametrize("after_ns", [0, REFUSED_NS], ids=["soon", "later"])
-def test_an_end_soon_after_the_beginning_is_a_refusal_and_later_the_daemons(
+def test_an_end_soon_after_the_connection_is_a_refusal_and_a_later_one_is_the_end_of_the_daemon(
     listening: Listening, sockets: UnixSockets, clock: Clock, after_ns: int
 ) -> None:
     accepted = listening.accept()
@@ -223,7 +223,7 @@ def test_an_end_soon_after_the_beginning_is_a_refusal_and_later_the_daemons(
     assert not sockets.lifeline.is_held(SESSION) and not is_readable(bell)
 
 
-def test_a_connection_that_the_daemon_refuses_is_a_trouble_until_a_session_is_shown(
+def test_a_connection_that_the_daemon_refuses_is_reported_until_a_session_is_shown(
     listening: Listening, sockets: UnixSockets, clock: Clock
 ) -> None:
     """The process has all connections that it may have. Before, connect() took the daemon for stopped or overloaded."""
@@ -292,7 +292,7 @@ def test_an_end_that_another_thread_finds_in_the_midst_of_a_send_is_no_error(
 def test_a_connection_whose_copy_lives_in_another_process_wakes_nobody_after_its_end(
     listening: Listening, sockets: UnixSockets
 ) -> None:
-    """A child between its fork and its exec has a copy. The epoll would go on to report it."""
+    """A child has a copy between its fork and its exec. The epoll would go on reporting the connection."""
     accepted = listening.accept()
     copy = os.dup(sockets._descriptor)
     accepted.close()
@@ -344,7 +344,7 @@ def test_a_system_whose_buffers_are_smaller_than_a_packet_is_named_with_the_reme
 
 
 class Tended(UnixSockets):
-    """Sockets whose end another thread finds as soon as tend() has seen that there is a connection."""
+    """Sockets with a connection whose end another thread finds as soon as tend() has seen the connection."""
 
     accepted: socket.socket | None = None
 
@@ -359,7 +359,7 @@ class Tended(UnixSockets):
             self.accepted = None
             self.other = threading.Thread(target=lambda: self.receive(published=True))
             self.other.start()
-            self.other.join(0.2)  # seconds; it waits for tend() to be done
+            self.other.join(0.2)  # seconds; the thread waits until tend() is done
         self._due_ns = at_ns
 
 
@@ -386,7 +386,7 @@ def test_an_end_that_another_thread_finds_while_this_one_tends_is_followed_by_a_
 def test_a_connection_for_which_the_system_has_nothing_left_is_tried_again(
     listening: Listening, paths: InstancePaths, clock: Clock, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """EMFILE ended the thread of the client, which reported its pending operations as failed."""
+    """Before, EMFILE ended the client's thread, and all pending operations failed."""
     clients_end = listening.accept if refused == "watch" else lambda: None
     before = len(os.listdir("/proc/self/fd"))
 
@@ -421,7 +421,7 @@ def test_a_connection_for_which_the_system_has_nothing_left_is_tried_again(
     assert len(os.listdir("/proc/self/fd")) < before
 
 
-def test_a_closed_one_leaves_no_descriptor(listening: Listening, paths: InstancePaths) -> None:
+def test_closed_sockets_leave_no_descriptor(listening: Listening, paths: InstancePaths) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for holds in (False, True):
         sockets = UnixSockets(paths)

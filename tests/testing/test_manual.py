@@ -18,7 +18,7 @@ from timerd_client import aio
 
 @pytest.fixture
 def client(manual: Manual) -> Iterator[td.Client]:
-    """A threaded client of it."""
+    """A threaded client of the manual daemon."""
     with td.connect() as made:
         yield made
 
@@ -129,7 +129,7 @@ def test_the_wall_clock_is_set_alone(manual: Manual) -> None:
 # clients --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_client_of_the_process_is_one_of_it(manual: Manual) -> None:
+def test_every_client_of_the_process_is_a_client_of_the_manual_daemon(manual: Manual) -> None:
     clients = [td.client(), td.Client("shop", transport="unix"), td.connect(timeout=1)]
     waits = [client.register("inbox/7", timeout=5) for client in clients]
     for client in clients:
@@ -140,7 +140,7 @@ def test_every_client_of_the_process_is_one_of_it(manual: Manual) -> None:
         client.close()
 
 
-def test_a_client_of_before_is_another_one_in_the_next_test() -> None:
+def test_a_client_from_before_connects_anew_in_the_next_test() -> None:
     lazy = td.Client()
     for _ in range(2):
         with Manual():
@@ -233,7 +233,7 @@ def test_a_schedule_waits_for_its_workers_for_a_week(manual: Manual) -> None:
     assert ran[1:] == [(datetime(2026, 5, 17, 3, tzinfo=UTC), 0)]
 
 
-def test_a_call_of_the_wall_clock_comes_by_it_without_a_worker_when_the_clock_is_set(manual: Manual) -> None:
+def test_a_call_at_a_wall_time_comes_at_that_time_without_a_worker_when_the_clock_is_set(manual: Manual) -> None:
     calls = td.Calls()
     ran: list[td.Call] = []
     calls.handler("remind")(ran.append)
@@ -284,7 +284,7 @@ def test_a_lost_daemon_goes_on_when_it_is_started(manual: Manual, client: td.Cli
     assert waits.result().value == b"kept"
 
 
-def test_a_test_may_end_while_the_daemon_is_stopped_and_clients_wait() -> None:
+def test_a_test_may_end_while_the_daemon_is_stopped_and_clients_are_waiting() -> None:
     with Manual() as manual:
         client = td.connect(group="web")
         calls = td.Calls()

@@ -13,7 +13,7 @@ def soft_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def test_a_test_that_needs_more_files_has_them_and_the_next_one_has_not() -> None:
+def test_a_test_that_needs_more_files_gets_them_and_the_next_test_does_not() -> None:
     with limited(512):
         with at_least(700):
             assert soft_limit() == 700

@@ -69,7 +69,7 @@ def test_a_daemon_of_the_session(timerd_session_daemon):
 
 
 def run(path: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a user's test file with a pytest of its own; what it makes lies below `path`."""
+    """Run a user's test file with a pytest of its own. The files that it makes lie below `path`."""
     return run_pytest(path, {"test_user.py": text}, *words, "test_user.py")
 
 
@@ -148,7 +148,7 @@ def test_each_test_has_a_daemon_as_new(place: Path, words: tuple[str, ...]) -> N
     assert not left_in(place)
 
 
-def test_flags_and_instance_are_those_of_the_configuration(place: Path) -> None:
+def test_flags_and_instance_come_from_the_configuration(place: Path) -> None:
     (place / "pytest.ini").write_text("[pytest]\ntimerd_flags = --capacity=1000\ntimerd_instance = shop\n")
     text = """
 import timerd as td

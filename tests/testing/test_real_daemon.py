@@ -21,7 +21,7 @@ def served(runtime_dir: Path) -> Iterator[Daemon]:
         yield made
 
 
-def test_a_process_with_many_connections_has_a_daemon_too(runtime_dir: Path) -> None:
+def test_a_process_with_many_connections_can_start_a_daemon(runtime_dir: Path) -> None:
     with many_open(), Daemon(runtime_dir) as made:
         assert made._runner is not None and not made._has_ended(made._runner)
 
@@ -58,7 +58,7 @@ def test_a_renewed_daemon_knows_nothing_of_before(served: Daemon) -> None:
             client.purgatory("other", timeout=10).cancel_wait("job/7", timeout=10)
 
 
-def test_a_process_that_is_given_its_environment_reaches_it(served: Daemon) -> None:
+def test_the_environment_names_the_directory_and_the_instance_of_a_daemon(served: Daemon) -> None:
     assert served.environment == {"TIMERD_RUNTIME_DIR": served.runtime_dir, "TIMERD_INSTANCE": "default"}
     assert psutil.pid_exists(served.pid)
 

@@ -1,4 +1,4 @@
-"""A manual clock moves over the time in which daemon and clients only exchange heartbeats, and nothing differs."""
+"""A manual clock skips times in which daemon and clients only exchange heartbeats. Otherwise nothing changes."""
 
 from __future__ import annotations
 
@@ -219,5 +219,5 @@ def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
     return sorted(happened, key=repr)
 
 
-def test_with_rests_the_same_happens_at_the_same_times(seed: int) -> None:
+def test_a_clock_that_skips_heartbeats_changes_nothing_that_happens_nor_its_time(seed: int) -> None:
     assert program(seed, rests=True) == program(seed, rests=False), f"program({seed})"

@@ -1,4 +1,4 @@
-"""The bytes of one peer: those of libzmq's peers are understood, and all others have a bound."""
+"""The bytes of one peer: those of libzmq are understood, and a bounded number of any others is kept."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PLAIN_HELLO = greeting(b"PLAIN") + command(b"HELLO", b"\x06timerd\x06secret")
 
 
 def taken(peer: Peer, data: bytes, size: int = READ_SIZE) -> list[bytes]:
-    """Feed the bytes as they would be read, `size` at most at a time; the messages."""
+    """Feed the bytes as they would be read, at most `size` at a time. Returns the messages."""
     messages: list[bytes] = []
     while data:
         wanted = min(peer.wanted, size)

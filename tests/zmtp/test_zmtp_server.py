@@ -55,7 +55,7 @@ def context() -> Iterator[zmq.Context[Any]]:
 
 
 def raw(path: Path, said: bytes = HELLO) -> socket.socket:
-    """A connection without libzmq, which has greeted."""
+    """A connection without libzmq, over which `said` was sent."""
     made = socket.socket(socket.AF_UNIX)
     made.connect(str(path))
     made.sendall(said)
@@ -138,7 +138,7 @@ def test_frames_of_many_connections_take_turns(transport: PolledTransport, paths
     calm.close()
 
 
-def test_a_process_with_many_connections_has_no_more_turns_than_one_with_one(
+def test_a_process_with_many_connections_has_no_more_turns_than_a_process_with_one(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
     with loud_process(paths.commands, connections=40), raw(paths.commands, HELLO + b"\0\1c"):
@@ -188,7 +188,7 @@ def test_a_call_reads_a_bounded_amount(transport: PolledTransport, paths: Instan
     assert BYTES_PER_CALL >= 1 << 20
 
 
-def test_sockets_that_one_look_does_not_report_are_not_taken_for_silent(
+def test_sockets_that_one_poll_does_not_report_are_not_taken_for_silent(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timerd.host.selector.EVENTS_PER_POLL", 2)
@@ -215,14 +215,14 @@ def test_the_connections_of_a_process_are_bounded(transport: PolledTransport, pa
         pid, error = refused[0]
         assert pid == os.getpid() and isinstance(error, ResourceLimitError)
         assert f"process {pid}: a connection was closed: it has {MOST}, as many as it may" in str(error)
-        assert len(refused) == 30, "one error, with a count"
+        assert len(refused) == 30, "one error for each closed connection"
     while transport.connections():
         received(transport)
         list(transport.outlet_messages(10))
     assert transport.complaints() == []
 
 
-def test_where_all_places_are_taken_the_newest_of_who_has_most_makes_room() -> None:
+def test_if_all_places_are_taken_the_newest_connection_of_the_process_with_most_makes_room() -> None:
     shares, ended = Shares(100, total_max=10), []
 
     class Holder:
@@ -324,7 +324,7 @@ def test_frames_that_a_peer_leaves_unread_are_bounded(transport: PolledTransport
         transport.send(connection, bytes(1 << 20))
     share = next(iter(transport._shares._by_process.values()))
     assert 1 << 20 < share.memory <= QUEUED_MAX + (1 << 20)
-    assert not would_wake(transport.selector), "it wakes nobody while it cannot be written to"
+    assert not would_wake(transport.selector), "a socket without room wakes nobody"
     got = 0
     while share.memory:
         try:
@@ -347,7 +347,7 @@ def test_the_memory_of_processes_is_counted_apart() -> None:
 def test_an_end_in_the_midst_of_anything_leaves_nothing(
     transport: PolledTransport, paths: InstancePaths, rng: Any
 ) -> None:
-    """More messages than fit, a PING, and the end: libzmq 4.3.5 ends its process by that."""
+    """More messages than fit, a PING, and the end: these bytes end a process that uses libzmq 4.3.5."""
     large = bytes((LONG,)) + (300_000).to_bytes(8, "big") + bytes(300_000)
     wire = HELLO + b"\0\1x" * 500 + b"\4\x07\x04PING\0\0" + large
     before = len(os.listdir("/proc/self/fd"))
@@ -389,8 +389,8 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
         turned_away = raw(paths.commands, b"")
         for _ in range(3):
             received(transport)
-        assert not would_wake(transport.selector), "it would be woken for ever"
-        assert turned_away.recv(1) == b"", "it is closed, and its peer knows"
+        assert not would_wake(transport.selector), "the daemon would be woken for ever"
+        assert turned_away.recv(1) == b"", "the connection is closed, and its peer notices"
     for each in (*opened, turned_away):
         each.close()
     ((pid, error),) = transport.complaints()
@@ -401,7 +401,7 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
 
 
 def test_a_path_that_cannot_be_bound_is_an_error_that_names_it(paths: InstancePaths) -> None:
-    paths.outcomes.mkdir()  # as daemons before 0.4 had it
+    paths.outcomes.mkdir()  # a directory, as with daemons before 0.4
     with pytest.raises(ResourceLimitError, match=r"t\.pub cannot be bound: Is a directory"):
         PolledTransport(paths, clients_max=1, connections_max=10)
     assert not paths.commands.exists()
