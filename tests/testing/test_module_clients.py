@@ -141,7 +141,7 @@ def test_what_was_served_at_import(timerd_manual, number):
 def test_what_was_subscribed_at_import(timerd_manual, number):
     client.fire("prices", value=b"one")
     assert shop.prices.next().value == b"one"
-    client.fire("prices", value=b"two")          # the next test does not see it
+    client.fire("prices", value=b"two")        # the next test does not see it
 
 
 taken = []
@@ -164,7 +164,7 @@ def test_a_thread_that_listens_for_longer_than_a_test(timerd_manual, number):
         shop.own.fire("x", value=b"hello")
         timerd_manual.advance(0)
         time.sleep(0.01)
-        heard[1:] = []
+        taken[1:] = []
 
 
 @twice
