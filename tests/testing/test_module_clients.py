@@ -141,7 +141,7 @@ def test_what_was_served_at_import(timerd_manual, number):
 def test_what_was_subscribed_at_import(timerd_manual, number):
     client.fire("prices", value=b"one")
     assert shop.prices.next().value == b"one"
-    client.fire("prices", value=b"two")          # the next test does not see it
+    client.fire("prices", value=b"two")        # the next test does not see it
 
 
 taken = []
