@@ -111,6 +111,7 @@ class Running:
     ended: bool = False  # the handler has returned, or has failed as planned
     failed: bool = False
     died_ns: int | None = None  # when its process ended in this run
+    given_back: bool = False  # its client was closed meanwhile: then the end of its process does not count
     is_last: bool = True  # the call does not come again after this run
 
 
@@ -188,6 +189,9 @@ class Books:
             self.complaints["unknown"] += 1
         elif any(known in what for known in KNOWN_COMPLAINTS):
             self.complaints[what[:40]] += 1
+            if "a handler still runs" in what:
+                for run in self.running_now:
+                    run.given_back |= run.process is process
         elif "the handler of" in what and isinstance(error, PlannedFailure):
             self.complaints["handlers that have failed"] += 1
         elif ("the handler of" in what or "on_failure of" in what) and not process.alive:
@@ -438,7 +442,7 @@ class Books:
             raise
         finally:
             if not now.ended and not process.alive:
-                now.died_ns = self.schedule.now_ns
+                now.died_ns = None if now.given_back else self.schedule.now_ns
                 self.note(f"{who}: its process has ended")
             self.running_now.remove(now)
 
