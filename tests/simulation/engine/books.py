@@ -56,6 +56,7 @@ class Issued:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.incarnation = process.client._protocol.session.incarnation
+        self.arena = process.client._protocol.session.arena  # 0: it has none, so the command is sent to the next one
         self.number = process.client._protocol.ledger.issued
         self.was_applied: bool | None = None  # as known when its process died
 
@@ -66,8 +67,9 @@ class Issued:
         protocol = self.process.client._protocol
         if (self.incarnation, self.number) in self.process.refused:
             return False
-        known = protocol.session.incarnation == self.incarnation and protocol.ledger.applied >= self.number
-        return True if known else None
+        session = protocol.session
+        is_same = session.incarnation == self.incarnation and self.arena in (0, session.arena)
+        return True if is_same and protocol.ledger.applied >= self.number else None
 
     def freeze(self) -> None:
         self.was_applied = self.applied()
