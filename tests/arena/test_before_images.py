@@ -10,7 +10,7 @@ import pytest
 import timerd.core
 from support.oracle.copies import LINE, SteppedCopy, random_step
 from support.oracle.play import Play
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from support.rig.commands import Key, Register
 from support.rig.faults import core_faults
 from support.rig.harness import Rig, S, fire

@@ -121,7 +121,7 @@ def test_the_judge_finds_each_kind_of_error(seed: int) -> None:
     soon = next(number for number, delay in enumerate(requests.delay_ns) if delay < 50 * MS)
     assert judge(requests, told(requests)).wrong == []
     assert "settled 2 times" in judge(requests, told(requests, settlings=2)).wrong[0]
-    assert "no completion of it" in judge(requests, told(requests, number=never, state=COMPLETED)).wrong[0]
+    assert "plan has no completion" in judge(requests, told(requests, number=never, state=COMPLETED)).wrong[0]
     assert "expired 1 ns early" in judge(requests, told(requests, number=never, late_ns=-1)).wrong[0]
     assert "have no outcome" in judge(requests, told(requests, state=REFUSED)).wrong[0]
     assert judge(requests, told(requests, number=soon, state=EXPIRED)).missed == 1

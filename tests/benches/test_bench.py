@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from support.real.daemons import LEAVE_TIMEOUT_S
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from support.real.trees import ROOT
 from timerctl.load.harness.messages import Fired, Registered, Usage
 from timerd_client.outcome import State
@@ -169,7 +169,8 @@ def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place:
     assert done.returncode == 1, done.stderr
     assert "operations at once, and instance 'load' has 16 left" in done.stderr
     document = json.loads(result.read_text())
-    assert document["partial"] is True and len(document["tables"]["points"]) == 1
+    # Two where a busy machine misses the first rate by far: then the other way begins before the refusal.
+    assert document["partial"] is True and 1 <= len(document["tables"]["points"]) <= 2
     assert not left_in(place)
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from support.rig.commands import Key, OperationAct, Register
 from support.rig.groups import call, handler
 from support.rig.harness import MS, Client, Rig, S, begun, done, fire

@@ -15,7 +15,7 @@ import pytest
 
 import timerd.core
 from support.oracle.play import Play
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from support.rig.faults import core_faults
 from timerd_shm.declare.errors import ErrorCode
 

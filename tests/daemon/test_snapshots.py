@@ -305,7 +305,7 @@ def test_a_check_that_comes_too_late_for_a_copy_asks_for_the_next_one(
     assert ended == status and ("Sound: " in out or "before this process could open it" in err), out + err
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
+@pytest.mark.parametrize("timeout", [float("nan"), "1", True])
 def test_an_impossible_timeout_of_a_snapshot_is_refused(daemon: Daemon, timeout: object) -> None:
     with connect() as client, pytest.raises(TimeoutOutOfRangeError, match="give the "):
         client.snapshot(timeout=timeout)  # type: ignore[arg-type]

@@ -485,7 +485,7 @@ def test_a_check_in_a_callback_is_refused(client: td.Client) -> None:
     client.fire("k")
     assert delayed.settled(30)
     assert all(isinstance(error, RuntimeError) and "it is one" not in str(error) for error in errors)
-    assert "waits until owners have looked" in str(errors[0])
+    assert "waits until all owners have looked" in str(errors[0])
 
 
 def test_a_check_that_not_all_owners_have_answered_reports_how_many_operations_completed(daemon: Daemon) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from support.rig.acts import observe, owned, watch
 from support.rig.commands import Register
 from support.rig.harness import (

@@ -292,7 +292,7 @@ def test_a_close_leaves_unseen_grants_to_the_daemon_and_a_later_look_gets_an_err
     world.exchange()
     assert world.daemon.byes == 1 and sorted(world.daemon.outcomes) == [2, 3], "their owner is dead now"
     assert state_of(seen) is State.COMPLETED
-    assert isinstance(error_of(unseen), ClosedError) and "goes to another" in str(error_of(unseen))
+    assert isinstance(error_of(unseen), ClosedError) and "it is requeued" in str(error_of(unseen))
 
 
 def test_a_grant_that_the_daemon_has_requeued_meanwhile_is_not_seen_any_more(world: World) -> None:

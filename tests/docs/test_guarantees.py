@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.real import guarantees
-from support.real.guarantees import promises
+from support.suite import guarantees
+from support.suite.guarantees import promises
 from support.real.trees import TESTS, python_path
 
 # A small suite with the plugin of this suite, and with two promises.

@@ -396,7 +396,7 @@ def test_after_any_exception_of_a_callback_the_others_run_and_the_client_lives(c
     assert client.fire_wait("k") == 0
 
 
-@pytest.mark.parametrize("timeout", ["x", -1, float("nan"), True])
+@pytest.mark.parametrize("timeout", ["x", float("nan"), True])
 def test_a_wrong_timeout_of_connect_is_a_named_error(daemon: Daemon, face: Face, timeout: Any) -> None:
     with pytest.raises(td.TimeoutOutOfRangeError, match="timeout="):
         face.connect(timeout=timeout)

@@ -20,7 +20,7 @@ from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import Row
 
 RUN = 16
-DROPPED = "rows were dropped here: nothing after it can be audited"
+DROPPED = "rows were dropped here: no later row can be audited"
 FORM = (
     RowKind.SEGMENT,
     RowKind.TEXT,

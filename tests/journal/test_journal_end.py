@@ -132,7 +132,7 @@ def test_a_journal_that_has_just_begun_is_audited_although_no_file_is_there_yet(
     assert not segments_of(tmp_path) and rig.core.journal_rows > 0
     found = audit_journal(tmp_path, arena=rig.arena.header._replace(pid=1))  # a pid: the daemon runs
     assert not found.wrong
-    assert str(found) == "no row is in a file; 1 row waits in the daemon's buffer"
+    assert str(found) == "the files have no row; 1 row waits in the daemon's buffer"
 
 
 @pytest.mark.parametrize("number", [0, -1])

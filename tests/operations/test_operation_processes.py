@@ -18,7 +18,7 @@ import pytest
 import timerd as td
 from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, eventually
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 
 WAITS = """
 import json, os, sys, time

@@ -9,7 +9,7 @@ import pytest
 from simulation.engine.looped import NOT_THERE, LoopedProcess
 from simulation.engine.process import Process
 from simulation.engine.run import STEPS, Failure, Simulation
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from timerd_client.aio.waiters import LoopWaiters
 from timerd_client.protocol.incoming import Incoming
 

@@ -14,7 +14,7 @@ import pytest
 
 from simulation.engine.process import Process
 from simulation.engine.run import JOURNALED, STEPS, Simulation
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.grants import Grants

@@ -13,7 +13,7 @@ from simulation.engine.daemon import core_faults
 from simulation.engine.measured import Measure
 from simulation.engine.measured import lines_executed as coverage
 from simulation.engine.run import TRANSPORTS, Failure, Simulation, simulate
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from timerd.conductor.transport import SocketTransport
 from timerd.packets.connection import PacketConnection
 from timerd_client.groups.carrier import Carrier

@@ -16,7 +16,7 @@ from simulation.engine.looped import LoopedProcess
 from simulation.engine.process import Process
 from simulation.engine.run import JOURNALED, STEPS, Simulation
 from simulation.engine.workload import KEYS
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from timerd_client.events.watch import Watch
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.journal import EventRow

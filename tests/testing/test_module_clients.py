@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.real.user_tests import run_pytest
+from support.suite.user_tests import run_pytest
 
 SHOP = """
 import timerd as td

@@ -13,7 +13,7 @@ import pytest
 
 from support.real.daemons import arenas_of
 from support.real.patience import PATIENCE_S
-from support.real.user_tests import environment_of, run_pytest
+from support.suite.user_tests import environment_of, run_pytest
 
 REAL = """
 import os

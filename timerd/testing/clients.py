@@ -60,7 +60,7 @@ def connected_anew(
 def end_connections(is_meant: Callable[[Target], bool]) -> None:
     """End the connections of these clients. An error of the last flush is logged."""
     for lazy in list(lazies):
-        if is_meant(lazy.target) and (link := lazy.leave()) is not None and not link.closed:
+        if lazy.makes_links and is_meant(lazy.target) and (link := lazy.leave()) is not None and not link.closed:
             link.why_closed = WHY
             try:
                 _end(link)

@@ -123,9 +123,16 @@ class Following(OneProcess):
         return None if feed.closed else (yield from self._next(timeout))  # the next link has a clock of its own
 
     def _begin_anew(self) -> None:
-        """Its client has left the link, so its daemon is another one: begin with the first event there."""
+        """Its client has left the link, so its daemon is another one: begin with the first event there.
+
+        If the new link is not connected yet, begin with this moment: its arena is not known.
+        """
         before, surface, buffer = self._hub.link, self._hub.surface, self._feed.buffer
-        first = Mark(surface._live().protocol.session.arena, 0)
+        link = surface._live()
+        with link.lock:
+            first = link.protocol.session.mark()
+        if first.incarnation:
+            first = Mark(first.incarnation, 0)
         with before.lock:  # of several threads one begins
             if self._hub.link is before and not self._feed.closed:
                 self._hub, self._feed = subscribed(surface, self._keys, first, buffer)

@@ -65,6 +65,7 @@ class Lazy(Generic[LinkT]):
         self.target = target
         self.closed = False
         self.purgatories: list[str] = []  # names of purgatories that were used, without "default"
+        self.makes_links = made is None  # False: the link was given, and only its maker can make another one
         self._make = make
         self._lock = lock()
         self._link = made

@@ -5,7 +5,7 @@
 
 An operation watches the keys of keys.py. When the state for which it waits has changed, make an event on these keys:
 `client.fire(key)`, `client.advance(key, offset)`, or `client.check_and_complete(key)`. No other room of timerd_client
-imports this room. The Kafka broker (timerd_kafka) is built on it.
+imports this room. The Kafka broker is built on it.
 """
 
 from timerd_client.operations.codes import Errors

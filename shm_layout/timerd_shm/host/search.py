@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError, TimerdUnavailableError
@@ -38,8 +39,10 @@ def find_instance(instance: str | None = None, directory: str | None = None) -> 
                 left = paths
         except PermissionError as error:
             closed = closed or error
-        except OSError:
-            pass  # there is no such file, or directory
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # no file can be opened to look
+            # Else there is no such file, or directory.
     if left is not None:
         return left
     if closed is not None:

@@ -24,7 +24,7 @@ import timerd_client as td
 from support.real.daemons import Daemon
 from support.real.faces import Face
 from support.real.patience import PATIENCE_S, eventually, stop
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from timerd_client.transport.lifeline import REFUSED_NS, Lifeline
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from support.real.shell import Run
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from support.rig.commands import Key, Register
 from support.rig.harness import MS, Client, S
 from support.rig.journals import JournaledRig, numbered, settle

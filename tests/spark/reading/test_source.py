@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.oracle.olderjournals import as_older
-from support.real.tiers import in_tiers
+from support.suite.tiers import in_tiers
 from support.rig.harness import S
 from support.rig.journals import JournaledRig, numbered, settle
 from support.spark.spans import rows_of, source, spans_of
