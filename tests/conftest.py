@@ -20,9 +20,9 @@ import timerd as td
 from support.fakes.descriptors import at_least
 from support.real.daemons import Daemon, clean_up
 from support.real.faces import FACES, Face, face_of
-from support.suite.guarantees import Guarantees
 from support.real.patience import PATIENCE_S
 from support.real.shell import Run, runner
+from support.suite.guarantees import Guarantees
 from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def client(daemon: Daemon) -> Iterator[td.Client]:
 def manual() -> Iterator[Manual]:
     """A daemon in this process, whose clock the test advances."""
     from timerd.testing import Manual
-    from timerd.testing.clients import serving
+    from timerd_client.groups.membership import serving
 
     serving.clear()  # clients that other tests have left would connect, as those of a module do
     with Manual() as made:

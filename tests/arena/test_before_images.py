@@ -10,10 +10,10 @@ import pytest
 import timerd.core
 from support.oracle.copies import LINE, SteppedCopy, random_step
 from support.oracle.play import Play
-from support.suite.tiers import in_tiers
 from support.rig.commands import Key, Register
 from support.rig.faults import core_faults
 from support.rig.harness import Rig, S, fire
+from support.suite.tiers import in_tiers
 from timerd.arena.copier import CopyOverrunError
 from timerd.purgatory.twins import UnknownStoreError, logged, twinned
 from timerd_shm.declare.errors import InvalidValueError

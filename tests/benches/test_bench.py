@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from support.real.daemons import LEAVE_TIMEOUT_S
-from support.suite.tiers import in_tiers
 from support.real.trees import ROOT
+from support.suite.tiers import in_tiers
 from timerctl.load.harness.messages import Fired, Registered, Usage
 from timerd_client.outcome import State
 from timerd_client.workload import Events, Workload, plan

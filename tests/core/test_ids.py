@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from support.suite.tiers import in_tiers
 from support.rig.commands import Key, OperationAct, Register
 from support.rig.groups import call, handler
 from support.rig.harness import MS, Client, Rig, S, begun, done, fire
 from support.rig.rules import a_client_makes_itself_forget_first, the_id_of_a_call_that_runs_is_known
+from support.suite.tiers import in_tiers
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import SETTLED_IDS_KEPT_NS
 from timerd_shm.declare.states import Outcome

@@ -15,8 +15,8 @@ import pytest
 
 import timerd.core
 from support.oracle.play import Play
-from support.suite.tiers import in_tiers
 from support.rig.faults import core_faults
+from support.suite.tiers import in_tiers
 from timerd_shm.declare.errors import ErrorCode
 
 TURNS = 300

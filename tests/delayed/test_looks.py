@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from support.suite.tiers import in_tiers
 from support.rig.acts import observe, owned, watch
 from support.rig.commands import Register
 from support.rig.harness import (
@@ -25,6 +24,7 @@ from support.rig.harness import (
     reschedule,
 )
 from support.rig.rules import complete_counts_by_its_effective_time, looks_are_due_until_the_owner_has_looked
+from support.suite.tiers import in_tiers
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import CHECKS_MAX, CHECKS_PER_CLIENT_MAX, MET_SHIFT
 from timerd_shm.declare.states import Condition, Orphans, Outcome

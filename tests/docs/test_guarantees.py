@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from support.real.trees import TESTS, python_path
 from support.suite import guarantees
 from support.suite.guarantees import promises
-from support.real.trees import TESTS, python_path
 
 # A small suite with the plugin of this suite, and with two promises.
 CONFTEST = f"""

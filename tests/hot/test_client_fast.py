@@ -25,8 +25,8 @@ from hot import clientprogram, modelprogram
 from hot import hotmodel as slow
 from hot.clientprogram import Program
 from support.fakes.lazies import lazy_of
-from support.suite.tiers import in_tiers
 from support.real.trees import ROOT, python_path
+from support.suite.tiers import in_tiers
 from timerd_client import hot as fast
 from timerd_client.conditions import When
 from timerd_client.hot.commands import NOTHING

@@ -24,6 +24,7 @@ from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.limits import GRACE_NS
 from timerd_shm.declare.states import CallPhase
 
+from .issued import Issued
 from .letters import Letter
 from .schedule import Schedule
 
@@ -48,31 +49,6 @@ TRACED = 400  # a failure prints this number of lines, the newest
 
 class PlannedFailure(Exception):
     """An error that a handler raises on purpose."""
-
-
-class Issued:
-    """A command that was issued; `applied` tells later whether the daemon has applied it."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.incarnation = process.client._protocol.session.incarnation
-        self.arena = process.client._protocol.session.arena  # 0: it has none, so the command is sent to the next one
-        self.number = process.client._protocol.ledger.issued
-        self.was_applied: bool | None = None  # as known when its process died
-
-    def applied(self) -> bool | None:
-        """True: the command was applied. False: it was refused. None: not known."""
-        if self.was_applied is not None or not self.process.alive:
-            return self.was_applied
-        protocol = self.process.client._protocol
-        if (self.incarnation, self.number) in self.process.refused:
-            return False
-        session = protocol.session
-        is_same = session.incarnation == self.incarnation and self.arena in (0, session.arena)
-        return True if is_same and protocol.ledger.applied >= self.number else None
-
-    def freeze(self) -> None:
-        self.was_applied = self.applied()
 
 
 class Watched:

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from support.real.shell import Run
-from support.suite.tiers import in_tiers
 from support.rig.commands import Key, Register
 from support.rig.harness import MS, Client, S
 from support.rig.journals import JournaledRig, numbered, settle
+from support.suite.tiers import in_tiers
 from timerd_shm.read.segment import segments_of
 from timerd_spark import read_journal
 from timerd_spark.source.decode import SegmentRows

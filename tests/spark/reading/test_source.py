@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from support.oracle.olderjournals import as_older
-from support.suite.tiers import in_tiers
 from support.rig.harness import S
 from support.rig.journals import JournaledRig, numbered, settle
 from support.spark.spans import rows_of, source, spans_of
+from support.suite.tiers import in_tiers
 from timerctl.journal.rows import RowFormat
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JOURNAL_VERSION, OLDER, TextKind
 from timerd_shm.read.journal_reader import JournalReader

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from support.suite.tiers import in_tiers
 from support.spark.spans import rows_of, spans_of
+from support.suite.tiers import in_tiers
 from timerd_shm.read.segment import segment_path, segments_of
 from timerd_spark.source.schema import TERMINAL, spark_schema
 
