@@ -23,7 +23,8 @@ from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.types import CallExists, WhenLost
 from timerd_shm.declare.errors import ResourceLimitError, TimerdError
 
-from .books import DELIVERIES, Books, Issued, PlannedFailure, Total, Watched, is_expected
+from .books import DELIVERIES, Books, PlannedFailure, Total, Watched, is_expected
+from .issued import Issued
 from .process import Process
 
 MS = 1_000_000
