@@ -143,7 +143,13 @@ class KafkaPythonConsumer(Consumer):
             self._made.assign([TopicPartition(plan["topic"], number) for number in range(plan["partitions"])])
 
     async def poll(self, seconds: float) -> list[Row]:
-        polled = self._made.poll(timeout_ms=int(seconds * 1000))
+        from kafka.errors import KafkaConnectionError
+
+        try:
+            polled = self._made.poll(timeout_ms=int(seconds * 1000))
+        except KafkaConnectionError:  # this client raises it where it asked a worker that is being started again
+            await asyncio.sleep(0.1)
+            return []
         return [(one.partition, one.offset, one.value) for rows in polled.values() for one in rows]
 
     def assigned(self) -> list[int]:
