@@ -536,9 +536,8 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
         with PacketPeer(paths.packets) as peer:
             for _ in range(rng.randrange(6)):
                 body = rng.choice([b"", SESSION, PART_OF_300_000 + b"a", rng.randbytes(rng.randrange(100_000))])
-                if rng.random() < 0.05:
-                    peer.send_raw(b"")
-                elif not peer.try_send(rng.choice(kinds), body):
+                packet = b"" if rng.random() < 0.05 else bytes((rng.choice(kinds),)) + body
+                if not peer.try_send_raw(packet):
                     break
             if rng.random() < 0.5:
                 received(transport)
