@@ -79,7 +79,7 @@ def stand(paths: InstancePaths, transport: Transport, pipe: Any) -> None:
 
 @contextlib.contextmanager
 def bystander(paths: InstancePaths, transport: Transport) -> Iterator[Bystander]:
-    """Run a bystander, which is served when the block begins."""
+    """Run a bystander. When the block begins, the daemon already serves it."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=stand, args=(paths, transport, theirs), daemon=True)

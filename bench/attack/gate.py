@@ -39,7 +39,7 @@ P99_MS_MAX = 20.0
 STOLEN_MAX = 0.02
 REPEATS_MAX = 5  # of a run during which the host stole too much
 WARM_S = 1.0  # before the counted time begins
-AFTER_S = 1.5  # still counted after the attacker's end, because the daemon then clears its connections away
+AFTER_S = 1.5  # still counted after the attacker's end, because the daemon then removes the attacker's connections
 MB = 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""The timing wheels of Confluent's article (see wheel_of_20.pyi), 20 buckets a wheel. Bulk calls, without the GIL.
+"""The timing wheels of Confluent's article (see wheel_of_20.pyi): 20 buckets in each. Bulk calls, without the GIL.
 
 A wheel of level l has SIZE buckets of SIZE ** l ms. A task is in the lowest wheel that reaches its deadline, in bucket
 (deadline / width) mod SIZE. The delay queue is a heap of buckets, not of tasks: a bucket enters it when its beginning

@@ -9,7 +9,7 @@ import timerd as td
 from .attacker import Attacker
 
 WATCHERS = 60_000
-PART = 5_000  # watchers of a call
+PART = 5_000  # watchers that one register_many() registers
 
 
 def use_up_ids(attacker: Attacker) -> None:
@@ -24,7 +24,7 @@ def use_up_ids(attacker: Attacker) -> None:
 
 
 def register_64_keys(attacker: Attacker) -> None:
-    """Register with 64 new keys each, which is charged as one operation."""
+    """Register operations that have 64 new keys each."""
     with attacker.client(name="attacker") as client:
         number = 0
         while attacker.is_on():
@@ -47,7 +47,7 @@ def fire_many_watchers(attacker: Attacker) -> None:
 
 
 def fire_20_at_counting_watchers(attacker: Attacker) -> None:
-    """Fire a key whose 120,000 watchers count, and are never complete: 20 fires in a frame."""
+    """Fire a key with 120,000 watchers, which count each event and never complete: 20 fires in a frame."""
     _fire_at_counting_watchers(attacker, 20)
 
 

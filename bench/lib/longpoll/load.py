@@ -108,7 +108,7 @@ class Load:
         self._next = 0  # the number of the next post
 
     def open(self) -> None:
-        """Every reader polls."""
+        """Begin to poll with every reader."""
         for reader in self._readers:
             self._poll(reader)
 

@@ -18,7 +18,7 @@ from timerd_client.workload import Workload, fire_plan, key_names, plan
 
 PREFIX = "k"  # of every key; the rest is the row, in hexadecimal
 EACH_MAX = 10_000.0  # operations a second. At higher rates every way sends batches, one each millisecond
-GRACE_NS = 3_000_000_000  # after the last deadline. An operation without an outcome is lost by then
+GRACE_NS = 3_000_000_000  # after the last deadline. An operation that has no outcome by then counts as lost
 POLL_S = 0.001
 COMPLETED, EXPIRED = int(State.COMPLETED.value), int(State.EXPIRED.value)
 
