@@ -8,7 +8,7 @@ from bench.lib.common import Suite
 from timerd.host.shares import MEMORY_MAX
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 
-OVERLOAD = 3.0  # the offered rate is at least this multiple of the sustained one. `slack` divides the part above 1
+OVERLOAD = 3.0  # the offered rate is at least this multiple of the sustained one. Slack divides the part above 1
 SPARE_BYTES = 64 << 20  # for the daemon itself, and for what malloc keeps
 
 
@@ -26,7 +26,7 @@ BOUNDS = {
     "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same"),
     "refusal_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same: a refusal arrives, it does not time out"),
     "cancel_during_p99_ms": Bound(
-        250.0, "a few turns (10 ms each, for a step of 32,768 records), while two busy processes share each CPU"
+        250.0, "a few turns of 32,768 records a step (10 ms each), while two busy processes share each CPU"
     ),
     "fire_wait_during_p99_ms": Bound(250.0, "the same"),
     "recovered_ms": Bound(1e3, "service is normal within a second after the end"),

@@ -33,9 +33,9 @@ is also killed and started again, as by its systemd unit. `--gate` plays all att
 judges the runs. The results of `--gate` go to results/gate.json, unless --json says otherwise.
 
 The bounds are in attack/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
-`--slack 3` makes the bounds of time three times as wide. The offered rate must exceed the sustained rate by a certain
-amount; `--slack 3` divides this amount by three. The two rates are measured one after the other, and if the host takes
-half a second, it may halve one of them.
+`--slack 3` makes the bounds of time three times as wide, and divides by three by how much the offered rate must exceed
+the sustained rate. The two rates are measured one after the other, and if the host takes half a second, it may halve
+one of them.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
 
 
 def recovered_ms(rounds: Sequence[Round], before_ns: int, during_ns: int, after_ns: int) -> float:
-    """ms from the end of the flood until round trips are, and stay, as fast as before: by medians over 100 ms."""
+    """ms from the end of the flood until round trips are, and stay, as fast as before: by medians of 100 ms each."""
     median = statistics.median(r.took_ns for r in rounds if before_ns <= r.at_ns < during_ns)
     slices: dict[int, list[int]] = {}
     for r in rounds:
@@ -187,7 +187,7 @@ def main() -> int:
         "--seconds",
         type=real(1, 3_600, "seconds"),
         metavar="N",
-        help=f"seconds of the flood ({FLOOD_S:g}; short: {SHORT_S:g}; an attack: {ATTACK_S:g})",
+        help=f"of the flood ({FLOOD_S:g}; short: {SHORT_S:g}; an attack: {ATTACK_S:g})",
     )
     parser.add_argument("--senders", type=amount(1, 64, "processes"), default=3, help="processes that send (3)")
     parser.add_argument(
@@ -198,7 +198,7 @@ def main() -> int:
         help=f"what is sent (commands): {', '.join((*FLOODS, *ATTACKS))}",
     )
     parser.add_argument("--gate", action="store_true", help="play all attacks, and check the gate's limits")
-    parser.size("--runs", amount(1, 100, "runs"), "5", "1", "runs of an attack, and as many without it")
+    parser.size("--runs", amount(1, 100, "runs"), "5", "1", "of an attack, and as many without it")
     parser.add_argument(
         "--slack", type=real(1, 1_000, ""), default=1.0, help="make the bounds of time N times as wide, see above (1)"
     )

@@ -19,7 +19,7 @@ class Attack(NamedTuple):
     """An attack, and the daemon beside which it runs."""
 
     act: Act
-    flags: tuple[str, ...] = ()  # of the daemon. {journal} stands for a directory, {group} for this process's group
+    flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process
     files: int = 0  # that the daemon may open; 0: as many as this process
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
     says: str = ""  # a text that the daemon's log must then have

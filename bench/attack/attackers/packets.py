@@ -78,7 +78,7 @@ def read_nothing(attacker: Attacker) -> None:
 
 
 def send_descriptors(attacker: Attacker) -> None:
-    """Send descriptors whose last close blocks: TCP sockets that have SO_LINGER and data that nobody reads."""
+    """Send descriptors whose last close blocks: TCP sockets with SO_LINGER, and data that nobody reads."""
     while attacker.is_on():
         for path, kind in (
             (attacker.paths.packets, socket.SOCK_SEQPACKET),
