@@ -169,7 +169,7 @@ def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place:
     assert done.returncode == 1, done.stderr
     assert "operations at once, and instance 'load' has 16 left" in done.stderr
     document = json.loads(result.read_text())
-    # Two where a busy machine misses the first rate by far: then the other way begins before the refusal.
+    # Two points if a busy machine misses the first rate by far: then the next series begins before the refusal.
     assert document["partial"] is True and 1 <= len(document["tables"]["points"]) <= 2
     assert not left_in(place)
 
@@ -235,7 +235,7 @@ def test_ctrl_c_ends_all_suites_and_keeps_the_rows_so_far(place: Path) -> None:
     status, err = interrupted("run", "why_cython", "core", f"--results={place}", after="run 1 of")
     assert status == 130, err
     assert json.loads((place / "why_cython.json").read_text())["partial"] is True
-    assert "what there was" in err and not left_in(place)
+    assert "results so far" in err and not left_in(place)
     assert sorted(path.name for path in place.iterdir()) == ["why_cython.json"], "the second suite must not begin"
 
 
