@@ -1,4 +1,4 @@
-"""Real web servers for tests, and a client that holds a thousand of their answers back without a thread for each.
+"""Real web servers for tests, and a client that awaits a thousand of their answers without a thread for each.
 
 with Server.gunicorn("application:app", directory, "-k", "gthread", workers=4) as server:
     with Polls(server.port) as polls:
@@ -115,7 +115,7 @@ class Server:
         return self.log_path.read_text()
 
     def workers(self) -> list[psutil.Process]:
-        """The processes that answer; one alone is the server's own."""
+        """The processes that answer: the workers, or the server's own process if it has none."""
         try:
             children = psutil.Process(self.process.pid).children(recursive=True)
             found = [one for one in children if "resource_tracker" not in " ".join(one.cmdline())]
@@ -164,7 +164,7 @@ class Server:
         self.process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """End it and its workers at once: they are a process group, one that is just being started included."""
+        """End it and its workers at once. They are one process group, also a worker that is just being started."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         eventually(lambda: not self._is_there(), "a worker is there after SIGKILL")
