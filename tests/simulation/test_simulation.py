@@ -26,7 +26,7 @@ from timerd_client.protocol.outgoing import Outgoing
 from timerd_client.transport.unix_sockets import UnixSockets
 from timerd_shm.generate import DEFECTS
 
-# A measured seed takes three times as long. So there are few, which together run nearly all lines; groups first.
+# A measured seed takes three times as long, so there are few. Together they run nearly all lines. Groups come first.
 MEASURED_SEEDS = (102, 45, 22, 15, 128, 52, 62, 99, 8)
 OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 FAULTS = (
@@ -159,7 +159,7 @@ def test_a_client_that_resends_commands_under_new_numbers_is_found(monkeypatch: 
         ledger = self._ledger
         self.sent = ledger.applied
         self.resets += 1
-        if self.resets < 20:  # or they would be ever more
+        if self.resets < 20:  # else there would be more and more commands
             ledger.issue_all([ledger.command(one) for one in range(ledger.applied + 1, ledger.issued + 1)][:50])
 
     monkeypatch.setattr(Outgoing, "go_back", go_back)
@@ -192,7 +192,7 @@ def test_a_daemon_that_takes_its_own_end_of_a_connection_for_the_clients_is_foun
 
 
 def test_a_client_that_reuses_command_numbers_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgotten_by_daemon = Incoming.forgotten_by_daemon  # the last of what a WELCOME says of commands
+    forgotten_by_daemon = Incoming.forgotten_by_daemon  # the last thing that a WELCOME tells about commands
 
     def forget_unacknowledged(self: Incoming, last: int) -> None:
         forgotten_by_daemon(self, last)

@@ -61,7 +61,7 @@ class PacketSockets(UnixSockets):
         return half if isinstance(half, Half) else None
 
     def passed(self) -> None:
-        """After a pass: events that are left in the epoll wake the client again, and soon there must be fewer."""
+        """After a pass: if the epoll still has events, the client is woken again. Soon none must be left."""
         if self._watching.is_closed or not self._watching.poll(0):
             self._spins = 0
             return
@@ -70,7 +70,7 @@ class PacketSockets(UnixSockets):
         self.on_input()
 
     def disconnected(self) -> None:
-        """The daemon ends the connection, and packets on their way are lost. A client ends none but its last."""
+        """The daemon ends the connection, and packets on their way are lost. A client itself ends only its last one."""
         half = self.half
         if half is not None:
             self._end_connection(half.peer.descriptor)
@@ -155,7 +155,7 @@ class Transports:
         return connection is not None
 
     def end_some(self, choose: Callable[[int], int]) -> bool:
-        """The daemon ends a connection of packets, one of `choose(how many)`; False: there is none."""
+        """The daemon ends one connection of packets: `choose(their number)` is its index. False: there is none."""
         connections = list(self.packets._packets._by_number.values())
         if connections:
             connections[choose(len(connections))].end()
