@@ -1,6 +1,7 @@
 """A frame of commands is applied as a whole, even if it takes many turns, and its client ends meanwhile.
 
-The Spark sink depends on this: it sends an event and the event that completes the event's claim in one frame.
+The Spark sink depends on this: it sends an event, and a second event which completes the claim of the first, in one
+frame.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def test_reports_are_bounded_and_complete() -> None:
 
 
 def test_each_node_that_the_heap_of_watermark_watchers_touches_counts_as_a_record(rng: random.Random) -> None:
-    """Before, the way through the heap was not counted: an advance for 1.9 million watchers had turns of 67 ms."""
+    """Formerly, the way through the heap was not counted: an advance for 1.9 million watchers had turns of 67 ms."""
     rig = Rig(capacity=CAPACITY)
     client, advancer = rig.client(), rig.client()
     for target in rng.sample(range(1, 1_000_000), MANY):
