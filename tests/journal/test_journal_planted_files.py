@@ -23,7 +23,7 @@ from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
 
 TIME_S = 20  # far more than any reader needs
-# Files of zeros, or empty: they look like a file that a daemon has just begun. (Root can read every file.)
+# Files that are empty or all zeros look like a file that a daemon has just begun. (For root, no file is unreadable.)
 SILENT = ("a gigabyte", *(["a file without a number, unreadable"] if os.geteuid() == 0 else []))
 
 
