@@ -319,7 +319,7 @@ def test_a_call_that_does_not_run_now_is_replaced_although_it_has_run_in_a_proce
 
 
 def test_without_an_id_each_call_is_its_own(world: World) -> None:
-    """Before, a second call of a name was dropped, with its payload."""
+    """Formerly, a second call of a name was dropped, with its payload."""
     job = Job()
     worker = worker_of(world, job, periodic=False)
     calls = [worker.calls.commands.later("job", 1, b"user %d" % number) for number in (7, 8)]

@@ -185,7 +185,7 @@ def test_a_schedule_whose_group_was_empty_past_its_retention_begins_again() -> N
 
 
 def test_a_call_that_was_cut_runs_again_after_hours_and_its_schedule_does_not_begin_beside_it(world: World) -> None:
-    """Before, the call's id was forgotten after an hour: the heir found no schedule, and began a second one."""
+    """Formerly, the call's id was forgotten after an hour: the heir found no schedule, and began a second one."""
     job = Job()
     victim, delivered = due_call(world, job)
     through_handler(victim, delivered)

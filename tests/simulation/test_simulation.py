@@ -82,7 +82,7 @@ def test_a_seed_takes_the_same_steps_each_time(transports: str) -> None:
 
 
 def test_a_seed_draws_nothing_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, ids of calls were drawn from the system: so a seed took other steps now and then."""
+    """Formerly, ids of calls were drawn from the system: so a seed took other steps now and then."""
 
     def urandom(size: int) -> bytes:
         raise AssertionError("drawn from the system")
