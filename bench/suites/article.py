@@ -9,8 +9,8 @@ random time. This time is log-normal, with median and upper quartile (20, 60) ms
 the high case. So in the low case 7.9 % of the requests expire, in the high case 50 %. Everything is in one process. The
 loop is open: arrivals have an absolute schedule, and a request that is late is sent at once. A point has --requests
 requests, or as many as arrive in --seconds, and ends at 1.25 times its planned time at the latest. With --full each
-point has all --requests, 1M as in the article. Then a point of 10,000/s takes 100 s, and the suite an hour. A rate is
-measured until the last registration.
+point has all --requests, 1M as in the article. Then a point of 10,000/s takes 100 s, and the suite an hour. The reached
+rate counts up to the last registration.
 
 Both designs are compiled from the same language, by the same compiler, with the same options. Their records have the
 same sizes, and payloads are copied in the same way (old_purgatory.pyx, designs.py). Both have --memory MiB for records:

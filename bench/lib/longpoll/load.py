@@ -15,8 +15,8 @@ from collections import deque
 from typing import NamedTuple
 
 POSTERS = 64  # connections for posts
-SETTLE_S = 10.0  # messages that have not come by then are lost
-AGAIN_S = 0.05  # after 503 or a broken connection
+SETTLE_S = 10.0  # after the run: messages that have not come by then are lost
+AGAIN_S = 0.05  # a reader's pause after 503 or a broken connection
 
 
 class Result(NamedTuple):
