@@ -80,7 +80,7 @@ class Child(NamedTuple):
     verb: str
     method: str
     acted: float
-    ended: float  # about
+    ended: float  # approximately
     lost: bool  # its stderr reports a loss
     else_said: str
 
