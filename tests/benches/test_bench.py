@@ -412,7 +412,7 @@ def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.
     plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
     row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "transport": "unix"}
     rows = [row | {"rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
-    rows.append(row | {"pending": 1_000_000, "rate": 10, "cpu_us": 20.0})  # not plotted: others are pending
+    rows.append(row | {"pending": 1_000_000, "rate": 10, "cpu_us": 20.0})  # not plotted: it has pending operations
     lines = points(plot, {"ladder": {"tables": {"points": rows}}})
     assert lines == {"3 keys, bulk, low, unix": ([10, 100, 1000], [9.0, 4.5, 3.0])}
     for name in ("one.svg", "two.svg"):

@@ -14,7 +14,7 @@ from support.rig.harness import MS, S
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState, Orphans, Outcome
 
-PAIRS = 32  # a pair is an event, and the event that completes the operation that claims the first event
+PAIRS = 32  # a pair is an event, and a second event that completes the claim of the first
 WATCHERS = 64  # the watchers of each event: more than one step of a turn takes
 
 

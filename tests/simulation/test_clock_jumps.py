@@ -1,4 +1,4 @@
-"""The wall clock jumps. A period goes on. A cron schedule runs no point twice, and all missed points as one call.
+"""The wall clock jumps. A period goes on. A cron schedule runs no point twice, and makes one call of all missed points.
 
 The client's steps against the real conductor, on a manual clock.
 """

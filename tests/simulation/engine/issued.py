@@ -1,4 +1,4 @@
-"""A command of a client, of which one can ask later whether the daemon has applied it."""
+"""A command of a client. Later one can ask whether the daemon has applied it."""
 
 from __future__ import annotations
 
