@@ -101,7 +101,7 @@ class TruthReader:
 
     @staticmethod
     def name(op: OpRecord) -> tuple[int, int]:
-        """The operation's registration and command number, without its client, which may be dead or no longer own it."""
+        """The operation's registration and command number. Its client may be dead, or no longer the owner: left out."""
         return (op.registration, op.command)
 
     def operation(self, index: int, op: OpRecord) -> dict[str, Any]:
