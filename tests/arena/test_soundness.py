@@ -86,7 +86,7 @@ def rows() -> list[tuple[Region, int]]:
         row = BUSY.arena.region(region)
         used = row.high_water if region in FREE_LINKS else row.count
         found += [(region, index) for index in range(min(used, 40))]
-    found += [(Region.NODES, BUSY.arena.region(Region.OPS).count + index) for index in range(8)]  # more keys' nodes
+    found += [(Region.NODES, BUSY.arena.region(Region.OPS).count + index) for index in range(8)]  # of further keys
     return found
 
 
