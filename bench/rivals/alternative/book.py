@@ -49,7 +49,7 @@ class Book:
         self._note(row_of(key), COMPLETED, 0, fired_ns)
 
     def expired(self, key: str | bytes, settled_ns: int = 0) -> None:
-        """Note that the owner has received an expiry. `settled_ns`: the time at which another process settled it, else 0."""
+        """Note that the owner has received an expiry. `settled_ns`: when another process settled it; else 0."""
         self._note(row_of(key), EXPIRED, settled_ns, 0)
 
     def _note(self, row: int, state: int, settled_ns: int, fired_ns: int) -> None:
