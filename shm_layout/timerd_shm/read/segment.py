@@ -242,8 +242,10 @@ class Segment:
         return max(found, 0)
 
     def _run(self, block: int, count: int) -> tuple[int, int, bool]:
-        """The place of a block, how many of the `count` blocks from it on follow each other there, and whether others
-        that stand elsewhere follow."""
+        """Where a block stands, and how many of `count` blocks stand there one behind the other.
+
+        The last value: whether blocks behind these may stand elsewhere.
+        """
         moved = self._moved
         if not moved:
             return block, count, False
