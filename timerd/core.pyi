@@ -23,8 +23,8 @@ class Core:
 
     `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching stores the words of a
     cut transaction again, makes everything anew that is derived from the op records, and delivers the newest event to
-    the operations that it had not reached. `seed` (16 bytes) is what its tables are hashed with; where the arena's
-    hashes are of another one, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
+    the operations that it had not reached. `seed` (16 bytes) is what its tables are hashed with; if the arena's hashes
+    have another seed, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
     """
 
     def __init__(self, memory: WriteableBuffer, now_ns: int, seed: bytes) -> None: ...
@@ -69,11 +69,11 @@ class Core:
     ) -> int:
         """The slot of a client: its own if one of this (16-byte) incarnation is live or silent, else a free one.
 
-        `group` is what group() gave, 0 for none; `listens` says that it takes outcomes of its group. Of a client that
-        has a slot nothing changes but its session hash (16 bytes). When none is free, the oldest tombstone gives way.
-        `maker_pid` is the process that the slot is charged to, as the kernel says; 0 = not known. Raises
-        ArenaFullError when all slots are in use, QuotaExceededError (the process has all of its share),
-        NotAMemberError (orphans GROUP, or listens, without a group).
+        `group` is what group() gave, 0 for none; `listens` says that it takes outcomes of its group. If the client has
+        a slot, only its session hash (16 bytes) changes. When no slot is free, the oldest tombstone gives way.
+        `maker_pid` is the process that the slot is charged to, as the kernel says; 0 = not known. Raises ArenaFullError
+        when all slots are in use, QuotaExceededError (the process has all of its share), NotAMemberError (orphans
+        GROUP, or listens, without a group).
         """
     def find_session(self, session_hash: bytes) -> int:
         """Slot of the live or silent client with that session hash, or -1."""
@@ -226,7 +226,7 @@ class Core:
     # the journal -----------------------------------------------------------------------------------------------------
     @property
     def journal_rows(self) -> int:
-        """Rows ever put in the journal of this arena: the number of the next one. Those before it are true."""
+        """Rows ever put in the journal of this arena: the number of the next one. The rows before it are true."""
     @property
     def journal_dropped(self) -> int:
         """Rows that the journal of this arena lacks."""
@@ -268,7 +268,7 @@ class Core:
     def count_max(self, counter: int, value: int) -> None:
         """Raise a counter of the daemon to `value` if it is less."""
     def take_refusals(self) -> list[tuple[int, int, int, tuple[int, bytes, bool, int, int] | None]]:
-        """Why commands were refused since the last call, but for refusals by an id: code, limit met, count, holder.
+        """Why commands were refused since the last call, except refusals by an id: code, limit met, count, holder.
 
         The holder is the one whose quota was met: the client's slot, its name, whether it is a group, its process (the
         one that first named the group; 0 = not known), the payload and value bytes that it held. None with other codes.
