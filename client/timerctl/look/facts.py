@@ -1,7 +1,7 @@
 """All facts of one operation: owner, keys, what it lacks, events on its keys, what would settle it, how to cancel it.
 
-Everything comes from the arena. On a live instance it shows no single moment. The ring is searched for events on the
-operation's keys, and on keys near them: at most EVENTS_LOOKED of the newest.
+Everything comes from the arena. On a live instance the facts may be of different moments. The ring is searched for
+events on the operation's keys, and on keys near them: at most EVENTS_LOOKED of the newest.
 """
 
 from __future__ import annotations
