@@ -60,14 +60,14 @@ class ArenaLock:
 
 
 def open_lock(path: Path) -> int:
-    """A lock file that only its user may open (a wider mode is narrowed). The caller closes it.
+    """A lock file that only its user may open; the caller closes it. One of an earlier version may have been wider.
 
     Raises ResourceLimitError.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         try:
-            descriptor = os.open(path, flags)  # with O_CREAT even root may not open another user's file in /dev/shm
+            descriptor = os.open(path, flags)  # root may not say O_CREAT of another's file in /dev/shm
         except FileNotFoundError:
             descriptor = os.open(path, flags | os.O_CREAT, 0o600)
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o600:
@@ -83,9 +83,8 @@ def open_lock(path: Path) -> int:
 def holder_of(descriptor: int, paths: InstancePaths) -> str:
     """The holder of NAME.lock, as a sentence: "a daemon of instance 'x' is running in ... (pid 7): stop it first".
 
-    `descriptor` is of NAME.lock. The file's content is the pid of the daemon that has locked it. If another process has
-    locked the file, the content is empty, or the pid of an ended process. If the file was removed by hand, the content
-    is empty.
+    `descriptor` is of NAME.lock. Its content is the pid of the daemon that has locked it. If another process has
+    locked it, it is empty, or has the pid of an ended process. If the file was removed by hand, it is empty.
     """
     pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not listens(paths) and not (pid.isdecimal() and process_start_ticks(int(pid))):

@@ -210,7 +210,7 @@ def remove_arena(paths: InstancePaths) -> None:
     try:
         location = read_location(paths)
     except (TimerdError, OSError):
-        location = ArenaLocation("shm", paths.shm_name, 0)  # a daemon killed at its start has written no location
+        location = ArenaLocation("shm", paths.shm_name, 0)  # a daemon that was killed at its start has said nothing
     for file in (*location.files, paths.arena):
         file.unlink(missing_ok=True)
 
@@ -238,9 +238,9 @@ def daemon_running(paths: InstancePaths) -> bool:
     Raises PermissionError, with who may look, where this user may not look, and ResourceLimitError where the path is
     too long for a socket.
 
-    Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So
-    neighbours can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
-    that is stopped counts as running. A daemon that still opens its arena does not listen yet.
+    Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So members
+    of the group can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
+    that is stopped runs. A daemon that still opens its arena does not listen yet.
     """
     for path in (paths.liveness, paths.commands):
         # _socket: a client's thread may look, and gevent's sockets belong to hubs.

@@ -31,7 +31,7 @@ def find_instance(instance: str | None = None, directory: str | None = None) -> 
             if why := distrust(place):
                 distrusted += f"; {place} is left out, because it {why}"
                 continue
-            with contextlib.suppress(ResourceLimitError):  # the path is too long: making a socket there raises it
+            with contextlib.suppress(ResourceLimitError):  # of too long a path; who needs a socket there, raises it
                 if daemon_running(paths):
                     return paths
             if left is None:
