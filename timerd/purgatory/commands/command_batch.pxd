@@ -136,8 +136,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
             break
         if further + (ahead[n].keys - 1) > nodes:
             break
-        # The ring makes room first, as for a single registration: by that, an event that deadline_of_few() looks for
-        # may leave it.
+        # The ring makes room first, as for a single registration: an event that deadline_of_few() looks for may go.
         if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, command.payload_length != 0):
             break
         deadline_ns = deadline_of_few(a, ahead + n)
