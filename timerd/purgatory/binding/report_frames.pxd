@@ -1,4 +1,4 @@
-"""Reports as bytes: one frame for each client whose report is due, up to a number of bytes a call.
+"""Reports as bytes: one frame for each client whose report is due, up to a number of bytes in each call.
 
 Here also: the refusals for the log of errors, and the result of a check.
 """

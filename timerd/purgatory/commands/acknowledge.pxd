@@ -21,8 +21,8 @@ from timerd_shm.generated.records cimport *
 cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t acknowledged) noexcept nogil:
     """Prefetch what freeing the next BATCH_MAX acknowledged outcomes will touch, from `link` on.
 
-    Returns the link behind them. An outcome's hint brings the record of an outcome that is freed two batches later. The
-    outcome's own record is in the cache by now.
+    Returns the link behind them. An outcome's hint names an outcome that is freed two batches later, and the record of
+    that one is prefetched. The outcome's own record is in the cache by now.
     """
     cdef OpRecord *op
     cdef uint32_t n = 0
@@ -114,7 +114,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, uint64_t answer) noexcept nogil:
     """Store the newest numbers that the client has received (at most those that exist), and free up to these.
 
-    False if some are left.
+    Returns False if some outcomes or answers are left to free.
     """
     cdef ClientRecord *c = a.clients + slot
     if outcome >= c.next_outcome:

@@ -1,4 +1,4 @@
-"""Prefetching: bring the memory into the cache that the next commands of a frame, or operations of a list, will need.
+"""Prefetching: bring into the cache the memory that the next commands of a frame, or operations of a list, will need.
 
 With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
 node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages. Each
@@ -7,7 +7,7 @@ All of this is only hints: a record may change before its command is applied. Bu
 so nothing beyond the arena is read.
 
 The first stage has work between its misses, so it prefetches. The other stages have hardly any other work. There the
-processor would drop prefetches when too many are under way, but it drops no loads.
+processor would drop prefetches when too many are under way. It drops no loads, so these stages load.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -165,7 +165,7 @@ cdef inline void prefetch_operation(Arena *a, Prefetched *x, uint32_t slot) noex
 
 
 cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
-    """Touch the first node of a chain. If the node lies in its operation, touch that too, for an event."""
+    """Touch the first node of a chain. For an event, touch the whole operation if the node lies in it."""
     if x.kind == COMMAND_KIND_REGISTER or x.key > a.first_nodes:
         TOUCH(node_of(a, x.key - 1))
     else:
@@ -232,7 +232,7 @@ cdef inline WatchNode *second_node(Arena *a, uint32_t op) noexcept nogil:
 
 
 cdef inline WatchNode *touch_node(Arena *a, WatchNode *node) noexcept nogil:
-    """Touch the head of the chain of a node's key; the node of the next key, prefetched, or NULL."""
+    """Touch the head of the chain of a node's key. Returns the node of the next key, prefetched, or NULL."""
     cdef WatchNode *next = next_node(a, node)
     TOUCH(a.key_heads + (node.hash & a.key_mask))
     if next != NULL:

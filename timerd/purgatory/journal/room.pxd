@@ -95,7 +95,7 @@ cdef inline void put_turn(Arena *a) noexcept nogil:
 
 
 cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
-    """Count rows as dropped, in the transaction being staged. If a crash comes before the commit, neither is true."""
+    """Count rows as dropped, in the transaction being staged: a crash before its commit undoes the count, too."""
     cdef Journal *j = &a.journal
     if j.lost == 0:
         j.lost_from_ns = a.turn.now_ns

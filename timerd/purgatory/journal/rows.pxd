@@ -1,9 +1,10 @@
 """The journal's rows, as the core writes them (shm_layout/timerd_shm/declare/journal.py has their fields).
 
 For example, an operation expires. Its OUTCOME row is written behind the last row, where no reader looks yet. commit()
-moves header.journal_rows together with the operation's state word. So each thing that happened has one row, whoever is
-killed, and a start has nothing to reconstruct. The buffer is shared memory, and outlives the daemon as the arena does.
-The writer (journal/writer.py) copies rows into files. Then it moves `tail`: rows below `tail` may be overwritten.
+moves header.journal_rows together with the operation's state word. So each thing that happened has one row, whenever
+the daemon is killed, and a start has nothing to reconstruct. The buffer is shared memory, and outlives the daemon as
+the arena does. The writer (journal/writer.py) copies rows into files. Then it moves `tail`: rows below `tail` may be
+overwritten.
 
 Nothing here waits. When the buffer is full, rows are dropped and counted. When there is room again, a GAP row comes
 first and has their number. Rows that belong together (a registration and its keys) are written together or not at all.

@@ -1,4 +1,6 @@
-"""Texts of the journal: names and ids. A text is written once a segment, as far as the core remembers. Rows name it."""
+"""Texts of the journal: names and ids. Each is written once in a segment, or again if the core has forgotten where it
+stands. Rows name it.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset

@@ -119,7 +119,7 @@ cdef inline void clear_report_state(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void stop_waiting(Arena *a, uint32_t slot) noexcept nogil:
-    """If the client waits for a confirmation, take it out of the list of those."""
+    """If the client waits for a confirmation, take it out of the list of the clients that wait."""
     cdef Members *m = &a.members
     cdef ReportState *state = m.report_states + slot
     if state.due != WAITS:

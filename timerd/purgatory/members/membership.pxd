@@ -110,7 +110,7 @@ cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *has
 
 
 cdef inline void set_silence(Arena *a, uint32_t slot, uint32_t state, bint keeps) noexcept nogil:
-    """A client falls silent, and `keeps` its calls and outcomes or not. Or it loses these later, or is live again."""
+    """A client falls silent (and `keeps` its calls and outcomes, or not), loses these later, or is live again."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t word = with_silence(c, state, keeps)
     if word == ClientRecord_word_state(c)[0]:

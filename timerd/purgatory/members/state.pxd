@@ -101,13 +101,13 @@ ctypedef struct Member:
 ctypedef struct Draining:
     # A member of a group that gets no calls for a while, so that it becomes idle for a call that is to run alone.
     uint64_t until_ns
-    uint64_t again_ns  # the next draining does not begin before
+    uint64_t again_ns  # no other draining begins before this time
     uint16_t slot
 
 
 ctypedef struct Refusal:
     uint32_t code
-    uint32_t who  # the client whose share is used up (slot + 1); 1 for a group; 0 = no share is, or many counted as one
+    uint32_t who  # the client whose share is used up (slot + 1); 1 for a group; 0 = none, or many counted as one
     uint32_t group  # the group whose share is used up (index + 1); 0 = it is a client's share
     uint64_t value
     uint64_t count
@@ -132,7 +132,7 @@ ctypedef struct Members:
     uint8_t dispatching  # an outcome may wait for a member
     uint32_t next_group  # the group whose turn it is to be dispatched
     Holdings *holdings  # of each client, then of each group
-    # Of the calls that wait in each group, links: the first that may have a ready member, and the first that may have
+    # Links to calls that wait in each group: to the first that may have a ready member, and to the first that may have
     # been kept too long; 0 = none.
     uint32_t *unmatched
     uint32_t *outdated

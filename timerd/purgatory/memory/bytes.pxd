@@ -1,7 +1,7 @@
 """Short runs of bytes (names, the pieces of a blob), copied and compared in words.
 
-If a compiler knows that the length is small, it makes a string instruction of memcpy, which costs more than the
-copying. If not, it makes a call, as for memcmp.
+Where a compiler knows that the length is small, it turns memcpy into a string instruction, which costs more than the
+copying. Elsewhere it makes a call, as for memcmp.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

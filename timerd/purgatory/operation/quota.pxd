@@ -91,7 +91,7 @@ cdef inline uint64_t beyond(uint64_t held, uint64_t most) noexcept nogil:
 
 
 cdef inline Shortage shortage_of(Arena *a, Registration *r, GroupRecord *g) noexcept nogil:
-    """How far a registration would take its group beyond the quotas. All zero: to drop dead letters does not help."""
+    """How far a registration would take its group beyond the quotas. All zero: dropping dead letters does not help."""
     cdef Shortage lacks
     lacks.operations = lacks.bytes = lacks.blocks = 0
     if not r.command.flags & REGISTER_FLAG_FOLLOWS:

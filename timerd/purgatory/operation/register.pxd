@@ -332,7 +332,7 @@ cdef inline void stage_calls_of_id(
 
 
 cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
-    """Let a pending operation watch its keys, but for those that are satisfied or failed."""
+    """Let a pending operation watch its keys, except those that are satisfied or failed."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t number = <uint32_t>(op - a.ops) + 1
     while node != NULL:

@@ -33,7 +33,7 @@ from .condition cimport Verdict, has_failures, unmoved
 
 
 cdef inline uint64_t granted_word(EventRecord *e) noexcept nogil:
-    """The event's word after it has completed one more operation. A limited event has one grant less left."""
+    """The event's word after it has completed one more operation. A limited event then has one grant less."""
     cdef uint64_t word = EventRecord_with_completed(EventRecord_word_completed(e)[0], e.completed + 1)
     if e.flags & EVENT_FLAG_LIMITED and not TD_DEFECT(DEFECT_LIMIT_NOT_LOWERED):
         word = EventRecord_with_left(word, e.left - 1)
