@@ -337,7 +337,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 
 
 def own_directory(temporary: Path) -> Path:
-    """That of the run that goes on."""
+    """The directory of the current run."""
     (directory,) = temporary.glob("td-load-*")
     assert arenas_of(directory) and processes_of(directory, timeout=0)
     return directory
@@ -353,7 +353,7 @@ Load = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def load() -> Iterator[Load]:
-    """`timerctl load --json ARGUMENTS`, started."""
+    """Starts `timerctl load --json ARGUMENTS`."""
     started = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
@@ -369,7 +369,7 @@ def load() -> Iterator[Load]:
 
 
 def end_of(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
-    """Its exit status and document."""
+    """The exit status of a run, and the JSON that it printed."""
     out, err = process.communicate(timeout=END_S)
     assert out, err
     return process.returncode, json.loads(out)
