@@ -1,4 +1,4 @@
-"""The client's protocol while its daemon is gone or silent: errors, and operations that it gives up or takes back."""
+"""The client's protocol while its daemon is lost: errors, and operations that it gives up and later withdraws."""
 
 from __future__ import annotations
 
