@@ -158,7 +158,7 @@ def test_a_number_in_the_file_is_seconds_too(tmp_path: Path, line: str, value: i
 
 @pytest.mark.parametrize("line", ["unix-group = 1234567", 'unix-group = "1234567"'])
 def test_a_unix_group_may_be_a_number_without_a_name_in_this_system(tmp_path: Path, line: str) -> None:
-    """In a container the group may be known outside alone."""
+    """In a container the group may have a name only outside the container."""
     (tmp_path / "t.toml").write_text(line)
     group = settle("--config", str(tmp_path / "t.toml")).config.unix_group
     assert group == "1234567" and group_id_of(group, "a test") == 1234567

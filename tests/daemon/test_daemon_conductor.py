@@ -112,7 +112,7 @@ def confirmed(world: World, peer: Peer, for_ns: int = 0) -> list[int]:
 
 
 def test_a_confirmation_waits_until_many_commands_share_it(world: World) -> None:
-    """A frame for each command would wake two processes for nothing that anybody waits for."""
+    """A frame for each command would wake two processes, although nobody waits for it."""
     alice = world.client("alice")
     world.run(CONFIRM_NS)
     alice.take_published()
@@ -146,7 +146,7 @@ def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
     world.settle()
     assert [(header.outcomes, header.applied) for header in alice.take_published()] == [(1, 2)]
     alice.acknowledge()  # else it is reminded
-    assert confirmed(world, alice, CONFIRM_NS) == [], "it was said"
+    assert confirmed(world, alice, CONFIRM_NS) == [], "it came with the outcome"
 
 
 @pytest.mark.parametrize("within", [True, False])
@@ -173,8 +173,8 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
     assert confirmed(world, alice) == [last + 1_024]
 
 
-def test_a_client_that_has_ended_is_confirmed_nothing(world: World) -> None:
-    """It was in the middle of those that wait, and its slot may be another's by then."""
+def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
+    """It stood among other clients that wait. By then, another client may have its slot."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:
@@ -297,7 +297,7 @@ def test_no_turn_exceeds_the_bound_of_its_steps(rng: random.Random) -> None:
     for peer in peers[1:]:
         peer.acknowledge()
     world.settle()
-    slack = 2 * 64 + 4_096  # one command of any size goes over each bound
+    slack = 2 * 64 + 4_096  # one command of any size may exceed each bound
     assert world.counter("records_touched_max") <= 3 * STEP + slack
     assert world.counter("turns_cut") > 10
     assert violations(world.rig.memory) == []

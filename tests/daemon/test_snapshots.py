@@ -27,7 +27,7 @@ from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 MakeDaemon = Callable[..., Daemon]
 ASK = {"query": "snapshot"}
-# A copy takes so long that its asker asks again meanwhile.
+# A copy takes so long that the client asks again meanwhile.
 SLOW = """
 import time
 import timerd.arena.snapshot
@@ -116,7 +116,7 @@ def test_no_copy_is_made_for_a_client_that_has_ended(world: World) -> None:
     assert world.copies.whole == 1
 
 
-def test_a_question_after_the_other_is_answered_by_a_copy_each(world: World) -> None:
+def test_questions_one_after_the_other_get_a_copy_each(world: World) -> None:
     world.copies.free_ns = 100 * MS  # the memory of a removed copy is not free at once
     alice = world.client("alice")
     for number in range(5):
@@ -365,7 +365,7 @@ def test_a_daemon_that_ends_while_it_copies_leaves_no_copy(
 
 
 @pytest.mark.root("becomes another user")
-def test_a_check_by_a_member_of_the_unix_group_leaves_no_copy(
+def test_a_check_by_a_user_in_the_unix_group_leaves_no_copy(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     group = grp.getgrnam("daemon")

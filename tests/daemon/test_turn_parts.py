@@ -49,7 +49,7 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
 
 
 class Quiet:
-    """A conductor, a transport, signs of ends and a clock, of which nothing ever comes. A SIGTERM comes meanwhile."""
+    """A conductor, a transport, signs of ends and a clock in one: nothing ever happens, until a SIGTERM comes."""
 
     due_ns = NEVER
 
