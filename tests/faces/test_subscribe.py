@@ -76,7 +76,7 @@ def test_fire_advance_and_fail_are_seen_in_their_order(client: Any) -> None:
         assert pickle.loads(pickle.dumps(items)) == items
 
 
-def test_a_limited_event_goes_to_who_waits_for_it_however_many_see_it(client: Any) -> None:
+def test_a_limited_event_goes_to_the_waiting_operation_however_many_see_it(client: Any) -> None:
     subscriptions = [client.subscribe("jobs") for _ in range(3)]
     jobs = [client.register("jobs", timeout=60) for _ in range(2)]
     assert client.fire_wait("jobs", value=b"work", limit=1) == 1

@@ -227,7 +227,7 @@ def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, fac
 
 
 def test_the_threads_of_a_client_import_nothing(daemon: Daemon) -> None:
-    """A fork while one of them did would leave the module's lock held in the child, and there nobody lets go of it."""
+    """If one of them imported a module during a fork, the child would have the module's lock held for ever."""
     program = (
         "import sys\n"
         "import timerd as td\n"
