@@ -114,7 +114,7 @@ def open_files(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The test's own TIMERD_RUNTIME_DIR. A test that leaves a process or shared memory of it behind fails.
+    """The test's own TIMERD_RUNTIME_DIR. A test fails if it leaves behind a process or shared memory of this directory.
 
     Not below tmp_path, which is too long for the path of a socket.
     """
