@@ -278,7 +278,7 @@ def test_checks_of_an_arena_that_is_slow_to_copy_leave_no_copies(
         out, _ = check.communicate(timeout=60)
         assert check.returncode == Exit.OK and out.startswith("Sound: "), out
     eventually(lambda: not copies_in(runtime_dir), "a copy was left")
-    time.sleep(0.4)  # a second copy, of a question that was asked again
+    time.sleep(0.4)  # time for a second copy, if a question was asked again
     assert not copies_in(runtime_dir)
 
 
@@ -374,7 +374,7 @@ def test_a_check_by_a_user_in_the_unix_group_leaves_no_copy(
         directory = Path(name)
         monkeypatch.setenv(RUNTIME_DIR_VARIABLE, name)
         with Daemon(directory, f"--unix-group={group.gr_name}"):
-            assert main(["check"]) == Exit.OK  # which imports what may be in such a directory as well
+            assert main(["check"]) == Exit.OK  # imports modules, which may be in such a directory, too
             child = os.fork()
             if child == 0:
                 status = 99
