@@ -75,7 +75,7 @@ def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("ring_events", "ring-events"), ("capcity", "capacity"), ("x", "")])
-def test_an_unknown_key_of_the_file_names_its_nearest_neighbour(tmp_path: Path, wrong: str, near: str) -> None:
+def test_an_unknown_key_of_the_file_is_refused_with_a_suggestion(tmp_path: Path, wrong: str, near: str) -> None:
     (tmp_path / "t.toml").write_text(f"{wrong} = 1\n")
     with pytest.raises(InvalidConfigError, match=f"unknown key '{wrong}'; did you mean '{near}") as error:
         settle("--config", str(tmp_path / "t.toml"))
@@ -173,7 +173,7 @@ def test_a_tick_without_a_unit_is_refused_with_a_suggestion(tmp_path: Path) -> N
         settle("--config", str(tmp_path / "t.toml"))
 
 
-def test_a_misspelt_variable_is_ignored_with_a_warning_that_names_its_neighbour() -> None:
+def test_a_misspelt_variable_is_ignored_with_a_warning_that_has_a_suggestion() -> None:
     settings = settle(
         TIMERD_CAPCITY="64",
         TIMERD_PORT_80_TCP="x",
@@ -216,7 +216,7 @@ def test_a_shortened_flag_is_refused_as_a_later_knob_could_change_its_meaning(
     assert "--cap=64" in capsys.readouterr().err
 
 
-def test_an_unknown_flag_names_its_nearest_neighbour_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_flag_is_refused_with_a_suggestion_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         settle("--capcity=64")
     assert ended.value.code == 2

@@ -133,7 +133,7 @@ def test_a_confirmation_comes_once_and_no_later_than_its_time(world: World) -> N
         peer.send(fire(b"nobody's"))
     assert confirmed(world, alice, CONFIRM_NS - MS) == confirmed(world, bob) == []
     assert confirmed(world, alice, MS) == confirmed(world, bob) == [1]
-    assert confirmed(world, alice, 5 * CONFIRM_NS) == confirmed(world, bob) == [], "until a heartbeat"
+    assert confirmed(world, alice, 5 * CONFIRM_NS) == confirmed(world, bob) == [], "no more until a heartbeat"
 
 
 def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
@@ -151,7 +151,7 @@ def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
 
 @pytest.mark.parametrize("within", [True, False])
 def test_a_client_that_waits_is_confirmed_at_once(world: World, within: bool) -> None:
-    """It asks in the frame of its commands, or later by a frame of its own."""
+    """It asks in the frame of its commands, or later in a separate frame."""
     alice = world.client("alice")
     world.run(2 * CONFIRM_NS)
     alice.take_published()
@@ -376,7 +376,7 @@ def test_after_a_gap_the_sockets_are_read_until_dry_before_the_wheel_moves(world
     world.turn(5 * S)  # the process was stopped
     assert world.counter("gaps") == 1
     world.clock.move(DRY_NS - MS)
-    bob.send(fire())  # stood in the kernel's buffers, and arrives only now
+    bob.send(fire())  # it stood in the kernel's buffers, and arrives only now
     world.settle()
     world.run(50 * MS)
     alice.take_published()
@@ -519,7 +519,7 @@ def test_a_body_that_is_no_known_map_is_malformed(world: World, kind: UpKind, bo
 
 
 def test_a_list_deeper_than_python_can_show_is_refused(world: World) -> None:
-    """msgpack takes 1,024 lists in each other, repr() about 1,000: not even the error may show them."""
+    """msgpack reads 1,024 nested lists, but repr() shows only about 1,000. So not even the error may show them."""
     peer = Peer(world, "x")
     peer.say(UpKind.HELLO, peer.hello(purgatories=["deep"]))
     routing, frame = world.network.up.pop()
