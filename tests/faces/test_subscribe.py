@@ -397,7 +397,7 @@ def test_a_forked_child_gets_an_error_and_may_subscribe_anew(client: td.Client) 
 
 @THREADED
 def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Client) -> None:
-    """Each of them sees what was fired on its key after it began, once and in order."""
+    """Each thread gets every event that was fired after `start`, once and in order."""
     start, errors = client.mark(), list[str]()
     expected = 8 * 50
 
@@ -419,10 +419,10 @@ def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Clie
 
 
 @THREADED
-def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_mark_that_its_client_does_not_know(
+def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_newer_mark_than_its_client_knows(
     client: td.Client,
 ) -> None:
-    """A client that cannot map the arena knows the newest event of its last frame. Other processes know newer marks."""
+    """A client that cannot map the arena knows the newest event of its last frame. Marks may come from elsewhere."""
     before = client.mark()
     for number in range(3):
         client.fire_wait("k", value=b"%d" % number)
