@@ -304,7 +304,7 @@ def test_late_commands_are_sent_at_once_and_the_harness_is_blamed_only_for_its_o
     assert pace.begin(0) == 1  # half a millisecond late: it overslept
     clock.now_ns += 5 * MS  # the call takes long
     pace.end()
-    clock.now_ns += MS // 4  # its own books
+    clock.now_ns += MS // 4  # for its own bookkeeping
     assert pace.begin(1) == 3, "both that are due, in one pass, without waiting"
     pace.end()
     assert pace.left_ns(3) > 0

@@ -46,7 +46,7 @@ def test_a_wait_in_the_thread_of_a_loop_warns_where_it_is_called(client: td.Clie
             ways[way]()
         assert [warning.filename for warning in warned] == [__file__]
         eventually(operation.done)
-        operation.result(PATIENCE_S)  # this waits for nothing, so nothing is warned of
+        operation.result(PATIENCE_S)  # this does not wait, so there is no warning
 
     asyncio.run(wait())
 
@@ -106,7 +106,7 @@ def test_many_threads_share_a_client(client: td.Client) -> None:
     assert not failures
 
 
-# A kernel runs each cell in its event loop, as this does.
+# Like the kernel of a notebook, this program runs each cell in its event loop.
 NOTEBOOK = """
 import asyncio
 from IPython.core.interactiveshell import InteractiveShell

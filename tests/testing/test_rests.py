@@ -112,7 +112,7 @@ def test_a_coroutine_waits_for_a_call_that_is_days_away(manual: Manual) -> None:
     assert manual.now == pytest.approx(60 * HOUR_S, abs=0.1)
 
 
-def test_a_daemon_that_stops_after_a_rest_is_noticed_as_soon_as_ever(manual: Manual) -> None:
+def test_a_daemon_that_stops_after_a_rest_is_noticed_as_quickly_as_usual(manual: Manual) -> None:
     with td.connect() as client:
         manual.advance(timedelta(days=2))
         manual.stop()
