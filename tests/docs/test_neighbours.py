@@ -24,6 +24,6 @@ def test_the_rows_without_a_knob_match_the_code() -> None:
     quota = KNOBS["quota_clients"].formula
     assert isinstance(quota, Formula)
     most = CONNECTIONS_PER_CLIENT * quota.of(Config()) + CONNECTIONS_BESIDE
-    assert f"| none: twice `--quota-clients`, and {CONNECTIONS_BESIDE} |" in PAGE
+    assert f"| none: twice `--quota-clients`, plus {CONNECTIONS_BESIDE} |" in PAGE
     assert f"the default `--clients` of {Config().clients}: {most}." in PAGE
     assert f"| none | {MEMORY_MAX >> 20} MiB | memory for frames over {EASY_SIZE_MAX >> 10} KiB" in PAGE

@@ -142,7 +142,7 @@ def lies(rows: Rows, plain: set[int], rng: random.Random) -> Iterator[tuple[str,
 
 
 def some_of_each(rows: Rows, rng: random.Random) -> Rows:
-    """Of registrations a row with each set of flags, of outcomes one of each kind, and of other rows one."""
+    """A registration with each set of flags, an outcome of each kind, and one other row."""
     by: dict[int, Rows] = {}
     for row in rows:
         record = record_of(row)

@@ -1,4 +1,4 @@
-"""Handlers that end their process, in real workers that are started again: their ends are counted, calls given up."""
+"""Handlers that end their process, in real workers, which start again. Ends are counted, and calls are given up."""
 
 from __future__ import annotations
 
