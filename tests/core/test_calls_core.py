@@ -77,7 +77,7 @@ def test_a_call_without_a_handler_does_not_delay_other_calls() -> None:
     assert delivered(worker) == [[b"job", b"job"]]
     late = handler(rig, b"unknown too", b"unknown", most=9)
     rig.turn()
-    assert delivered(late) == [[b"unknown", b"unknown too"]]
+    assert sorted(delivered(late)[0]) == [b"unknown", b"unknown too"]
     rig.check()
 
 

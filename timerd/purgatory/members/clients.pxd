@@ -11,6 +11,7 @@ from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
 
 from .state cimport CONFIRM_COMMANDS, NOT_DUE, QUEUED, WAITS, Members, ReportState
+from .call_names cimport leave_waiting
 
 
 cdef extern from *:
@@ -101,10 +102,8 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     if a.members.report_states[op.client].unreported == own:
         a.members.report_states[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
     if op.flags & OP_FLAG_CALL:
-        # No cursor may stay on an operation that leaves.
-        if a.members.unmatched[op.group - 1] == own:
-            a.members.unmatched[op.group - 1] = following(a, op)
-        if a.members.outdated[op.group - 1] == own:
+        leave_waiting(a, op)
+        if a.members.outdated[op.group - 1] == own:  # the cursor may not stay on an operation that leaves
             a.members.outdated[op.group - 1] = following(a, op)
     unlink(a, &op.next)
 

@@ -10,7 +10,8 @@ from timerd.purgatory.journal.rows cimport journal_client, journal_state
 from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 
-from .groups cimport has_to_lose, is_deserted, is_used, join_rings, match_calls
+from .call_names cimport match_names_of
+from .groups cimport has_to_lose, is_deserted, is_used, join_rings
 from .lifecycle cimport keeping_flag, listening_flag, stage_calls, with_silence
 
 
@@ -105,7 +106,8 @@ cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *has
     commit(a)
     drop_blob(a, old)
     join_or_requeue(a, slot)
-    match_calls(a, c.group)
+    match_names_of(a, slot)
+    a.members.dispatching = 1
     return True
 
 
