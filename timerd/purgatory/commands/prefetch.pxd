@@ -108,7 +108,7 @@ cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcep
         or command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE)
     ):
         return 0
-    for i in range(1, command.keys):
+    for i in range(1, command.keys):  # bound: FEW_KEYS
         key = x.few + i
         if end - p < 2 or p[1] != KEY_KIND_EVENT or not 1 <= p[0] <= KEY_INLINE or end - p - 2 < p[0]:
             return 0
@@ -116,7 +116,7 @@ cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcep
         key.name = p + 2
         key.hash = key_hash(a.seed, x.at[1], key.name, key.length)
         p = key.name + key.length
-        for k in range(i):
+        for k in range(i):  # bound: FEW_KEYS
             if x.few[k].hash == key.hash:
                 return 0
         __builtin_prefetch(a.key_heads + (key.hash & a.key_mask))
@@ -203,7 +203,7 @@ cdef inline void find_record(Arena *a, Prefetched *x) noexcept nogil:
         x.key = a.key_heads[x.position]
         if x.key:
             touch_key(a, x)
-        for probe in range(1, x.keys):
+        for probe in range(1, x.keys):  # bound: FEW_KEYS
             touch_chain(a, x.few[probe].hash)
         if x.kind == COMMAND_KIND_REGISTER and a.slots[x.hash & a.slot_mask].newest > (<RegisterCommand *>x.at).mark_sequence:
             __builtin_prefetch(event_at(a, a.slots[x.hash & a.slot_mask].newest))
@@ -254,17 +254,17 @@ cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) n
     """The stages behind the first. Each goes one step further, for all commands, than the stage before."""
     cdef uint32_t i, kinds = 0, key
     cdef bint more
-    for i in range(count):
+    for i in range(count):  # bound: PREFETCH_GROUP
         kinds |= 1 << ahead[i].kind
         find_record(a, ahead + i)
-    for i in range(count):
+    for i in range(count):  # bound: PREFETCH_GROUP
         find_next(a, ahead + i)
     if kinds & 1 << COMMAND_KIND_FIRE:
-        for i in range(count):
+        for i in range(count):  # bound: PREFETCH_GROUP
             find_last(a, ahead + i)
     for key in range(1, FEW_KEYS):
         more = False
-        for i in range(count):
+        for i in range(count):  # bound: PREFETCH_GROUP
             if ahead[i].node != NULL:
                 ahead[i].node = touch_node(a, ahead[i].node)
                 more = True

@@ -66,7 +66,7 @@ cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept n
     """Fill up to row `at`, the first of a block, and begin a segment there. The caller has checked that there is room."""
     cdef Journal *j = &a.journal
     cdef SegmentRow *row
-    while j.head + j.staged < at:
+    while j.head + j.staged < at:  # bound: BLOCK_ROWS
         memset(next_row(j, ROW_KIND_PAD), 0, ROW_SIZE)
     row = <SegmentRow *>next_row(j, ROW_KIND_SEGMENT)
     memset(<uint8_t *>row + 1, 0, sizeof(SegmentRow) - 1)

@@ -45,7 +45,7 @@ cdef inline void put_outcome(
     if e != NULL:
         key = event_key_text(a, e)
     else:
-        while ordinal > 1:
+        while ordinal > 1:  # bound: KEYS_MAX
             node = next_node(a, node)
             ordinal -= 1
         key = key_text(a, node)
@@ -89,7 +89,7 @@ cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
     cdef WatchNode *node = first_node(op)
     cdef uint32_t key
     cdef KeyRow *row
-    while node != NULL:
+    while node != NULL:  # bound: KEYS_MAX
         key = key_text(a, node)
         row = <KeyRow *>next_row(&a.journal, ROW_KIND_KEY)
         row.key_kind = node.kind
@@ -338,7 +338,7 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
     cdef OpRecord *op
     if not j.snapshotting:
         return False
-    while j.snapshot_watermark < a.regions[REGION_WATERMARKS].high_water:
+    while j.snapshot_watermark < a.regions[REGION_WATERMARKS].high_water:  # bound: `records`
         if records == 0 or half_full(j):
             return True
         records -= 1
@@ -346,7 +346,7 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
             put_watermark(a, a.watermarks + j.snapshot_watermark)
             commit(a)
         j.snapshot_watermark += 1
-    while j.snapshot_op < a.regions[REGION_OPS].high_water:
+    while j.snapshot_op < a.regions[REGION_OPS].high_water:  # bound: `records`
         if records == 0 or half_full(j):
             return True
         records -= 1

@@ -205,7 +205,7 @@ cdef inline void match_names_of(Arena *a, uint32_t slot) noexcept nogil:
         hashes = blob_words(a, blob)
         count = BLOCK_DATA // sizeof(uint64_t) if left > BLOCK_DATA // sizeof(uint64_t) else left
         a.turn.touched += 1 + count
-        for i in range(count):
+        for i in range(count):  # bound: BLOCK_DATA // 8 names
             number = find_name(a, c.group, hashes[i])
             if number:
                 match_name(a, number)

@@ -158,7 +158,7 @@ cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
         names = blob_words(a, blob)
         count = BLOCK_DATA // sizeof(uint64_t) if left > BLOCK_DATA // sizeof(uint64_t) else left
         a.turn.touched += 1
-        for i in range(count):
+        for i in range(count):  # bound: BLOCK_DATA // 8 names
             if names[i] == name:
                 return True
         left -= count
@@ -200,7 +200,7 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
 
     A call that is to run alone gets a member that holds no call.
     """
-    cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot
+    cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot, passed = 0
     cdef bint alone = op.flags & OP_FLAG_ALONE != 0
     cdef Draining *d = a.members.draining + (op.group - 1)
     cdef uint64_t name
@@ -215,6 +215,7 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
         return -1
     name = name_of_waiting(a, op).hash
     while True:
+        passed += 1
         if not alone and is_draining(d, slot, a.turn.now_ns):
             pass_by(a, op)
         elif found < 0 or a.clients[slot].calls_held < a.clients[found].calls_held:
@@ -226,6 +227,7 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
                     return found
         slot = a.members.rings[CALLS][slot].next
         if slot == first - 1:
+            a.turn.touched += passed // SLOTS_IN_RECORD
             if alone:
                 wait_for_idle(a, op, found)
                 return -1
@@ -237,7 +239,7 @@ cdef inline bint is_handled(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint64_t name = name_of(a, op)
     cdef uint32_t slot
     a.turn.touched += capacity(a, REGION_CLIENTS) // SLOTS_IN_RECORD
-    for slot in range(capacity(a, REGION_CLIENTS)):
+    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients
         if a.clients[slot].group == op.group and is_live(a, slot) and handles(a, slot, name):
             return True
     return False
@@ -515,7 +517,7 @@ cdef inline bint is_used(Arena *a, uint32_t group) noexcept nogil:
     cdef uint32_t slot
     if g.members or g.pending or g.unacknowledged:
         return True
-    for slot in range(capacity(a, REGION_CLIENTS)):
+    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients
         if a.clients[slot].state != CLIENT_STATE_FREE and a.clients[slot].group == group + 1:
             return True
     return False

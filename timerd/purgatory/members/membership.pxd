@@ -45,7 +45,7 @@ cdef inline uint32_t open_group(
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
     cdef bint is_free
     made[0] = 0
-    for index in range(count):
+    for index in range(count):  # bound: groups; a hello
         g = a.groups + index
         if g.state == 0:
             unused = index if unused == count else unused
@@ -59,7 +59,7 @@ cdef inline uint32_t open_group(
     is_free = unused < count
     if not is_free:
         unused = 0
-        while unused < count and is_used(a, unused):
+        while unused < count and is_used(a, unused):  # bound: groups; a hello
             unused += 1
         if unused == count:
             made[0] = 0

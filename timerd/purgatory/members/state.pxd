@@ -200,7 +200,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     m.queue = <uint16_t *>calloc(clients, sizeof(uint16_t))
     m.outdated = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.name_mask = 1023
-    while m.name_mask < operations >> 2:
+    while m.name_mask < operations >> 2:  # bound: 32
         m.name_mask = 2 * m.name_mask + 1
     m.waiting = <WaitingCall *>calloc(operations, sizeof(WaitingCall))
     m.names = <CallName *>calloc(operations, sizeof(CallName))

@@ -57,7 +57,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         memcpy(&r.id_low, p, 8)
         memcpy(&r.id_high, p + 8, 8)
         p += 16
-    for i in range(command.keys):
+    for i in range(command.keys):  # bound: KEYS_MAX
         if i >= KEYS_MAX:
             # refusal_of() refuses too many keys by name, and needs no payload.
             return True

@@ -189,7 +189,7 @@ cdef inline void count_settled(
     cdef HistogramRecord *waits = histogram(a, purgatory, HISTOGRAM_WAIT)
     cdef uint32_t i
     counter(a, purgatory, counter_of(outcome))[0] += count
-    for i in range(count):
+    for i in range(count):  # bound: BATCH_MAX
         # The call may lie ahead of the turn in which the operation settles.
         histogram_add(waits, ops[i].settled_ns - min(ops[i].registered_ns, ops[i].settled_ns))
         if ops[i].flags & (OP_FLAG_VALUE_DROPPED | OP_FLAG_GRANTED):
@@ -197,7 +197,7 @@ cdef inline void count_settled(
             if outcome == OUTCOME_COMPLETED:
                 counter(a, purgatory, COUNT_GRANTED)[0] += ops[i].flags & OP_FLAG_GRANTED != 0
     if outcome == OUTCOME_EXPIRED:
-        for i in range(count):
+        for i in range(count):  # bound: BATCH_MAX
             histogram_add(
                 histogram(a, purgatory, HISTOGRAM_EXPIRY_LATENESS), ops[i].settled_ns - ops[i].deadline_ns
             )
