@@ -1,4 +1,4 @@
-"""The attacks of the suite `overload`: one hostile process beside a bystander. Each target has a module.
+"""The attacks of the suite `overload`: one hostile process beside three witnesses. Each target has a module.
 
 An attack is a function of an `Attacker`. It goes on while `attacker.is_on()`, and counts in `attacker.acts` what it
 did. It uses the public client, libzmq or bare sockets, so it sends only what any neighbour may send. To add one: write
@@ -23,7 +23,7 @@ class Attack(NamedTuple):
     files: int = 0  # that the daemon may open; 0: as many as this process
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
     says: str = ""  # a text that the daemon's log must then have
-    transport: Transport = "zeromq"  # of the attacker's clients, and of the bystander
+    transport: Transport = "zeromq"  # of the attacker's clients, and of the witnesses
 
 
 FEW_CLIENTS = ("--clients=64", "--quota-clients=64")
