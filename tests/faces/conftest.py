@@ -1,7 +1,8 @@
 """Each test of this folder that asks for `face` or `client` runs over both faces, unless it is marked `@THREADED`.
 
-Every test runs over both transports. Over packets, `make test` runs only the files in OVER_PACKETS, where the transport
-matters, and only with the threaded face. `make test-long` runs the rest.
+Every test runs over both transports. `make test` runs the threaded face over ZeroMQ, and the asyncio face over packets.
+It runs a test of one face over ZeroMQ, and in the files of OVER_PACKETS, where the transport matters, over packets too.
+`make test-long` runs the rest.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import pytest
 
 from support.real.daemons import Daemon
-from support.real.faces import Face
+from support.real.faces import THREADED, Face, LoopedFace
 from support.real.patience import PATIENCE_S
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
-OVER_PACKETS = (  # the files that `make test` runs over packets
+OVER_PACKETS = (  # in these files, `make test` runs the tests of one face over both transports
     "test_client_ends",
     "test_client_process",
     "test_client_unavailable",
@@ -31,8 +32,12 @@ OVER_PACKETS = (  # the files that `make test` runs over packets
 
 def pytest_itemcollected(item: pytest.Function) -> None:
     params = item.callspec.params
-    matters = item.path.stem in OVER_PACKETS and params.get("face") != "aio"
-    if params["transport"] != TRANSPORTS[0] and not matters:
+    over_packets = params["transport"] != TRANSPORTS[0]
+    if "face" in params and THREADED.mark not in item.own_markers:
+        short = over_packets == (params["face"] == LoopedFace.name)
+    else:
+        short = not over_packets or item.path.stem in OVER_PACKETS
+    if not short:
         item.add_marker(pytest.mark.long)
 
 
