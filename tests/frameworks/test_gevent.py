@@ -13,6 +13,7 @@ import pytest
 
 from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S
+from support.suite.tiers import in_tiers
 
 PATCH = "from gevent import monkey; monkey.patch_all()\nimport gevent, time\nimport timerd as td\n"
 
@@ -75,17 +76,20 @@ print(operation.cancel_wait())
     assert said.split("\n")[:4] == ["['it']", "timeout", "not settled", "True"]
 
 
-@pytest.mark.parametrize("transport", ["zeromq", "unix"])
+GIVE_UP = (
+    "with gevent.Timeout(0.01, False): client.register('jobs', timeout=None).result()",
+    "with suppress(TimeoutError): client.register('jobs', timeout=None).result(0.01)",
+    "gevent.spawn(client.register('jobs', timeout=None).result).kill()",
+)
+OVER = ("zeromq", "unix", "zeromq"), ("unix", "zeromq", "unix")  # in `make test`, and in `make test-long`
+
+
 @pytest.mark.parametrize(
-    "give_up",
-    [
-        "with gevent.Timeout(0.01, False): client.register('jobs', timeout=None).result()",
-        "with suppress(TimeoutError): client.register('jobs', timeout=None).result(0.01)",
-        "gevent.spawn(client.register('jobs', timeout=None).result).kill()",
-    ],
+    ("give_up", "transport"),
+    in_tiers([(give_up, over) for each in OVER for give_up, over in zip(GIVE_UP, each, strict=True)], len(GIVE_UP)),
 )
 def test_another_worker_gets_all_ten_jobs_for_greenlets_that_have_given_up(
-    daemon: Daemon, transport: str, give_up: str
+    daemon: Daemon, give_up: str, transport: str
 ) -> None:
     said = run(f"""
 from contextlib import suppress

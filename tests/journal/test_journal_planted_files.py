@@ -14,6 +14,7 @@ from support.real.planted_files import PLANTED, within
 from support.real.shell import Run
 from support.rig.arenas import Memory
 from support.rig.journals import SEGMENT_SIZE, JournaledRig, numbered, outcomes, settle
+from support.suite.tiers import in_tiers
 from timerd_client.audit.audited import Audited
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
@@ -232,8 +233,13 @@ FORGED = (
 )
 
 
-@pytest.mark.parametrize("newest", [True, False])
-@pytest.mark.parametrize("forged", FORGED, ids=str)
+@pytest.mark.parametrize(
+    ("forged", "newest"),
+    in_tiers(
+        [(forged, bool((number + turn) % 2)) for turn in range(2) for number, forged in enumerate(FORGED)], len(FORGED)
+    ),
+    ids=str,
+)
 def test_a_forged_header_ends_no_reader_and_no_start_and_makes_no_file_large(
     rig: JournaledRig, run: Run, forged: dict[str, Any], newest: bool
 ) -> None:
