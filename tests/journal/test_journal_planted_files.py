@@ -23,7 +23,7 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
 
-TIME_S = 20  # far more than any reader needs
+TIME_S = 100  # a reader that hangs takes longer; a busy machine needs half a minute for two segments of 1 GiB
 # Files of zeros, or empty: they look like a file that a daemon has just begun. (Root can read every file.)
 SILENT = ("a gigabyte", *(["a file without a number, unreadable"] if os.geteuid() == 0 else []))
 
