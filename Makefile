@@ -21,6 +21,9 @@
 #   make fmt        format the Python sources
 #   make clean      remove what the targets above have made
 
+# Containers often set it. Then each of the thousands of processes of a run compiles every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 SPARK := .venv-spark
 SPARK_OLDEST := 4.2

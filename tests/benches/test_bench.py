@@ -77,8 +77,8 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 
 
 TINY = {
-    "core": ("--pending=10k", "--repeat=1", "--huge-pages"),
     "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1", "--handles=1k"),
+    "core": ("--pending=10k", "--repeat=1", "--huge-pages"),
     "recovery": ("--pending=2k", "--repeat=2"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
     # The suites below take longer.
@@ -101,7 +101,7 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("name", in_tiers(TINY, 2))
+@pytest.mark.parametrize("name", in_tiers(TINY, 1))
 def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Path) -> None:
     result = place / "result.json"
     done = bench(name, *TINY[name], f"--json={result}", "--seed=7")

@@ -55,7 +55,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     [
         ("subscriptions-stranger", 1),
         pytest.param("subscriptions-member", 1, marks=pytest.mark.long),
-        ("large", 1),
+        pytest.param("large", 1, marks=pytest.mark.long),
         pytest.param("midst", 3, marks=pytest.mark.long),
         pytest.param("parts", 3, marks=pytest.mark.long),
         pytest.param("outlets", 5, marks=pytest.mark.long),

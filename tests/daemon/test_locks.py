@@ -22,6 +22,7 @@ from support.real.daemons import Daemon, arenas_of
 from support.real.patience import PATIENCE_S
 from support.real.polled import PolledWatches
 from support.real.users import a_member
+from support.suite.tiers import in_tiers
 from timerctl import main
 from timerctl.exits import Exit
 from timerd.host.lock import InstanceLock
@@ -61,7 +62,7 @@ def group(runtime_dir: Path) -> grp.struct_group:
 
 
 @only_root
-@pytest.mark.parametrize("end", [Daemon.stop, Daemon.kill])
+@pytest.mark.parametrize("end", in_tiers([Daemon.kill, Daemon.stop], 1))
 @pytest.mark.parametrize("flags", [(), ("--arena-file={}/file.arena",), ("--journal={}/journal",)])
 def test_a_neighbour_that_locks_every_file_that_it_can_open_prevents_no_restart(
     make_daemon: MakeDaemon, runtime_dir: Path, group: grp.struct_group, end: Callable[[Daemon], int], flags: tuple[str]
