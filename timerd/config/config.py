@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
+from timerd.host.budget import BUDGET
 from timerd_shm.declare.journal import BUFFER_ROWS_MIN, ROW_SIZE, SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN, JournalLevel
 from timerd_shm.declare.limits import (
     ANSWERS_PER_CLIENT_MAX,
@@ -194,6 +195,10 @@ class Config(NamedTuple):
     quota_answers: Annotated[
         int, Knob("count", "unacknowledged refusals and answers a client may have", 1, ANSWERS_PER_CLIENT_MAX)
     ] = ANSWERS_PER_CLIENT_MAX
+    frame_memory: Annotated[
+        int,
+        Knob("bytes", "memory for frames that come in, or wait, of all clients; processes share it", 8 << 20, 1 << 40),
+    ] = BUDGET
     lease: Annotated[
         int, Knob("duration", "how long a client may say nothing before it is silent", 2 * HEARTBEAT_NS, YEAR_NS)
     ] = LEASE_NS
