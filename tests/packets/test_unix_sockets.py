@@ -22,7 +22,7 @@ from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.limits import IPC_PATH_MAX, PACKET_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire import native
-from timerd_wire.packets import FRAME, MORE, PART, SUBSCRIBE, Packets, cut
+from timerd_wire.packets import FRAME, PART, SUBSCRIBE, Packets, cut
 
 SESSION = bytes(range(16))
 

@@ -96,7 +96,9 @@ def test_a_connection_that_does_not_show_itself_is_closed_after_some_seconds(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("commands", HELLO), ("packets", bytes((SUBSCRIBE,)) + bytes(range(16)))], ids=["zmtp", "packets"]
+    ("name", "said"),
+    [("commands", HELLO), ("packets", bytes((SUBSCRIBE,)) + bytes(range(16)))],
+    ids=["zmtp", "packets"],
 )
 def test_a_connection_that_has_shown_itself_may_be_silent_for_ever(
     transport: PolledTransport, runtime_dir: Path, name: str, said: bytes

@@ -52,7 +52,7 @@ class Account:
         self.waiting: deque[Waiter] = deque()
 
     def has_room(self, size: int) -> bool:
-        """Whether take() will give so much now."""
+        """Whether take() would give this now."""
         return self._budget.has_room(self, size)
 
     @property

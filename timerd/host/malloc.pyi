@@ -1,4 +1,4 @@
-"""What this process asks of its malloc."""
+"""Two calls of malloc: how it returns memory to the system."""
 
 def return_large_blocks() -> None:
     """Have malloc map each block of a MiB or more by itself, from now on: it goes back to the system when it is freed.

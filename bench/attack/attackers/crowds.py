@@ -22,6 +22,7 @@ CONNECTIONS = 8  # of each process: one queue holds 4 MiB at most, and all queue
 FILL_S = 2.5  # until all processes are killed at once
 SILENT_PROCESSES = 20
 SILENT_CONNECTIONS = 180  # of each of these
+SMALL = 256  # bytes of a part
 REFUSED = b"x"  # a frame that is too short: the daemon answers it with an error
 
 Part = Callable[[Attacker], None]  # of one process
@@ -57,7 +58,7 @@ def continue_nothing(attacker: Attacker) -> None:
 
 
 def stay_silent(attacker: Attacker) -> None:
-    """Take all connections that there are, say nothing over them, and replace each that is closed."""
+    """Take all connections, say nothing over them, and replace each that is closed."""
     _while_on(attacker, _stay_silent(attacker.paths.commands, socket.SOCK_STREAM), SILENT_PROCESSES)
 
 
@@ -139,7 +140,7 @@ def _begin_large_frames(attacker: Attacker) -> None:
 
 def _begin_parts(attacker: Attacker) -> None:
     kind, first = next(cut(bytes(FRAME_SIZE_MAX)))
-    small = [bytes((kind,)) + first[:64], *[bytes((MORE,)) + bytes(64)] * (FRAME_SIZE_MAX // 64 - 2)]
+    small = [bytes((kind,)) + first[:SMALL], *[bytes((MORE,)) + bytes(SMALL)] * (FRAME_SIZE_MAX // SMALL - 2)]
     _begin(attacker, lambda: connected(attacker), small)
 
 
@@ -150,9 +151,9 @@ def _begin(attacker: Attacker, connect: Callable[[], socket.socket], pieces: Ite
             with contextlib.suppress(OSError):
                 connection = stack.enter_context(connect())
                 connection.settimeout(0.05)
+                attacker.did()
                 for piece in pieces:
                     connection.sendall(piece)
-                attacker.did()
             attacker.rest(0.001)
 
 

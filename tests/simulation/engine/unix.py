@@ -122,6 +122,19 @@ class Transports:
         self._network.hold(process, is_held)
         self.packets.hold(process, is_held)
 
+    def defer(self, process: int, size: int) -> bool:
+        return self.packets.defer(process, size)
+
+    def on_shed(self, drop: Callable[[int], None]) -> None:
+        self.packets.on_shed(drop)
+
+    def tend(self, now_ns: int) -> None:
+        self.packets.tend(now_ns)
+
+    @property
+    def due_ns(self) -> int:
+        return self.packets.due_ns
+
     def send(self, connection: int, frame: bytes) -> None:
         self._network.send(connection, frame)
         self.packets.send(connection, frame)
