@@ -25,6 +25,7 @@ from timerd.host.chunks import CHUNK_COST, Chunk
 from timerd_shm.declare.limits import NO_DEADLINE
 
 BUDGET = 32 << 20
+NEXT_TO_NOTHING = 65_536  # bytes: a frame that waits for memory has begun, and its beginning is charged
 RELEASED_PER_TURN = 2 << 20  # bytes; to free them takes some 0.2 ms
 TRIM_SIZE = 4 << 20  # bytes that were freed, before malloc is asked to give memory back to the system
 TRIM_NS = 1_000_000_000  # at most as often
@@ -131,7 +132,7 @@ class Budget:
         return self._for_takers // max(len(self._holding) + (account not in self._holding), 1)
 
     def has_room(self, account: Account, size: int) -> bool:
-        """Whether a process may have `size` bytes more. A process that holds none may always take some of its own."""
+        """Whether a process may have `size` bytes more, if those that are over their share give way."""
         if account.memory and account.memory + size > self.process_max:
             return False
         return self.used + size <= self._for_takers or self._has_right(account, size)
@@ -202,8 +203,8 @@ class Budget:
                 self._starved.pop(account, None)
 
     def _has_right(self, account: Account, size: int) -> bool:
-        """Whether others have to give way: this process stays below its share, or it holds nothing at all."""
-        return not account.memory or account.memory + size <= self.share_of(account)
+        """Whether others have to give way: this process stays below its share, or it holds next to nothing."""
+        return account.memory <= NEXT_TO_NOTHING or account.memory + size <= self.share_of(account)
 
     def _add(self, account: Account, size: int) -> None:
         if size:

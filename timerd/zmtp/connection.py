@@ -65,7 +65,7 @@ class Connection:
         self.is_closed = False
         self._server = server
         self._queue = Chunks()  # it waits to be sent
-        self._kept = 0  # bytes that were read, and are not dealt with
+        self._kept = 0  # bytes that were read, and are not dealt with; without those of the large frame
         self._taken = 0  # memory for the large frame that comes in
 
     @property
@@ -132,14 +132,14 @@ class Connection:
     @property
     def is_unsettled(self) -> bool:
         """Whether more bytes, or fewer, are kept than its process is charged for."""
-        return self._kept != self.peer.kept
+        return self._kept != (0 if self._taken else self.peer.kept)
 
     def settle(self) -> None:
         """Charge the process for the bytes that were read and not dealt with. This connection may end for it."""
-        kept, self._kept = self._kept, self.peer.kept
+        kept, self._kept = self._kept, 0 if self._taken else self.peer.kept
         if self._kept > kept:
             self.share.charge(self._kept - kept)
-        elif self._kept < kept:
+        else:
             self.share.give(kept - self._kept)
 
     # Out --------------------------------------------------------------------------------------------------------------

@@ -83,8 +83,8 @@ class Peer:
 
     @property
     def kept(self) -> int:
-        """Bytes that were read and are kept, without those of a large frame."""
-        return len(self._data)
+        """Bytes that were read and are kept."""
+        return len(self._data) if self._body is None else len(self._body)
 
     @property
     def wanted(self) -> int:
