@@ -6,7 +6,7 @@ import re
 
 from support.real.trees import ROOT
 from timerd.conductor.transport import CONNECTIONS_BESIDE
-from timerd.config.config import KNOBS, Config, dashed
+from timerd.config.config import FRAME_MEMORY, KNOBS, Config, dashed
 from timerd.config.knobs import Formula
 from timerd.host.budget import Budget
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
@@ -25,5 +25,5 @@ def test_the_rows_without_a_knob_match_the_code() -> None:
     most = CONNECTIONS_PER_CLIENT * quota.of(Config()) + CONNECTIONS_BESIDE
     assert f"| none: twice `--quota-clients`, and {CONNECTIONS_BESIDE} |" in PAGE
     assert f"the default `--clients` of {Config().clients}: {most}." in PAGE
-    budget = Budget()
+    budget = Budget(FRAME_MEMORY)
     assert f"| `--frame-memory` | {budget.most >> 20} MiB; {budget.process_max >> 20} MiB for a process |" in PAGE

@@ -18,6 +18,7 @@ from support.real.packetpeer import PacketPeer
 from support.real.patience import PATIENCE_S, until
 from support.real.polled import PolledTransport, would_wake
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
+from timerd.config.config import FRAME_MEMORY
 from timerd.host.budget import Budget
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 from timerd.host.listener import ACCEPTS_PER_CALL
@@ -33,7 +34,7 @@ from timerd_wire.packets import FRAME, MORE, PART, SUBSCRIBE, cut
 
 CLIENTS_MAX = 4
 MOST = CONNECTIONS_PER_CLIENT * CLIENTS_MAX + CONNECTIONS_BESIDE
-PROCESS_MAX = Budget().process_max
+PROCESS_MAX = Budget(FRAME_MEMORY).process_max
 SESSION, OTHER = bytes(range(16)), bytes(range(1, 17))
 PART_OF_300_000 = (300_000).to_bytes(4, "little")
 

@@ -12,6 +12,8 @@ import pytest
 
 from support.real.polled import PolledTransport
 from timerd.conductor.transport import NOT_ADMITTED
+from timerd.config.config import FRAME_MEMORY
+from timerd.host.budget import Budget
 from timerd.host.newcomers import ENDS_PER_TURN, SHOWN_WITHIN_NS, Newcomers
 from timerd.host.shares import Share, Shares, Why
 from timerd.zmtp.peer import SIGNATURE
@@ -168,7 +170,7 @@ def test_silent_connections_go_first_when_connections_run_out(transport: PolledT
 
 
 def test_of_several_processes_the_one_with_most_newcomers_loses_its_oldest() -> None:
-    shares, ended = Shares(100, total_max=10), []
+    shares, ended = Shares(100, 10, Budget(FRAME_MEMORY)), []
 
     class Coming(Holder):
         def __init__(self, share: Share) -> None:

@@ -19,6 +19,7 @@ import zmq
 from support.real.patience import PATIENCE_S, until
 from support.real.polled import PolledTransport, would_wake
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
+from timerd.config.config import FRAME_MEMORY
 from timerd.host.budget import Budget
 from timerd.host.shares import Share, Shares, Why
 from timerd.zmtp.connection import QUEUED_MAX
@@ -33,7 +34,7 @@ READY = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
 HELLO = SIGNATURE + b"\3\0" + b"NULL".ljust(20, b"\0") + bytes(32) + bytes((4, len(READY))) + READY
 SESSION = bytes(range(16))
 CLIENTS_MAX = 4
-PROCESS_MAX = Budget().process_max
+PROCESS_MAX = Budget(FRAME_MEMORY).process_max
 MOST = 2 * CLIENTS_MAX + CONNECTIONS_BESIDE
 
 
@@ -225,7 +226,7 @@ def test_the_connections_of_a_process_are_bounded(transport: PolledTransport, pa
 
 
 def test_if_all_places_are_taken_the_newest_connection_of_the_process_with_most_makes_room() -> None:
-    shares, ended = Shares(100, total_max=10), []
+    shares, ended = Shares(100, 10, Budget(FRAME_MEMORY)), []
 
     class Holder:
         wanted_memory = memory = 0
@@ -258,7 +259,7 @@ def test_if_all_places_are_taken_the_newest_connection_of_the_process_with_most_
 
 def test_connections_of_clients_are_no_excess() -> None:
     """A process of many clients keeps them, however many connections others open."""
-    shares = Shares(100, 100)
+    shares = Shares(100, 100, Budget(FRAME_MEMORY))
     many, other = Share(7, shares), Share(8, shares)
     many.clients, many.connections = 30, dict.fromkeys(range(62))  # type: ignore[assignment]
     other.connections = dict.fromkeys(range(10))  # type: ignore[assignment]

@@ -103,8 +103,8 @@ class SocketTransport:
     """ROUTER, XPUB and packets over Unix sockets, with safe permissions from the moment of bind.
 
     `liveness` learns of the connections whose end is a client's end. `clients_max`: as many clients one process may
-    have. `connections_max`: as many connections there may be at all. Stale socket files of a killed daemon are
-    replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
+    have. `connections_max`: as many connections there may be at all. `budget`: the memory for frames. Stale
+    socket files of a killed daemon are replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class SocketTransport:
         *,
         clients_max: int,
         connections_max: int,
-        budget: Budget | None = None,
+        budget: Budget,
     ) -> None:
         self._liveness = liveness
         most = CONNECTIONS_PER_CLIENT * clients_max + CONNECTIONS_BESIDE

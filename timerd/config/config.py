@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from timerd.host.budget import BUDGET
 from timerd_shm.declare.journal import BUFFER_ROWS_MIN, ROW_SIZE, SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN, JournalLevel
 from timerd_shm.declare.limits import (
     ANSWERS_PER_CLIENT_MAX,
@@ -41,6 +40,7 @@ from .knobs import Formula, Knob
 
 JOURNAL_LEVELS = tuple(level.name.lower() for level in JournalLevel if level)
 LOG_LEVELS = ("debug", "info", "warning", "error")
+FRAME_MEMORY = 32 << 20  # bytes
 YEAR_NS = 366 * DURATIONS["d"]
 RECORDS_MAX = 4 * CAPACITY_MAX
 
@@ -198,7 +198,7 @@ class Config(NamedTuple):
     frame_memory: Annotated[
         int,
         Knob("bytes", "memory for frames that come in, or wait, of all clients; processes share it", 8 << 20, 1 << 40),
-    ] = BUDGET
+    ] = FRAME_MEMORY
     lease: Annotated[
         int, Knob("duration", "how long a client may say nothing before it is silent", 2 * HEARTBEAT_NS, YEAR_NS)
     ] = LEASE_NS

@@ -24,7 +24,6 @@ from typing import Protocol
 from timerd.host.chunks import CHUNK_COST, Chunk
 from timerd_shm.declare.limits import NO_DEADLINE
 
-BUDGET = 32 << 20
 NEXT_TO_NOTHING = 65_536  # bytes: a frame that waits for memory has begun, and its beginning is charged
 RELEASED_PER_TURN = 2 << 20  # bytes; to free them takes some 0.2 ms
 TRIM_SIZE = 4 << 20  # bytes that were freed, before malloc is asked to give memory back to the system
@@ -89,7 +88,7 @@ class Account:
 class Budget:
     """The memory of all processes. `trim` has malloc give freed memory back to the system."""
 
-    def __init__(self, most: int = BUDGET, trim: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, most: int, trim: Callable[[], None] = lambda: None) -> None:
         self.most = most
         self.process_max = most // 4 * 3
         self.taken = 0  # by all accounts

@@ -88,10 +88,10 @@ class Shares:
     `drop_deferred` is called with a process whose deferred frames have to go.
     """
 
-    def __init__(self, connections_max: int, total_max: int, budget: Budget | None = None) -> None:
+    def __init__(self, connections_max: int, total_max: int, budget: Budget) -> None:
         self._connections_max = connections_max
         self._total_max = total_max
-        self.budget = budget or Budget()
+        self.budget = budget
         self.drop_deferred: Callable[[int], None] = lambda process: None
         self._by_process: dict[int, Share] = {}
         self._newcomers: Newcomers[Holder] = Newcomers()

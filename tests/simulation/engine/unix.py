@@ -7,6 +7,8 @@ from pathlib import Path
 
 from timerd.clients.liveness import Adopter
 from timerd.conductor.transport import OutletMessage, SocketTransport
+from timerd.config.config import FRAME_MEMORY
+from timerd.host.budget import Budget
 from timerd.host.selector import Selector
 from timerd_client.transport.unix_sockets import End, UnixSockets
 from timerd_shm.declare.errors import TimerdError
@@ -92,7 +94,10 @@ class Transports:
     def __init__(self, network: Network, kernel: Kernel, liveness: Adopter, on_input: Callable[[], None]) -> None:
         self._network = network
         self.selector = Selector()
-        self.packets = SocketTransport(PATHS, self.selector, liveness, None, clients_max=1_000, connections_max=1_000)
+        budget = Budget(FRAME_MEMORY)
+        self.packets = SocketTransport(
+            PATHS, self.selector, liveness, None, clients_max=1_000, connections_max=1_000, budget=budget
+        )
         epoll = kernel.file(self.selector.fileno())
         assert isinstance(epoll, Epoll)
         epoll.on_ready = on_input
