@@ -167,3 +167,29 @@ def test_small_bytes_that_were_read_are_charged_while_they_are_kept(
         while net.share(1).memory:
             frames += net.read()
         assert len(frames) == (1_000 if whole else 1)
+
+
+@pytest.mark.parametrize("name", ["commands", "outcomes"])
+def test_a_connection_that_ends_by_the_bytes_that_came_with_its_message_ends_nothing_else(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its process is over its share by other memory. The message goes with the connection."""
+    password = b"\x05HELLO\0" + bytes((16,)) + bytes(16)
+    greeting = HELLO if name == "commands" else SIGNATURE + b"\3\0" + b"PLAIN".ljust(20, b"\0") + bytes(32)
+    message = b"\0\1y" if name == "commands" else bytes((4, len(password))) + password
+    half = bytes((LONG,)) + (10_000).to_bytes(8, "big") + bytes(9_000)
+    with ExitStack() as stack:
+        net = Net(runtime_dir, stack, "commands")
+        monkeypatch.setattr("timerd.host.listener.process_of", lambda accepted: 1)
+        peer = stack.enter_context(socket.socket(socket.AF_UNIX))
+        peer.connect(str(getattr(net.transport.paths, name)))
+        peer.sendall(greeting)
+        for _ in range(3):
+            net.read()
+            list(net.transport.outlet_messages(10))
+        net.share(1).charge(MOST - 1_000)
+        peer.sendall(message + half)
+        for _ in range(4):
+            assert net.read() == [] and list(net.transport.outlet_messages(10)) == []
+        assert net.transport.connections() == 0
+        assert [SPENT in str(error) for _, error in net.transport.complaints()] == [True]

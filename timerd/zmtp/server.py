@@ -94,14 +94,17 @@ class Server:
                     message = connection.next() if size else None
                 if connection.peer.out:
                     connection.send_handshake()
+                if connection.is_unsettled:
+                    connection.settle()
+                if connection.is_closed:  # its process was over its share: the message goes with the connection
+                    steps -= STEPS_PER_END
+                    continue
                 may_read = not connection.is_read_dry and (size > 0 or message is not None)
                 if may_read or not connection.peer.is_starved:
                     self._list(connection)
                 if connection.is_new and connection.peer.is_ready:
                     self._shares.shown(connection.share, connection)
                 self._set_interest(connection)
-                if connection.is_unsettled:
-                    connection.settle()
             except (ProtocolError, OSError) as error:
                 if isinstance(error, ProtocolError):
                     self._on_error(connection, error)
