@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from support.real.polled import PolledTransport
+from timerd.clients.process import Process
+from timerd.clients.session import Session
+from timerd.conductor.deferred import Deferred
 from timerd.host.budget import Budget
 from timerd.host.shares import Share
 from timerd.zmtp.peer import EASY_SIZE_MAX, LONG, SIGNATURE
@@ -147,6 +150,28 @@ def test_deferred_frames_are_in_the_budget_and_the_largest_of_them_give_way(net:
     assert sheds == [1]
     ((pid, error),) = net.transport.complaints()
     assert (pid, "its deferred frames were dropped: the 8 MiB of --frame-memory" in str(error)) == (1, True)
+
+
+def test_deferred_frames_of_many_processes_stay_within_the_budget_and_small_ones_are_kept(runtime_dir: Path) -> None:
+    """Before, each process could have 2 MiB and one frame of 4 MiB deferred, and there was no bound in sum."""
+    with ExitStack() as stack:
+        transport = Net(runtime_dir, stack, "commands").transport
+        deferred = Deferred(transport.hold, transport.defer)
+        transport.on_shed(deferred.drop)
+        light = Session(0, 0, Process(0, 0), 15_000_000_000, 0)
+        deferred.add(light, 1_000, b"small")
+        for process in range(1, 51):
+            deferred.add(Session(process, process, Process(0, 0), 15_000_000_000, 0), process, bytes(MIB))
+            assert transport._shares.budget.used <= MOST
+        assert deferred.has(light) and deferred.frames > 5
+        dropped = [str(error) for _, error in transport.complaints()]
+        assert len(dropped) == 51 - deferred.frames and all(
+            "its deferred frames were dropped" in each for each in dropped
+        )
+        while deferred.frames:
+            deferred.first()
+            deferred.pass_on(done=True)
+        assert transport._shares.budget.used == 0 and not transport._shares._by_process
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["half a frame", "more frames than a turn deals with"])
