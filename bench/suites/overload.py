@@ -131,7 +131,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
         "private_bytes": {
             "at_rest": at_rest,
             "max": max(size for _, size in watcher.memory),
-            "bound": memory_bound(senders, at_rest),
+            "bound": memory_bound(at_rest),
         },
         "counters": watcher.counters,
         "rounds": len(customer.rounds),

@@ -63,6 +63,13 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
         pytest.param("fan", 3, marks=pytest.mark.long),
         pytest.param("collisions-keys", 3, marks=pytest.mark.long),
         pytest.param("collisions-ids", 3, marks=pytest.mark.long),
+        pytest.param("unread-killed", 5, marks=pytest.mark.long),
+        pytest.param("unix-unread-killed", 5, marks=pytest.mark.long),
+        pytest.param("large-crowd", 3, marks=pytest.mark.long),
+        pytest.param("unix-parts-crowd", 3, marks=pytest.mark.long),
+        pytest.param("unix-continuations", 2, marks=pytest.mark.long),
+        pytest.param("silent", 3, marks=pytest.mark.long),
+        pytest.param("unix-silent", 3, marks=pytest.mark.long),
     ],
 )
 def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from timerd_wire.transports import Transport
 
-from . import collisions, connections, files, frames, members, operations, outlets, packets
+from . import collisions, connections, crowds, files, frames, members, operations, outlets, packets
 from .attacker import Act
 
 
@@ -67,6 +67,13 @@ ATTACKS = {
     "unix-sessions": Attack(packets.show_sessions, transport="unix"),
     "unix-hellos": Attack(packets.greet_in_parts, transport="unix"),
     "unix-unread": Attack(packets.read_nothing, transport="unix"),
+    "unread-killed": Attack(crowds.leave_unread_and_die),
+    "large-crowd": Attack(crowds.hang_in_large_frames),
+    "silent": Attack(crowds.stay_silent, files=3_000),
+    "unix-unread-killed": Attack(crowds.leave_packets_unread_and_die, transport="unix"),
+    "unix-parts-crowd": Attack(crowds.hang_in_parts, transport="unix"),
+    "unix-continuations": Attack(crowds.continue_nothing, says="a connection was closed", transport="unix"),
+    "unix-silent": Attack(crowds.stay_silent_at_packets, files=3_000, transport="unix"),
     "unix-slots": Attack(members.take_slots, transport="unix"),
     "unix-dropped": Attack(members.drop_clients, transport="unix"),
     "unix-fan": Attack(operations.fire_many_watchers, transport="unix"),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from timerd.clients.liveness import Adopter
 from timerd.conductor.transport import OutletMessage, SocketTransport
+from timerd.config.config import FRAME_MEMORY
+from timerd.host.budget import Budget
 from timerd.host.selector import Selector
 from timerd_client.transport.unix_sockets import End, UnixSockets
 from timerd_shm.declare.errors import TimerdError
@@ -92,7 +94,10 @@ class Transports:
     def __init__(self, network: Network, kernel: Kernel, liveness: Adopter, on_input: Callable[[], None]) -> None:
         self._network = network
         self.selector = Selector()
-        self.packets = SocketTransport(PATHS, self.selector, liveness, None, clients_max=1_000, connections_max=1_000)
+        budget = Budget(FRAME_MEMORY)
+        self.packets = SocketTransport(
+            PATHS, self.selector, liveness, None, clients_max=1_000, connections_max=1_000, budget=budget
+        )
         epoll = kernel.file(self.selector.fileno())
         assert isinstance(epoll, Epoll)
         epoll.on_ready = on_input
@@ -121,6 +126,19 @@ class Transports:
     def hold(self, process: int, is_held: bool) -> None:
         self._network.hold(process, is_held)
         self.packets.hold(process, is_held)
+
+    def defer(self, process: int, size: int) -> bool:
+        return self.packets.defer(process, size)
+
+    def on_shed(self, drop: Callable[[int], None]) -> None:
+        self.packets.on_shed(drop)
+
+    def tend(self, now_ns: int) -> None:
+        self.packets.tend(now_ns)
+
+    @property
+    def due_ns(self) -> int:
+        return self.packets.due_ns
 
     def send(self, connection: int, frame: bytes) -> None:
         self._network.send(connection, frame)
