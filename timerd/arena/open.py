@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 
 import posix_ipc
 from timerd.config.config import Config
@@ -19,6 +20,7 @@ from timerd_shm.declare.errors import (
     LayoutMismatchError,
     ResourceLimitError,
 )
+from timerd_shm.host.access import other_owner
 from timerd_shm.host.lock import ArenaLock
 from timerd_shm.host.paths import SHM_DIRECTORY, ArenaLocation, InstancePaths
 from timerd_shm.host.process import boot_id
@@ -30,6 +32,8 @@ from .check import check_arena
 from .format import format_arena
 from .plan import ArenaPlan, plan_of
 from .seed import NoSeedError, make_seed, read_seed
+
+ARENA_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:
@@ -119,16 +123,15 @@ def _open(location: ArenaLocation) -> int:
         if location.kind == "shm":
             descriptor: int = posix_ipc.SharedMemory(location.name, posix_ipc.O_CREAT, mode=0o600).fd
         else:
-            descriptor = os.open(location.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(location.name, ARENA_FLAGS, 0o600)
     except (OSError, posix_ipc.Error) as error:
-        raise ResourceLimitError(f"the arena {location.path} cannot be opened: {error}") from None
-    owner = os.fstat(descriptor).st_uid
-    if owner != os.geteuid():
+        why = other_owner(location.path) or str(error)
+        raise ResourceLimitError(f"the arena {location.path} cannot be opened: {why}") from None
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise ResourceLimitError(
-            f"the arena {location.path} belongs to uid {owner}, and this daemon runs as {os.geteuid()}: "
-            "remove it, or give this daemon another --instance"
-        )
+        why = other_owner(location.path) or "it is no plain file: remove it"
+        raise ResourceLimitError(f"the arena {location.path} cannot be opened: {why}")
     return descriptor
 
 

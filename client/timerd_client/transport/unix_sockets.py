@@ -81,7 +81,9 @@ class UnixSockets:
                 self._epoll.modify(self._descriptor, select.EPOLLIN)
 
     def trouble(self) -> str:
-        return "" if self._failure is None else f"{self._address}: {self._failure.strerror}"
+        if self._failure is None:
+            return ""
+        return f"{self._address}: {self._failure.strerror}" if self._failure.strerror else str(self._failure)
 
     def _connect(self) -> None:
         with changing:
@@ -102,6 +104,7 @@ class UnixSockets:
             self.subscribe(self._session)
 
     def _open(self) -> None:
+        self._paths.check_socket(self._paths.packets)
         with contextlib.closing(native.unix_socket(socket.SOCK_SEQPACKET)) as made:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
