@@ -1,4 +1,4 @@
-"""Whose files a client uses: what another user has laid under a name of ours is refused, named, and never waited for."""
+"""Whose files a client uses: what another user has laid under a name of ours is refused, and never waited for."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def test_nothing_that_stands_in_place_of_an_arenas_location_is_waited_for(paths:
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_nothing_that_stands_in_place_of_an_arena_is_waited_for(
-    paths: InstancePaths, tmp_path: Path, kind: str
-) -> None:
+def test_nothing_in_place_of_an_arena_is_waited_for(paths: InstancePaths, tmp_path: Path, kind: str) -> None:
     arena = tmp_path / "arena"
     PLANTED[kind](arena)
     write_location(paths, ArenaLocation("file", str(arena), 1))
@@ -183,7 +181,7 @@ def test_a_directory_of_another_user_that_others_may_write_is_refused_by_client_
         td.connect()
     assert refused in str(error.value) and "daemon_user=" in str(error.value)
     assert refused in timerctl("stats")
-    with pytest.raises(ResourceLimitError, match="others may write it .*start the daemon as the user of the directory"):
+    with pytest.raises(ResourceLimitError, match=r"others may write it .*start the daemon as the user of"):
         make_instance()
     assert "others may write it (mode 0777)" in shut_out(lambda: raised_by(make_instance)), "its owner is told as well"
     write_location(InstancePaths(place, "default"), ArenaLocation("shm", "/timerd-none", 1))
