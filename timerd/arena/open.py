@@ -54,7 +54,7 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
     try:
         return _open_or_create(config, paths, plan, boot, location, lock, wall_ns=wall_ns, group_id=group_id)
     except BaseException:
-        if not location.path.exists():
+        if not location.path.exists() or other_owner(location.path):
             lock.remove()
         lock.release()
         raise
