@@ -25,7 +25,7 @@ from timerd_shm.declare.wire import CommandHeader, DownKind, UpKind
 
 
 def read_all(operation: ThreadedOperation) -> None:
-    """Read each field of an outcome. Whatever the daemon has sent, an error is a TimerdError."""
+    """Read each field of an outcome. Any error must be a TimerdError."""
     outcome = operation.outcome() if operation.done() else None
     if outcome is None:
         return

@@ -183,7 +183,9 @@ def test_a_directory_of_another_user_that_others_may_write_is_refused_by_client_
     assert refused in timerctl("stats")
     with pytest.raises(ResourceLimitError, match=r"others may write it .*start the daemon as the user of"):
         make_instance()
-    assert "others may write it (mode 0777)" in shut_out(lambda: raised_by(make_instance)), "its owner is told as well"
+    assert "others may write it (mode 0777)" in shut_out(lambda: raised_by(make_instance)), (
+        "its owner gets the error, too"
+    )
     write_location(InstancePaths(place, "default"), ArenaLocation("shm", "/timerd-none", 1))
     monkeypatch.setenv("TIMERD_DAEMON_USER", "nobody")
     assert find_instance().owners == {0, NOBODY}

@@ -105,7 +105,7 @@ class Arena:
         if self.location.path.exists() and not self.is_named():
             return
         for path in (self.location.path, self.location.journal_buffer, self.location.seed):
-            with suppress(PermissionError):  # another user has laid it: a start that failed for that has said so
+            with suppress(PermissionError):  # another user has laid it: the error of the start names that user
                 path.unlink(missing_ok=True)
         self._lock.remove()
 

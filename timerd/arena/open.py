@@ -72,8 +72,8 @@ def _open_or_create(
     group_id: int | None,
 ) -> Arena:
     descriptor = _open(location)
+    origin, is_new = "made", False
     try:
-        origin = "made"
         if os.fstat(descriptor).st_size:
             try:
                 _check_descriptor(descriptor, plan, boot)
@@ -98,6 +98,7 @@ def _open_or_create(
                 old, descriptor = descriptor, _open(location)
                 os.close(old)
             _reserve(descriptor, location, plan, config)
+            is_new = True
             with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
                 format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
         give_to_group(descriptor, group_id)
@@ -110,6 +111,8 @@ def _open_or_create(
         arena = Arena(descriptor, location, plan, origin, lock, seed or make_seed(location.seed), seed_lost)
     except BaseException:
         os.close(descriptor)
+        if is_new:
+            location.path.unlink(missing_ok=True)
         raise
     arena.location = location._replace(incarnation=arena.header().incarnation)
     if origin == ATTACHED:

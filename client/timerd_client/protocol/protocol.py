@@ -56,7 +56,7 @@ from timerd_shm.declare.limits import (
 )
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownFlag, DownKind, FrameFlag, ReportHeader, UpKind
 
-from .backoff import Backoff
+from .backoff import Backoff, Restarts
 from .deadlines import NEVER, Deadlines
 from .inbox import Inbox
 from .incoming import Incoming, Query, map_of
@@ -68,8 +68,6 @@ from .statistics import Statistics
 
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
-ANEW_FIRST_NS: Final = 20_000_000
-CALM_NS: Final = 3_000_000_000
 ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # the longest wait for another frame; the daemon reminds after 50 ms
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # this many unacknowledged outcomes are acknowledged at once
 ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # the daemon stops when too many are unacknowledged
@@ -120,8 +118,7 @@ class Protocol:
         self._hello_at = now_ns
         self._hello = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
         self._hellos = 0  # that no WELCOME has answered
-        self._anew_ns = now_ns - CALM_NS  # when the last HELLO was due that began anew
-        self._anew = Backoff(ANEW_FIRST_NS, RETRANSMIT_LAST_NS)
+        self._restarts = Restarts(now_ns, RETRANSMIT_LAST_NS)
         self._subscribed = 0
         self._retransmit_at = NEVER
         self._retransmit = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
@@ -257,17 +254,9 @@ class Protocol:
             self.refused = None
 
     def _restart_hello(self, now_ns: int) -> None:
-        """Send HELLO at the next tick, then at intervals that double up to 1 s.
-
-        A daemon may answer each HELLO with a frame that begins anew, as one that forgets each session at once. So the
-        second HELLO of this kind within CALM_NS waits 20 ms, and each further one twice as long, up to 1 s.
-        """
+        """Send HELLO at the next tick, later if that has led nowhere, then at intervals that double up to 1 s."""
         self._hello.restart()
-        if now_ns - self._anew_ns >= CALM_NS:
-            self._anew.restart()
-            self._hello_at = self._anew_ns = now_ns
-        else:
-            self._hello_at = self._anew_ns = max(now_ns, self._anew.next_at(self._anew_ns))
+        self._hello_at = self._restarts.next_at(now_ns)
 
     def _tick_live(self, now_ns: int) -> None:
         self.inbox.tick(now_ns)
