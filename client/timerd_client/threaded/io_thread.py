@@ -150,7 +150,7 @@ class IoThread:
                 if has_subscribed:
                     continue  # the send may have used up the edge of a frame that came in
                 sender.send_due(now_ns, self._woke_ns)
-                answers = sockets.has_answer()  # the same; but here it is checked
+                answers = connection.is_cut or sockets.has_answer()  # the same; but here it is checked
                 if not answers and (connection.unsent is None or not sockets.has_room()):
                     sender.rest()
                     return True

@@ -26,7 +26,7 @@ from timerd_wire import native
 from timerd_wire.packets import FRAME, SUBSCRIBE, Joined, Packets, cut
 
 from .lifeline import REFUSED_NS, changing
-from .sockets import Held
+from .sockets import FRAMES_MAX, Held
 
 BUFFER: Final = 1 << 20  # bytes for packets that the daemon has not read; the kernel gives 425,984 by default
 SENDABLE: Final = 1 + PACKET_SIZE_MAX + 32  # of a buffer, so that the kernel takes the largest packet
@@ -193,7 +193,9 @@ class UnixSockets:
         if not published or packets is None:
             return None
         try:
-            while (body := packets.receive()) is not None:
+            for _ in range(FRAMES_MAX):
+                if (body := packets.receive()) is None:
+                    break
                 if packets.kind == FRAME:
                     if self._joined.wanted:
                         self._joined.drop()

@@ -21,6 +21,7 @@ import timerd as td
 from support.fakes.fakedaemon import HEADER, FakeDaemon
 from support.fakes.mutations import down
 from support.real.patience import PATIENCE_S
+from support.real.planted_files import within
 from timerd_shm.declare.errors import MalformedError
 from timerd_shm.declare.fields import offset_of, size_of, unpack
 from timerd_shm.declare.wire import CommandHeader, DownKind, OutcomeRecord, PacketKind, ReportHeader, UpKind
@@ -29,6 +30,7 @@ from timerd_shm.host.paths import InstancePaths
 TRANSPORTS: tuple[td.Transport, ...] = ("zeromq", "unix")
 STATE = size_of(ReportHeader) + offset_of(OutcomeRecord, "state")
 ROUNDS = 40
+LONG_S = 60.0
 PACKET = 1 + 131_072
 
 
@@ -48,6 +50,7 @@ class HostileDaemon:
         self.results: dict[str, dict[str, Any]] = {}
         self.twist: Callable[[bytes], list[bytes]] = as_it_is
         self.hellos = 0
+        self.flood = b""  # a frame to be sent without end
         self._fake = FakeDaemon()
         self._stop, self._stopping = os.pipe()
         self._thread = threading.Thread(target=self._run)
@@ -86,7 +89,9 @@ class HostileDaemon:
             poller.register(one, zmq.POLLIN)
         try:
             while True:
-                for ready, _ in poller.poll():
+                if self.flood:
+                    self._publish(self.flood, held)
+                for ready, _ in poller.poll(0 if self.flood else None):
                     if ready == self._stop:
                         return
                     if ready is self._router:
@@ -264,3 +269,38 @@ def test_random_frames_of_a_daemon_raise_nothing_but_errors_of_timerd(
         hostile.twist = lambda frame: [frame]
         attempt(lambda: client.close(timeout=0.1))
     assert hostile.hellos < 3 * ROUNDS
+
+
+@pytest.mark.parametrize("kind", ["reports", "malformed"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_daemon_that_sends_without_end_holds_up_no_caller_and_no_loop(
+    hostile: HostileDaemon, transport: td.Transport, kind: str
+) -> None:
+    sound = down(5, 77)
+    flood = {"reports": sound["report"], "malformed": sound["welcome"]}[kind]
+
+    def attempt() -> None:
+        with td.connect(transport=transport, timeout=PATIENCE_S) as client:
+            hostile.flood = flood
+            with pytest.raises(td.TimerdError):
+                client.watermark("k", timeout=0.05)
+            with pytest.raises((td.TimerdError, TimeoutError)):
+                client.register("k", timeout=None).result(timeout=0.05)
+            with suppress(td.TimerdError):
+                client.close(timeout=0.05)
+
+    async def in_loop() -> int:
+        client = await td.aio.connect(transport=transport, timeout=PATIENCE_S)
+        hostile.flood = flood
+        ticks = 0
+        for _ in range(20):
+            await asyncio.sleep(0)
+            ticks += 1
+        with suppress(td.TimerdError):
+            await client.close(timeout=0.05)
+        return ticks
+
+    hostile.results["watermark"] = {"watermark": None, "id": 0}  # the answer to another question
+    assert within(LONG_S, attempt), "the caller is held up"
+    hostile.flood = b""
+    assert within(LONG_S, lambda: asyncio.run(in_loop())) == [20], "the loop is held up"
