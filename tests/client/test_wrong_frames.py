@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -14,14 +16,17 @@ from hypothesis import strategies as st
 from support.fakes import fakedaemon
 from support.fakes.fakedaemon import MS, FakeDaemon, state_of
 from support.fakes.mutations import EXAMPLES, MUTATIONS, Mutation, down
+from timerd_client.link.connection import Connection
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
 from timerd_client.protocol.session import Naming
 from timerd_client.protocol.state import LinkState
+from timerd_client.transport.sockets import FRAMES_MAX
 from timerd_shm.declare.errors import ErrorCode, MalformedError, TimerdError
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.wire import CommandHeader, DownKind, UpKind
+from timerd_shm.host.paths import InstancePaths
 
 
 def read_all(operation: ThreadedOperation) -> None:
@@ -193,3 +198,30 @@ def test_answers_that_lead_nowhere_are_not_asked_for_again_and_again(how: str) -
     world.daemon = FakeDaemon(arena=99)
     world.pass_time(3_000, step_ms=50)
     assert world.protocol.state is LinkState.LIVE, "a sound daemon is found at once"
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_one_pass_takes_a_bounded_number_of_frames(published: bool) -> None:
+    """The rest is left to the next pass: a daemon may send more quickly than this client receives."""
+    world = fakedaemon.World()
+    world.exchange()
+    frame, taken = world.daemon.report(DownKind.REPORT), 0
+
+    def receive(*, published: bool) -> bytes | None:
+        nonlocal taken
+        if published is not wanted:
+            return None
+        taken += 1
+        assert taken < 10_000, "this pass has no end"
+        return frame
+
+    wanted = published
+    sockets: Any = SimpleNamespace(receive=receive, frame_size_max=1 << 20, lifeline=SimpleNamespace(is_held=bool))
+    link: Any = world.link
+    link.now_ns = lambda: world.now
+    connection = Connection(link, InstancePaths(Path("/nowhere"), "none"), sockets)
+    connection.passes = SimpleNamespace(received=lambda: None)  # type: ignore[assignment]
+    connection.mapped = world.protocol.session.arena
+    assert connection.receive_some() and connection.is_cut and taken == FRAMES_MAX
+    frame = None  # type: ignore[assignment]
+    assert not connection.receive_some() and not connection.is_cut
