@@ -205,7 +205,8 @@ def test_one_pass_takes_a_bounded_number_of_frames(published: bool) -> None:
     """The rest is left to the next pass: a daemon may send more quickly than this client receives."""
     world = fakedaemon.World()
     world.exchange()
-    frame, taken = world.daemon.report(DownKind.REPORT), 0
+    frame: bytes | None = world.daemon.report(DownKind.REPORT)
+    taken = 0
 
     def receive(*, published: bool) -> bytes | None:
         nonlocal taken
@@ -220,8 +221,8 @@ def test_one_pass_takes_a_bounded_number_of_frames(published: bool) -> None:
     link: Any = world.link
     link.now_ns = lambda: world.now
     connection = Connection(link, InstancePaths(Path("/nowhere"), "none"), sockets)
-    connection.passes = SimpleNamespace(received=lambda: None)  # type: ignore[assignment]
+    connection.passes = SimpleNamespace(received=lambda: None)
     connection.mapped = world.protocol.session.arena
     assert connection.receive_some() and connection.is_cut and taken == FRAMES_MAX
-    frame = None  # type: ignore[assignment]
+    frame = None
     assert not connection.receive_some() and not connection.is_cut

@@ -117,8 +117,8 @@ class HostileDaemon:
                     for answer in self._down(self._fake.published):
                         self._publish(answer, held)
         finally:
-            for one in held.values():
-                one.close()
+            for connection in held.values():
+                connection.close()
 
     def _publish(self, answer: bytes, held: dict[int, socket.socket]) -> None:
         self._outlet.send(answer)
