@@ -11,7 +11,7 @@ from timerd_client.hot import Ledger
 from timerd_client.mark import Mark
 from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import MalformedError, TimerdError
-from timerd_shm.declare.limits import HEARTBEAT_NS, PURGATORIES_MAX, TAKEOVER_MS, WAITS_MAX
+from timerd_shm.declare.limits import PURGATORIES_MAX, TAKEOVER_MS, WAITS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION
 from timerd_wire.proof import PROOF_SIZE, incarnation_of
@@ -21,6 +21,7 @@ CALLS: Final = "calls"  # the purgatory of named calls
 NO_SESSION: Final = bytes(16)
 NUMBER_MAX: Final = (1 << 63) - 1
 CLOCK_NS_MAX: Final = 1 << 62  # of CLOCK_MONOTONIC: 146 years
+LEASE_NS_MIN: Final = 10_000_000  # a third of it is the pause between two pings
 LEASE_NS_MAX: Final = 366 * 86_400 * 1_000_000_000
 LOST_SESSION: Final = (
     "the daemon no longer knows this client, or another process has used its session: how this settled is unknown. "
@@ -86,7 +87,7 @@ class Welcome(NamedTuple):
             whole(found, "topic", 0, NUMBER_MAX),
             whole(found, "applied", 0, NUMBER_MAX),
             whole(found, "newest", 0, NUMBER_MAX),
-            whole(found, "lease_ns", HEARTBEAT_NS, LEASE_NS_MAX),
+            whole(found, "lease_ns", LEASE_NS_MIN, LEASE_NS_MAX),
             bool(found.get("shared_clock")),
             whole(found, "daemon_pid", 0, NUMBER_MAX, 0),
             whole(found, "gone", 0, NUMBER_MAX, 0),
