@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -274,8 +275,8 @@ def test_check_computes_hashes_again_if_it_may_read_the_seed_and_otherwise_says_
         found = json.loads(run("check", "--json")[1])
         return found["hashes_verified"], [*found["truth"], *found["derived"]]
 
-    def refused(_: Path) -> bytes:
-        raise PermissionError(13, "Permission denied")
+    def refused(path: Path, **_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
 
     def note() -> str:
         """The reason at the end of the text. JSON has it, too."""
@@ -288,10 +289,14 @@ def test_check_computes_hashes_again_if_it_may_read_the_seed_and_otherwise_says_
     assert note() == "ARENA.seed is missing: a start makes a new one"
     seed.write_bytes(SEED)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refused)
+        patch.setattr("timerctl.look.check.open_plain", refused)
         assert note() == "only the daemon's user can read ARENA.seed"
     seed.write_bytes(SEED[1:])
     assert note() == "ARENA.seed has 15 bytes, and a seed has 16"
+    seed.unlink()
+    os.mkfifo(seed)
+    assert note() == "ARENA.seed cannot be read: it is no plain file", "it waits for no writer"
+    seed.unlink()
     seed.write_bytes(SEED)
     assert checked() == (True, []) and len(run("check")[1].splitlines()) == 1
     with ArenaReader.from_bytes(dead.memory) as reader:

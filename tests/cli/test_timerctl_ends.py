@@ -232,7 +232,8 @@ def test_an_unreadable_file_is_a_wrong_command_line(run: Run, tmp_path: Path) ->
 
 def test_a_device_is_no_arena(run: Run) -> None:
     status, out, err = run("check", "--file", "/dev/null")
-    assert (status, out) == (Exit.PROBLEM, "") and err.startswith("timerctl: /dev/null is no arena")
+    assert (status, out) == (Exit.USAGE, "")
+    assert err == "timerctl: --file /dev/null cannot be read: it is no plain file\n"
 
 
 @pytest.mark.parametrize("content", [b"", b"# notes\n", bytes(100_000), b"# notes\n" * 10_000])

@@ -25,7 +25,8 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.host.access import user_named
 from timerd_shm.host.lock import ArenaLock, holder_of
-from timerd_shm.host.paths import ArenaLocation, InstancePaths, daemon_running, read_location
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, daemon_running, owner_of, read_location, remove_files
+from timerd_shm.host.plain_file import open_plain
 from timerd_shm.host.process import process_start_ticks
 from timerd_shm.host.search import find_remains
 from timerd_shm.read.reader import ArenaReader
@@ -69,12 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
         except (ArenaNotReadyError, LayoutMismatchError):
             location = ArenaLocation("shm", paths.shm_name, 0)
         arena = location.path
-        with arena_locked(location):
+        with arena_locked(location, owner_of(paths)):
             if not arguments.yes and not confirmed(paths, arena):
                 print("Nothing was removed.")
                 return Exit.PROBLEM
+            remove_files(paths, location)
             for path in (
-                *location.files,
                 paths.commands,
                 paths.outcomes,
                 paths.liveness,
@@ -103,7 +104,7 @@ def locked(paths: InstancePaths) -> Iterator[None]:
     Raises PermissionError for all users except the daemon's user and root: also for members of its group.
     """
     try:
-        descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_plain(paths.lock, os.O_RDWR | os.O_CREAT, owners=paths.owners)
     except PermissionError as error:
         owned = paths.lock if paths.lock.exists() else paths.directory
         remedy = f"only {user_named(owned.stat().st_uid)}, who runs the daemon, may remove it"
@@ -121,12 +122,12 @@ def locked(paths: InstancePaths) -> Iterator[None]:
 
 
 @contextmanager
-def arena_locked(location: ArenaLocation) -> Iterator[None]:
-    """Hold the arena's lock. Raises InstanceRunningError if a daemon of any instance uses the arena."""
+def arena_locked(location: ArenaLocation, owner: int) -> Iterator[None]:
+    """Hold the lock of this user's arena. Raises InstanceRunningError if a daemon of any instance uses the arena."""
     if not location.path.parent.is_dir():
         yield  # the directory is gone, and no lock can be made
         return
-    lock = ArenaLock(location.lock, location.path, of_any_user=True)
+    lock = ArenaLock(location.lock, location.path, owner=owner)
     try:
         if pid := pid_in(location):  # its lock file was removed by hand
             raise InstanceRunningError(
