@@ -1,0 +1,181 @@
+"""A handler or a callback that hangs on a manual clock: an error names it, and neither `close()` nor the test hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import timerd as td
+from timerd.testing import HangsError, Manual
+
+BOUND_S = 0.05
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """What a hanging handler waits for. It is set at the end, so that no thread is left."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def hanging(released: threading.Event, **settings: Any) -> td.Calls:
+    calls = td.Calls()
+
+    @calls.handler("hangs", **settings)
+    def hangs(call: td.Call) -> None:
+        released.wait()  # here it hangs
+
+    return calls
+
+
+def line_of(text: str) -> int:
+    with open(__file__) as file:
+        return next(number for number, line in enumerate(file, 1) if text in line and "line_of" not in line)
+
+
+def test_a_handler_that_hangs_is_named_with_its_line_and_then_not_waited_for(released: threading.Event) -> None:
+    with Manual() as manual, td.connect(group="web") as worker:
+        manual.handler_timeout = BOUND_S
+        worker.serve(hanging(released, time_limit=60))
+        worker.call_later("hangs", 1)
+        with pytest.raises(HangsError) as raised:
+            manual.advance(3600)
+        assert str(raised.value) == (
+            f"the handler of 'hangs' hangs in hangs() at {__file__}:{line_of('# here it hangs')}: still there after "
+            "0.05 s of real time. The clock stands still until the handler returns or waits for timerd, so its "
+            "time_limit never comes. Put something that returns in the place of what it waits for, end its worker by "
+            "timerd_manual.kill(client), or raise timerd_manual.handler_timeout"
+        )
+        manual.handler_timeout = 3600  # nothing below waits for the handler
+        manual.advance(30)
+        assert [call.state for call in worker.calls()] == ["runs"]
+
+
+def test_a_handler_that_goes_on_after_the_error_is_waited_for_again(manual: Manual, released: threading.Event) -> None:
+    manual.handler_timeout = BOUND_S
+    with td.connect(group="web") as worker:
+        worker.serve(hanging(released))
+        worker.call_later("hangs", 1)
+        with pytest.raises(HangsError):
+            manual.advance(1)
+        released.set()
+        end = time.monotonic() + 60
+        while worker.calls() and time.monotonic() < end:
+            manual.advance(0)
+        assert not worker.calls() and worker.stats().calls_done == 1
+
+
+def test_any_wait_raises_for_a_handler_that_hangs_and_then_a_close_ends(released: threading.Event) -> None:
+    with Manual() as manual:
+        manual.handler_timeout = BOUND_S
+        worker = td.connect(group="web")
+        worker.serve(hanging(released))
+        worker.call_later("hangs", 0)
+        with pytest.raises(HangsError, match="the handler of 'hangs' hangs"):
+            worker.flush()
+        manual.handler_timeout = 3600
+        worker.close()
+
+
+def test_after_ctrl_c_nothing_waits_for_the_handler(released: threading.Event) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), Manual() as manual, td.connect(group="web") as worker:
+            manual.handler_timeout = 3600
+            worker.serve(hanging(released))
+            worker.call_later("hangs", 0)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            manual.advance(1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_handler_that_uses_timerd_again_and_again_may_run_for_any_time(manual: Manual) -> None:
+    calls = td.Calls()
+
+    @calls.handler("slow")
+    def slow(call: td.Call) -> None:
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            worker.fire("progress")
+            worker.flush()
+
+    manual.handler_timeout = 0.2
+    with td.connect(group="web") as worker:
+        worker.serve(calls)
+        worker.call_later(slow, 0)
+        manual.advance(1)
+        assert worker.stats().calls_done == 1
+
+
+def test_a_time_limit_counts_what_a_handler_waits_on_the_clock(manual: Manual) -> None:
+    calls = td.Calls()
+
+    @calls.handler("slow", time_limit=60)
+    def slow(call: td.Call) -> None:
+        worker.register("nobody/fires", timeout=100).result()
+
+    with td.connect(group="web") as worker:
+        worker.serve(calls)
+        worker.call_later(slow, 0)
+        manual.advance(61)
+        assert [call.state for call in worker.calls()] == ["late"]
+        manual.advance(40)
+        assert (worker.stats().calls_late, worker.stats().calls_done) == (1, 1)
+
+
+def test_a_callback_that_hangs_in_another_thread_is_named(manual: Manual, released: threading.Event) -> None:
+    began = threading.Event()
+
+    def hangs(_: object) -> None:
+        began.set()
+        released.wait()  # the callback hangs here
+
+    def program() -> None:
+        client.register("inbox/7", timeout=60).add_done_callback(hangs)
+        client.fire("inbox/7")
+        client.flush()
+
+    with td.connect() as client:
+        thread = threading.Thread(target=program, name="program")
+        thread.start()
+        assert began.wait(60)
+        manual.handler_timeout = BOUND_S
+        with pytest.raises(
+            HangsError, match=r"^the thread 'program' does the pending work .* a callback has stood in hangs"
+        ):
+            manual.advance(1)
+        released.set()
+        thread.join()
+        manual.handler_timeout = 60
+        manual.advance(1)
+
+
+def test_a_function_in_a_thread_of_a_loop_that_hangs_is_named(manual: Manual, released: threading.Event) -> None:
+    def hangs() -> None:
+        released.wait()
+
+    async def main() -> None:
+        await asyncio.to_thread(hangs)
+
+    manual.handler_timeout = BOUND_S
+    with pytest.raises(HangsError, match=r"^a function of asyncio.to_thread\(\) hangs in hangs\(\) at .*test_hanging"):
+        manual.run(main())
+
+
+@pytest.mark.parametrize("seconds", [0, -1, None, "1", True, float("nan")])
+def test_a_handler_timeout_is_a_time(manual: Manual, seconds: Any) -> None:
+    with pytest.raises(ValueError, match=r"^handler_timeout=.*: give seconds of real time, above 0$"):
+        manual.handler_timeout = seconds
+    assert manual.handler_timeout == 10
