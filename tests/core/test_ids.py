@@ -76,7 +76,7 @@ def after(settled_by: str) -> tuple[Rig, Client]:
 def test_a_changed_registration_takes_over_the_id_of_a_pending_one_of_its_sort(
     old: bytes, new: bytes, gives_way: bool, is_due: bool
 ) -> None:
-    """For example a schedule whose plan has changed. What is due stays, as nobody has done it yet."""
+    """For example, a schedule whose plan has changed. A call that is due stays, as nobody has done it yet."""
     rig = Rig()
     client = handler(rig, b"nobody's")
     first = call(id=ID, payload=old, timeout_ns=10 * MS)

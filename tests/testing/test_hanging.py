@@ -19,7 +19,7 @@ BOUND_S = 0.05
 
 @pytest.fixture
 def released() -> Iterator[threading.Event]:
-    """What a hanging handler waits for. It is set at the end, so that no thread is left."""
+    """A hanging handler waits for this event. It is set at the end, so that no thread is left."""
     event = threading.Event()
     yield event
     event.set()
