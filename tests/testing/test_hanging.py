@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,22 +20,34 @@ from timerd.testing import HangsError, Manual
 BOUND_S = 0.05
 
 
+class Release(threading.Event):
+    """A hanging handler waits for this event."""
+
+    hangs = False
+
+
 @pytest.fixture
-def released() -> Iterator[threading.Event]:
-    """A hanging handler waits for this event. It is set at the end, so that no thread is left."""
-    event = threading.Event()
+def released() -> Iterator[Release]:
+    """Set at the end, so that no thread is left."""
+    event = Release()
     yield event
     event.set()
 
 
-def hanging(released: threading.Event, **settings: Any) -> td.Calls:
+def hanging(released: Release, **settings: Any) -> td.Calls:
     calls = td.Calls()
 
     @calls.handler("hangs", **settings)
     def hangs(call: td.Call) -> None:
-        released.wait()  # here it hangs
+        (setattr(released, "hangs", True), released.wait())  # here it hangs
 
     return calls
+
+
+def bound(manual: Manual, released: Release) -> None:
+    """Let a handler hang as soon as it waits for the event, and not before, however slow the machine is."""
+    manual.handler_timeout = BOUND_S
+    manual._driver.threads.monotonic = lambda: 1e6 if released.hangs else 0.0
 
 
 def line_of(text: str) -> int:
@@ -40,9 +55,9 @@ def line_of(text: str) -> int:
         return next(number for number, line in enumerate(file, 1) if text in line and "line_of" not in line)
 
 
-def test_a_handler_that_hangs_is_named_with_its_line_and_then_not_waited_for(released: threading.Event) -> None:
+def test_a_handler_that_hangs_is_named_with_its_line_and_then_not_waited_for(released: Release) -> None:
     with Manual() as manual, td.connect(group="web") as worker:
-        manual.handler_timeout = BOUND_S
+        bound(manual, released)
         worker.serve(hanging(released, time_limit=60))
         worker.call_later("hangs", 1)
         with pytest.raises(HangsError) as raised:
@@ -58,8 +73,8 @@ def test_a_handler_that_hangs_is_named_with_its_line_and_then_not_waited_for(rel
         assert [call.state for call in worker.calls()] == ["runs"]
 
 
-def test_a_handler_that_goes_on_after_the_error_is_waited_for_again(manual: Manual, released: threading.Event) -> None:
-    manual.handler_timeout = BOUND_S
+def test_a_handler_that_goes_on_after_the_error_is_waited_for_again(manual: Manual, released: Release) -> None:
+    bound(manual, released)
     with td.connect(group="web") as worker:
         worker.serve(hanging(released))
         worker.call_later("hangs", 1)
@@ -72,9 +87,9 @@ def test_a_handler_that_goes_on_after_the_error_is_waited_for_again(manual: Manu
         assert not worker.calls() and worker.stats().calls_done == 1
 
 
-def test_any_wait_raises_for_a_handler_that_hangs_and_then_a_close_ends(released: threading.Event) -> None:
+def test_any_wait_raises_for_a_handler_that_hangs_and_then_a_close_ends(released: Release) -> None:
     with Manual() as manual:
-        manual.handler_timeout = BOUND_S
+        bound(manual, released)
         worker = td.connect(group="web")
         worker.serve(hanging(released))
         worker.call_later("hangs", 0)
@@ -84,39 +99,47 @@ def test_any_wait_raises_for_a_handler_that_hangs_and_then_a_close_ends(released
         worker.close()
 
 
-def test_after_ctrl_c_nothing_waits_for_the_handler(released: threading.Event) -> None:
+def test_after_ctrl_c_nothing_waits_for_the_handler(released: Release) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def press() -> None:
+        """Interrupt the test as soon as it waits for the handler."""
+        waits = ""
+        while not (released.hangs and "until_helpers_rest" in waits):
+            waits = "".join(traceback.format_stack(sys._current_frames()[me]))
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    me = threading.get_ident()
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt), Manual() as manual, td.connect(group="web") as worker:
             manual.handler_timeout = 3600
             worker.serve(hanging(released))
             worker.call_later("hangs", 0)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            threading.Thread(target=press).start()
             manual.advance(1)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
 def test_a_handler_that_uses_timerd_again_and_again_may_run_for_any_time(manual: Manual) -> None:
-    calls = td.Calls()
+    calls, now = td.Calls(), [0.0]
 
     @calls.handler("slow")
     def slow(call: td.Call) -> None:
-        end = time.monotonic() + 0.3
-        while time.monotonic() < end:
+        for _ in range(10):
+            now[0] += manual.handler_timeout * 0.9
             worker.fire("progress")
             worker.flush()
 
-    manual.handler_timeout = 0.2
+    manual._driver.threads.monotonic = lambda: now[0]
     with td.connect(group="web") as worker:
         worker.serve(calls)
         worker.call_later(slow, 0)
         manual.advance(1)
-        assert worker.stats().calls_done == 1
+        assert worker.stats().calls_done == 1 and now[0] > 8 * manual.handler_timeout
 
 
 def test_a_time_limit_counts_what_a_handler_waits_on_the_clock(manual: Manual) -> None:
@@ -135,7 +158,7 @@ def test_a_time_limit_counts_what_a_handler_waits_on_the_clock(manual: Manual) -
         assert (worker.stats().calls_late, worker.stats().calls_done) == (1, 1)
 
 
-def test_a_callback_that_hangs_in_another_thread_is_named(manual: Manual, released: threading.Event) -> None:
+def test_a_callback_that_hangs_in_another_thread_is_named(manual: Manual, released: Release) -> None:
     began = threading.Event()
 
     def hangs(_: object) -> None:
@@ -162,14 +185,17 @@ def test_a_callback_that_hangs_in_another_thread_is_named(manual: Manual, releas
         manual.advance(1)
 
 
-def test_a_function_in_a_thread_of_a_loop_that_hangs_is_named(manual: Manual, released: threading.Event) -> None:
+def test_a_function_in_a_thread_of_a_loop_that_hangs_is_named(manual: Manual, released: Release) -> None:
     def hangs() -> None:
-        released.wait()
+        (setattr(released, "hangs", True), released.wait())
 
     async def main() -> None:
-        await asyncio.to_thread(hangs)
+        hanging = asyncio.create_task(asyncio.to_thread(hangs))
+        while not released.hangs:
+            await asyncio.sleep(0)
+        manual.handler_timeout = BOUND_S
+        await hanging
 
-    manual.handler_timeout = BOUND_S
     with pytest.raises(HangsError, match=r"^a function of asyncio.to_thread\(\) hangs in hangs\(\) at .*test_hanging"):
         manual.run(main())
 

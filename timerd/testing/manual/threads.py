@@ -51,6 +51,7 @@ class Threads:
 
     def __init__(self) -> None:
         self.handler_timeout_s = HANDLER_TIMEOUT_S
+        self.monotonic: Callable[[], float] = time.monotonic  # real time
         self.changes = 0
         self.ends: list[int] = []  # the times at which waits of threads end
         self._changed = threading.Condition(threading.Lock())  # a leaf: whoever holds it takes no other lock
@@ -62,7 +63,7 @@ class Threads:
     def begin(self, helper: Helper) -> None:
         """A helper is about to start: from now on it runs."""
         with self._changed:
-            helper.used_at = time.monotonic()
+            helper.used_at = self.monotonic()
             self._running.add(helper)
 
     def end(self, helper: Helper) -> None:
@@ -78,7 +79,7 @@ class Threads:
         if not isinstance(me, Helper):
             return False
         with self._changed:
-            me.used_at = time.monotonic()
+            me.used_at = self.monotonic()
             self._hanging.discard(me)
         return True
 
@@ -87,7 +88,7 @@ class Threads:
         with self._changed:
             self.changes += 1
             # Handlers count as running before they have woken, so that a thread that moves the clock waits for them.
-            now = time.monotonic()
+            now = self.monotonic()
             for helper in self._parked:
                 helper.used_at = now
             self._running |= self._parked
@@ -140,7 +141,7 @@ class Threads:
             late: set[Helper] = set()
             try:
                 while not late and (running := self._running - self._hanging):
-                    now = time.monotonic()
+                    now = self.monotonic()
                     late = {helper for helper in running if helper.used_at + self.handler_timeout_s <= now}
                     if not late:
                         first = min(helper.used_at for helper in running)
