@@ -23,7 +23,10 @@ BOUND_S = 0.05
 class Release(threading.Event):
     """A hanging handler waits for this event."""
 
-    hangs = False
+    @property
+    def hangs(self) -> bool:
+        """Whether a handler waits, or is about to: its line sets the attribute, so that no other line is between."""
+        return "is_awaited" in vars(self)
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def hanging(released: Release, **settings: Any) -> td.Calls:
 
     @calls.handler("hangs", **settings)
     def hangs(call: td.Call) -> None:
-        (setattr(released, "hangs", True), released.wait())  # here it hangs
+        (vars(released).setdefault("is_awaited", True), released.wait())  # here it hangs
 
     return calls
 
@@ -187,7 +190,7 @@ def test_a_callback_that_hangs_in_another_thread_is_named(manual: Manual, releas
 
 def test_a_function_in_a_thread_of_a_loop_that_hangs_is_named(manual: Manual, released: Release) -> None:
     def hangs() -> None:
-        (setattr(released, "hangs", True), released.wait())
+        (vars(released).setdefault("is_awaited", True), released.wait())
 
     async def main() -> None:
         hanging = asyncio.create_task(asyncio.to_thread(hangs))
