@@ -123,6 +123,9 @@ def test_a_dead_letter_is_listed_with_its_reason_retried_and_dropped(client: td.
         (2, "ValueError: no connection", "two"),
         (3, "ValueError: no connection", "three"),
     ]
+    assert {(row["attempt"], row["deliveries"], row["ended"], row["point"]) for row in found} == {(1, 1, 0, None)}
+    assert all(row["last_run"] and row["last_error"] == row["reason"] for row in found)
+    assert re.search(r"^ *number +name +for +last run ", run("calls", "--failed")[1], re.MULTILINE)
     assert [letter.number for letter in client.dead_letters()] == [1, 2, 3]
     assert rows(run) == [] == client.calls(), "a dead letter is not a waiting call"
     fails[0] = False

@@ -31,7 +31,8 @@ running time and its deliveries. "pauses": an attempt failed, or a process has
 ended in it, and the call comes again. "late": the call runs for longer than its
 time_limit. "waits for another call": the call has to run alone, or another call
 of its id runs. last run, last error: a retried call shows its last attempt, and
-a schedule its last point. The id of a schedule is its name.
+a schedule its last point. The id of a schedule is its name. for: the time that
+the call was planned for, such as the night of a nightly call. A retry keeps it.
 
 A dead letter is a call that is over: it was given up, its last attempt failed,
 or nobody served it. A group keeps the newest ones (--dead-letters of timerd).
@@ -86,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 def row_of(call: CallInfo, now: datetime) -> Row:
     """A call as a row: its times in ISO 8601, and as durations for people."""
     row: Row = {name: value for name, value in call._asdict().items() if name not in ("payload", "op")}
+    row["point"] = None if call.point is None else call.point.isoformat()
     for name in ("due", "since", "last_run"):
         at = row[name]
         row[name] = None if at is None else at.isoformat()
@@ -102,6 +104,10 @@ def _span(at: datetime, now: datetime, to_come: bool) -> str:
 
 def _ago(row: Row) -> str:
     return "-" if row["last_run_ago"] is None else f"{row['last_run_ago']} ago"
+
+
+def _for(row: Row) -> str:
+    return "-" if row["point"] is None else datetime.fromisoformat(row["point"]).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def now_of(row: Row) -> str:
@@ -122,11 +128,13 @@ CALLS_TABLE = Table(
     Column("attempt", right=True),
     Column("last error", flexible=True),
     Column("ended", right=True, optional=True),
+    Column("for", optional=True),
     Column("group", flexible=True, optional=True),
 )
 LETTERS_TABLE = Table(
     Column("number", right=True),
     Column("name", flexible=True),
+    Column("for"),
     Column("last run", right=True),
     Column("attempt", right=True),
     Column("reason", flexible=True, wraps=True),
@@ -144,6 +152,7 @@ def cells_of(row: Row) -> tuple[object, ...]:
         row["attempt"],
         plain((row["last_error"] or "-").encode()),
         row["ended"],
+        _for(row),
         row["group"],
     )
 
@@ -152,6 +161,7 @@ def letter_of(row: Row) -> tuple[object, ...]:
     return (
         row["number"],
         row["name"],
+        _for(row),
         _ago(row),
         row["attempt"],
         plain(row["reason"].encode()),

@@ -22,7 +22,7 @@ from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader, DamageError
 from timerd_shm.read.text import plain
 
-from .plan import CALL, Plan, unpack
+from .plan import CALL, Plan, last_run_of, unpack
 from .schedule import datetime_of
 
 CallState: TypeAlias = Literal["pending", "paused", "unhandled", "busy", "waits", "delivered", "runs", "late", "failed"]
@@ -53,11 +53,12 @@ class CallInfo(NamedTuple):
     id: str  # a schedule's id is its name; a dead letter has its former id, which is free again
     group: str
     state: CallState
-    due: datetime
+    due: datetime  # when it comes next, or came last
+    point: datetime | None  # for when it was planned, as `call.due`: a retry comes later; None after call_later()
     scheduled: bool  # whether it is a point of a schedule
     attempt: int
-    ended: int  # processes that have ended in its handler, or in its on_failure if that is next; 0 for a dead letter
-    deliveries: int
+    ended: int  # processes that have ended in its handler, or in its on_failure if that is next
+    deliveries: int  # of this attempt; of a call that was given up, to members that ran its handler
     pid: int  # the process that has the call, as the daemon sees it; 0 = none, or not known
     client: int | None  # the slot of the member that has the call
     since: datetime | None  # when the handler began; None if it does not run
@@ -101,6 +102,13 @@ def listed_with_plans(
             client = clients[op.client]
             holder = client if client.generation == op.client_generation else None
         ended = (op.error >> CALL_ENDS_SHIFT if op.state == OpState.SETTLED else 0) + plan.ends
+        deliveries, reason = op.deliveries + plan.earlier, ""
+        if is_letter:
+            end = last_run_of(value)
+            reason = end.why or UNSERVED
+            if end.at_ns:
+                plan = plan._replace(last_run_ns=end.at_ns, error=end.why)
+                deliveries, ended = end.deliveries, end.ends
         since = op.progress if op.state == OpState.SETTLED and op.progress else 0
         info = CallInfo(
             name=plain(name),
@@ -108,17 +116,18 @@ def listed_with_plans(
             group=name_of_group,
             state="failed" if is_letter else _state(reader, op, plan, holder, clients, name, now),
             due=datetime_of(max(0, wall + op.deadline_ns - now)),
+            point=plan.due,
             scheduled=plan.kind != CALL,
             attempt=plan.failures + 1,
-            ended=0 if is_letter else ended,
-            deliveries=op.deliveries + plan.earlier,
+            ended=ended,
+            deliveries=deliveries,
             pid=0 if holder is None else holder.pid,
             client=None if holder is None else op.client,
             since=datetime_of(wall - (now - since)) if since else None,
             last_run=datetime_of(plan.last_run_ns) if plan.last_run_ns else None,
             last_error=plan.error,
             number=op.outcome_number if is_letter else 0,
-            reason=(value.decode(errors="replace") or UNSERVED) if is_letter else "",
+            reason=reason,
             payload=payload,
             op=op.generation << 32 | index,
         )
