@@ -151,7 +151,7 @@ def test_a_call_is_explained_by_its_id_while_it_waits_runs_and_is_a_dead_letter(
     eventually(lambda: json_of(run, "calls", "--failed"))
     (letter,) = json_of(run, "calls", "--failed")
     row = json_of(run, "explain", json_of(run, "ops", "--state", "settled")[0]["number"])
-    assert (row["kind"], row["call"]["dead_letter"]) == ("dead letter", letter["number"])
+    assert (row["kind"], row["call"]["number"]) == ("dead letter", letter["number"])
     assert [line["commands"] for line in row["cancel"][1:]] == [["timerctl calls drop 1"], ["timerctl calls retry 1"]]
 
 

@@ -116,9 +116,9 @@ def test_a_dead_letter_is_listed_with_its_reason_retried_and_dropped(client: td.
     serve(client, "mail", work)
     for name in ("one", "two", "three"):
         client.call_later_wait("mail", 0, name.encode(), id=name)
-        eventually(lambda: any(row["payload"] == name for row in rows(run, "--failed")))  # noqa: B023
+        eventually(lambda: any(row["payload"]["text"] == name for row in rows(run, "--failed")))  # noqa: B023
     found = rows(run, "--failed")
-    assert [(row["number"], row["reason"], row["payload"]) for row in found] == [
+    assert [(row["number"], row["reason"], row["payload"]["text"]) for row in found] == [
         (1, "ValueError: no connection", "one"),
         (2, "ValueError: no connection", "two"),
         (3, "ValueError: no connection", "three"),
