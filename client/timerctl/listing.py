@@ -45,7 +45,14 @@ def declare(
 
 
 def declare_act(
-    commands: Any, parents: list[argparse.ArgumentParser], name: str, about: str, rest: str, epilog: str
+    commands: Any,
+    parents: list[argparse.ArgumentParser],
+    name: str,
+    about: str,
+    rest: str,
+    epilog: str,
+    *,
+    prints: bool = True,
 ) -> argparse.ArgumentParser:
     """Declare a command that acts. Returns its parser. `about` is the help, and its first line."""
     command: argparse.ArgumentParser = commands.add_parser(
@@ -56,7 +63,8 @@ def declare_act(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_json(command)
+    if prints:
+        add_json(command)
     return command
 
 

@@ -432,10 +432,11 @@ def test_an_operation_with_an_id_is_rescheduled_and_cancelled(daemon: Daemon, ru
     waiting = in_background("register", "k", "--timeout", "30s", "--id", "session/9", "--purgatory", "fetch")
     wait_until_watched(run, "k")
     place = ("session/9", "--purgatory", "fetch")
-    assert run("reschedule", *place, "--timeout", "none") == (Exit.OK, "", "")
+    said = "Operation session/9 of purgatory fetch was"
+    assert run("reschedule", *place, "--timeout", "none") == (Exit.OK, f"{said} rescheduled.\n", "")
     (row,) = json_of(run, "ops")
     assert row["deadline_ns"] is None
-    assert run("cancel", *place) == (Exit.OK, "", "")
+    assert run("cancel", *place) == (Exit.OK, f"{said} cancelled.\n", "")
     out, _ = waiting.communicate(timeout=20)
     assert waiting.returncode == Exit.PROBLEM and out.startswith("cancelled after"), out
     for command in (("cancel",), ("reschedule", "--timeout", "5s")):

@@ -119,7 +119,7 @@ def row_of(call: CallInfo, now: datetime, most: int) -> Row:
         at = row.pop(name)
         to_come = name == "due"
         ns = None if at is None else round((at - now if to_come else now - at) / timedelta(microseconds=1)) * 1_000
-        row[name] = None if at is None else at.isoformat().replace("+00:00", "Z")
+        row[name] = None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         row[f"{name}_in_ns" if to_come else f"{name}_ago_ns"] = ns
         row[f"{name}_in" if to_come else f"{name}_ago"] = None if ns is None else span(ns)
     row["time_limit_ns"] = None if call.time_limit is None else round(call.time_limit * NS)

@@ -210,12 +210,12 @@ class Facts:
         if self.call is not None:
             yield from Handlers(self.reader).why(self.call, self.arguments)
             return
-        for name, mark in self._marks_elsewhere():
+        for key, where, mark in self._marks_elsewhere():
             text = (
-                f"{word(plain(name))} has the watermark {mark[1]} in purgatory {mark[0]}, and the operation waits here"
+                f"{word(plain(key.name))} has the watermark {mark} in purgatory {where}, and the operation waits in "
+                f"purgatory {self.purgatory}"
             )
-            target = next(key.target for key in self.keys if key.name == name)
-            line = command_line(self.arguments, "advance", name, str(target), purgatory=self.purgatory)
+            line = command_line(self.arguments, "advance", key.name, str(key.target), purgatory=self.purgatory)
             yield hint("purgatory", text, line)
         if not 0 < op.group <= len(self.reader.groups):
             return
@@ -414,6 +414,7 @@ class Facts:
             "settled": self._settled() if self.settled else None,
             "payload": begun(ops.payload_of(self.reader, op), self.arguments.bytes),
             "hints": list(self.hints()),
+            "journal": None,
             "settles": list(self.settles()),
             "cancel": list(self.cancels()),
         }

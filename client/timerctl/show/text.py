@@ -16,7 +16,7 @@ from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 from timerd_shm.host import quantity
 from timerd_shm.read.text import plain
 
-QUOTED = frozenset(" ,'\"")  # marks that a key must not seem to share with the sentence around it
+QUOTED = frozenset(" ,")  # a key with one of these seems to end earlier, or later, in a sentence
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1
 

@@ -38,7 +38,7 @@ def json_of(run: Run, *arguments: str) -> Any:
     status, out, err = run(*arguments, "--json")
     assert status == Exit.OK, err
     found = json.loads(out)
-    return found["rows"] if "rows" in found else found
+    return found.get("rows", found)
 
 
 def command_of(*arguments: str) -> list[str]:
