@@ -103,6 +103,9 @@ def test_a_key_of_another_purgatory_is_named(client: td.Client, run: Run) -> Non
     client.purgatory("fetch").register_wait("k", timeout=60)
     assert hints(run, "fire", "k") == [("purgatory", "timerctl fire --purgatory fetch k")]
     assert hints(run, "fire", "k", "--purgatory", "fetch") == []
+    client.purgatory("fetch").register_wait("k", timeout=60, id="job")
+    status, _, err = run("reschedule", "job", "--timeout", "5s")
+    assert status == Exit.PROBLEM and "\n  timerctl reschedule --purgatory fetch --timeout TIME job\n" in err
 
 
 def test_a_command_line_that_is_suggested_works_whatever_the_bytes_of_the_key(client: td.Client, run: Run) -> None:

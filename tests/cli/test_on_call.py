@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,24 +12,35 @@ from typing import Any
 
 import pytest
 
+from support.real.patience import stop
 from support.real.shell import Explain, Run, json_of
 from support.rig.commands import Key, Register
+from support.rig.damage import Pen
 from support.rig.groups import NEW, call, cancel_id, silence
 from support.rig.harness import MS, Client, Rig, S, advance, begun, done, fire, given_up
 from timerctl import parser
 from timerctl.exits import Exit
 from timerd_client.groups.plan import CALL, Plan
 from timerd_client.protocol.session import CALLS
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import Orphans
+from timerd_shm.host.process import process_start_ticks
 from timerd_shm.read.hashing import id_hash
 
 HOUR = 3_600 * S
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal in which no column is cut."""
+    monkeypatch.setenv("COLUMNS", "250")
+
+
 @pytest.fixture
 def purgatory(rig: Rig) -> int:
-    """The index of the purgatory of calls. A handler of the rig's groups has its names there, too."""
-    return rig.core.purgatory(CALLS.encode())
+    """The index of the purgatory of calls."""
+    made: int = rig.core.purgatory(CALLS.encode())
+    return made
 
 
 def serving(rig: Rig, purgatory: int, *names: bytes, group: bytes = b"web", name: bytes = b"web-1") -> Client:
@@ -138,6 +150,28 @@ def test_a_call_whose_members_are_silent_does_not_say_that_they_are_busy(
     assert row["call"]["state"] == "busy", "one of two members lives, and is busy"
 
 
+def test_a_stopped_process_is_named_with_the_command_that_lets_it_go_on(
+    rig: Rig, purgatory: int, explain: Explain, run: Run
+) -> None:
+    """Before its lease is over, too: the daemon takes a member that is stopped for live until then."""
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        stop(process.pid)
+        worker = serving(rig, purgatory, b"quick", name=b"idle-worker")
+        for field, value in (("pid", process.pid), ("start_ticks", process_start_ticks(process.pid))):
+            Pen(rig.memory).set(Region.CLIENTS, worker.slot, field, value)
+        rig.do(worker, planned(b"quick", purgatory, "held"), planned(b"quick", purgatory, "waits"))
+        for id, state in (("held", "delivered"), ("waits", "busy")):
+            row = explain(id)
+            assert (row["state"], hints(row)) == (state, [("stopped", f"kill -CONT {process.pid}")])
+        assert "live, stopped" in said(run, "clients")
+        silence(rig, worker)
+        assert hints(explain("waits")) == [("stopped", f"kill -CONT {process.pid}")]
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_call_of_a_group_without_members_names_the_group_that_handles_it(
     rig: Rig, purgatory: int, explain: Explain, run: Run
 ) -> None:
@@ -234,7 +268,8 @@ def test_an_outcome_that_no_member_iterates_for_says_so(rig: Rig, purgatory: int
     assert explain("ga-1")["hints"] == []
     silence(rig, listener)
     assert [each["kind"] for each in explain("ga-1")["hints"]] == ["silent"]
-    rig.close(listener), rig.close(member)
+    rig.close(listener)
+    rig.close(member)
     assert [each["kind"] for each in explain("ga-1")["hints"]] == ["group"]
 
 

@@ -243,9 +243,9 @@ class Facts:
         wanted = {key.name: key for key in self.missing() if key.kind == KeyKind.WATERMARK and key.target is not None}
         for at, name, mark in watermarks(self.reader) if wanted else ():
             key = wanted.get(name)
-            if key is not None and key.target is not None and at != self.op.purgatory and mark >= key.target:
-                if at < len(self.reader.purgatories):
-                    yield key, self.reader.purgatory_name(at), mark
+            is_known = at != self.op.purgatory and at < len(self.reader.purgatories)
+            if key is not None and key.target is not None and is_known and mark >= key.target:
+                yield key, self.reader.purgatory_name(at), mark
 
     def _holder(self) -> int | None:
         generations = [each.generation if each.state != ClientState.FREE else 0 for each in self.reader.clients]

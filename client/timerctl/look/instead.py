@@ -58,7 +58,8 @@ def of_another_kind(reader: ArenaReader, arguments: argparse.Namespace, verb: st
             line = command_line(arguments, f"calls {verb}" if verb == "cancel" else "explain", text)
             yield hint("call", f"a call has the id {word(plain(text))}", line)
         elif purgatory != (arguments.purgatory or PURGATORY):
-            line = command_line(arguments, verb, text, purgatory=purgatory)
+            options = ["--timeout", "TIME"] if verb == "reschedule" else []
+            line = command_line(arguments, verb, text, purgatory=purgatory, options=options)
             yield hint("purgatory", f"purgatory {purgatory} has an operation of id {word(plain(text))}", line)
 
 
