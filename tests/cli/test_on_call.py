@@ -1,4 +1,4 @@
-"""What somebody on call sees with timerctl alone, beside an application that is stuck. The daemon is dead here."""
+"""timerctl beside an application that is stuck: the reasons that it shows to somebody on call. The daemon is dead."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def planned(name: bytes, purgatory: int, id: str, timeout_ns: int = 0, group: st
 
 
 def said(run: Run, *arguments: str) -> str:
-    """What people read, on one line, whatever its status."""
+    """All that a command prints for people, on one line."""
     _, out, err = run(*arguments)
     return " ".join((out + err).split())
 

@@ -98,7 +98,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
 
 
 def _meant(arguments: argparse.Namespace) -> Iterator[Row]:
-    """What was meant by an id that no waiting call has: a call that runs, calls of this name, an operation."""
+    """Hints for an id that no waiting call has: a call that runs, calls of this name, an operation."""
     with suppress(OSError, TimerdError), open_arena(paths_of(arguments)) as reader:
         text = key_of(arguments.id)
         runs = [call for call in listed(reader) if call.id == arguments.id and call.state in ("runs", "late")]

@@ -30,7 +30,7 @@ it iterates over outcomes(), and the names of its handlers. The arena has only
 the hash of such a name. So a name is shown if a call of it stands there, and
 other handlers are counted. doing: outcomes and calls of its group that were
 delivered to it, and are not done. share: the quota that it has used most, and
-how much of it (--json has all quotas). heard: time since its last frame.
+how much of it (--json has all quotas). `heard`: time since its last frame.
 lease: how long it may be silent. takeover: how long it keeps what it is doing
 while it is silent and its process runs. held: payload and value bytes charged
 to it. cpu: share of one core, on average since the process started. Columns
@@ -151,7 +151,7 @@ def share_of(quotas: dict[str, dict[str, int]]) -> str:
 
 
 def serves(row: dict[str, Any]) -> str:
-    """What of its group a client takes: outcomes, and calls of which handlers."""
+    """The column "serves": outcomes, and the names of the handlers, as far as they are known."""
     known, count = row["handles"]["known"], row["handles"]["count"]
     unknown = f"{count - len(known)} {'more ' if known else ''}handler{'s' * (count - len(known) > 1)}"
     return ", ".join(["outcomes"] * row["listens"] + known + [unknown] * (count > len(known))) or "-"

@@ -1,4 +1,4 @@
-"""Who handles which names of calls; and why a call that is due does not run: sentences, each with a command line.
+"""The handlers of each client; and the reasons why a call that is due does not run, each with a command line.
 
 The arena has only the hash of each name that a client handles. The names of the calls in the arena are known, and so is
 the hash of each name. A handler is known by name if a call of this name stands in the arena. A misspelt name is near a
@@ -65,7 +65,7 @@ class Handlers:
             return None  # the call has ended while it was read
 
     def of(self, client: ClientRecord) -> dict[str, Any]:
-        """What a client handles: names of which calls stand in the arena, and how many names there are."""
+        """The handlers of a client: their number, and the names that calls in the arena have."""
         hashes = names_handled(self.reader, client)
         return {"count": len(hashes), "known": sorted(plain(self.known[each]) for each in hashes if each in self.known)}
 

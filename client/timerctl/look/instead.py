@@ -1,4 +1,4 @@
-"""What was meant by an id that no operation has: a call's id or name, another purgatory, a name that is spelt alike."""
+"""Hints for an id that no operation has: a call of this id or name, another purgatory, a name that is spelt alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines that find in the journal what the arena does not know any more: who did it, and how a call ended."""
+"""Command lines that find in the journal the clients and the ends of calls that the arena does not know any more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class JournalLines:
         return self._needs_events(line, "how it ended (acknowledged, kept or cancelled), and who did it")
 
     def of_standing(self, row: Row) -> Row | None:
-        """Who did it, if an operation shows a client whose name the arena does not have any more; else None."""
+        """The rows that name a client, if the arena does not have its name any more; else None."""
         unnamed = [event for key in row["keys"] for event in key["events"] if event["client"] is None] + [
             event for event in row["events_in_other_purgatories"] if event["client"] is None
         ]
