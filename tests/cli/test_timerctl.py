@@ -397,8 +397,8 @@ def test_one_shell_registers_and_another_fires(daemon: Daemon, run: Run) -> None
     out, _ = waiting.communicate(timeout=20)
     outcome = json.loads(out)
     assert waiting.returncode == Exit.OK
-    assert (outcome["state"], outcome["key"], outcome["value"]) == ("completed", "inbox/7", "hello")
-    assert outcome["payload"] == "back again"
+    assert (outcome["state"], outcome["key"], outcome["value"]["text"]) == ("completed", "inbox/7", "hello")
+    assert outcome["payload"] == {"bytes": 10, "text": "back again", "cut": False}
     assert run("fire", "inbox/7", "--wait") == (Exit.PROBLEM, "0\n", "")
 
 

@@ -249,9 +249,9 @@ def title_of(row: Row) -> str:
         settled = row["settled"]
         key = f", by {settled['key']}" if settled["key"] is not None else ""
         if row["call"] is not None:
-            number = f" {row['call']['number']}" if row["call"]["number"] else ""
-            letter = f", dead letter{number}," if number else ""
-            return f"{beginning}{letter} was due {span(settled['ago_ns'])} ago: {call_text(row['call'])}."
+            if number := row["call"]["number"]:
+                beginning = f"Dead letter {number} (operation {row['number']})"
+            return f"{beginning} was due {span(settled['ago_ns'])} ago: {call_text(row['call'])}."
         code = f", code {settled['code']}" if settled["code"] is not None else ""
         return (
             f"{beginning} has settled: {row['state']}, {span(settled['ago_ns'])} ago{key}{code}. Its outcome is not "

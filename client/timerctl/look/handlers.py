@@ -101,7 +101,7 @@ class Handlers:
         name, group = call.name.encode(), call.group
         if call.state in ("deserted", "unhandled"):
             if call.state == "deserted":
-                yield hint("group", f"group {group} has no member: start a worker of it that handles {call.name}")
+                yield hint("group", f"group {group} has no member: start a worker of it")
             else:
                 yield hint("handler", f"no member of group {group} handles {call.name}")
             for other in self.near(group, name):
