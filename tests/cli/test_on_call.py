@@ -83,6 +83,7 @@ def test_a_call_that_ran_is_over_and_nobody_is_said_to_have_cancelled_it(
     assert "It ran, or was cancelled" in row["text"] and "It came due" in row["text"]
     assert row["journal"]["command"] is None and "--journal-level events" in row["journal"]["text"]
     assert "has settled" not in said(run, "explain", "ok-1")
+    assert "Calls that came due count as expired: 1 of 1." in said(run, "stats"), "nothing has timed out"
 
 
 def test_a_call_that_was_cancelled_by_its_id_has_the_same_words(rig: Rig, purgatory: int, explain: Explain) -> None:

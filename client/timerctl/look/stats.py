@@ -104,7 +104,7 @@ def lines_of(stats: dict[str, Any], paths: InstancePaths) -> list[str]:
         lines.append("The daemon was killed in the middle of a turn: counts may lag by that turn until the next start.")
     lines += ["", *capacity_lines(stats["capacity"]), "", *counter_lines(stats["counters"])]
     if due := stats["purgatories"].get(CALLS, {}).get("counters", {}).get("expired"):
-        lines.append(f"{due} of the {stats['counters']['expired']} that expired are calls that came due.")
+        lines.append(f"Calls that came due count as expired: {due} of {stats['counters']['expired']}.")
     if len(stats["purgatories"]) > 1:
         lines += ["", *purgatory_lines(stats["purgatories"])]
     return [*lines, "", *histogram_lines(stats)]
