@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
@@ -21,6 +21,7 @@ from timerd_client.groups.listing import CallInfo, listed
 from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX
 from timerd_shm.read.text import plain
 
+from .clocks import Clocks
 from .handlers import Handlers
 
 BYTES_SHOWN = 200
@@ -86,13 +87,14 @@ def run(arguments: argparse.Namespace) -> int:
     paths, failed = paths_of(arguments), arguments.failed
     with open_arena(paths) as reader:
         header = reader.header()
+        clocks = Clocks(header)
         found = [
             call
-            for call in listed(reader, arguments.group, failed=failed)
+            for call in listed(reader, arguments.group, failed=failed, clocks=clocks.of_calls)
             if arguments.match is None or fnmatchcase(call.name, arguments.match)
         ]
         found.sort(key=lambda call: call.number if failed else call.due)
-        handlers, now = Handlers(reader), datetime.now(UTC)
+        handlers, now = Handlers(reader), clocks.now
         rows = [
             row_of(call, now, arguments.bytes) | {"hints": list(handlers.why(call, arguments))}
             for call in islice(found, arguments.limit)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any
 
 from timerctl.instance import NS
 from timerctl.show.text import due_row, utc
+from timerd_client.groups import listing
+from timerd_client.groups.schedule import datetime_of
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.process import boot_id
@@ -27,6 +30,16 @@ class Clocks:
         planned = header.wall_ahead_ns
         self._ahead = planned if abs(planned - ahead) < SET_NS else ahead
         self._is_known = header.boot_id == boot_id()
+
+    @property
+    def of_calls(self) -> listing.Clocks:
+        """The same moment for a list of calls."""
+        return listing.Clocks(lambda: self.now_ns, lambda: self.now_ns + self._ahead)
+
+    @property
+    def now(self) -> datetime:
+        """Now, on the wall clock."""
+        return datetime_of(self.now_ns + self._ahead)
 
     def wall_ns(self, at_ns: int) -> int | None:
         """A time of the arena on the wall clock; None for an arena of an earlier boot."""

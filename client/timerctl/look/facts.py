@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import chain
 from typing import NamedTuple
 
@@ -79,7 +78,7 @@ class Facts:
     def _call(self) -> CallInfo | None:
         if not self.op.flags & OpFlag.CALL:
             return None
-        both = chain(listed(self.reader), listed(self.reader, failed=True))
+        both = chain(*(listed(self.reader, failed=failed, clocks=self.clocks.of_calls) for failed in (False, True)))
         return next((call for call in both if call.op == self.number), None)
 
     def _keys(self) -> Iterator[KeyFacts]:
@@ -406,7 +405,7 @@ class Facts:
             "keys_to_fail": self.more(Outcome.FAILED, "failed"),
             "amount_missing": op.progress if op.condition == Condition.TOTAL and not self.settled else None,
             "look": {"due": op.progress > op.failed, "event": op.progress, "looked": op.failed} if looks else None,
-            "call": None if self.call is None else calls.row_of(self.call, datetime.now(UTC), self.arguments.bytes),
+            "call": None if self.call is None else calls.row_of(self.call, self.clocks.now, self.arguments.bytes),
             "registered": self.clocks.wall(op.registered_ns),
             "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
             **self.clocks.due(op.deadline_ns),

@@ -73,9 +73,11 @@ class CallInfo(NamedTuple):
     op: int  # its op id
 
 
-def listed(reader: ArenaReader, group: str | None = None, *, failed: bool = False) -> Iterator[CallInfo]:
+def listed(
+    reader: ArenaReader, group: str | None = None, *, failed: bool = False, clocks: Clocks | None = None
+) -> Iterator[CallInfo]:
     """The calls of a group (None: of all groups), or its dead letters, in the order of their records."""
-    return (info for info, _, _ in listed_with_plans(reader, group, failed=failed))
+    return (info for info, _, _ in listed_with_plans(reader, group, failed=failed, clocks=clocks))
 
 
 def listed_with_plans(
