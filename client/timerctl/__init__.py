@@ -97,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     ):
         module.add(commands, common)
     act_on_calls.add(calls.add(commands, common), common)
+    top.set_defaults(json=False)
     return top
 
 

@@ -294,6 +294,9 @@ def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: 
         assert "does not answer" in err and "autostart" not in err
         said = f"The daemon is stopped, and nothing changes until it goes on: kill -CONT {daemon.pid}"
         eventually(lambda: said in run("stats")[1])
+        for command in ("ops", "keys", "calls", "clients", "errors"):
+            assert said in run(command)[1] and json.loads(run(command, "--json")[1])["stopped"] is True
+        assert said in run("explain", "0.1")[1]
         assert json.loads(run("stats", "--json")[1])["stopped"] is True
     finally:
         os.kill(daemon.pid, signal.SIGCONT)

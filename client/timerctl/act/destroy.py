@@ -16,7 +16,8 @@ from typing import Any
 
 from timerctl.exits import Exit, NoInstanceError, UsageError
 from timerctl.instance import paths_of
-from timerctl.show.text import size
+from timerctl.listing import add_json
+from timerctl.show.text import print_json, size
 from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
@@ -52,6 +53,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(command)
     command.set_defaults(run=run)
 
 
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         arena = location.path
         with arena_locked(location, owner_of(paths)):
             if not arguments.yes and not confirmed(paths, arena):
-                print("Nothing was removed.")
+                _print(arguments, paths, None)
                 return Exit.PROBLEM
             remove_files(paths, location)
             for path in (
@@ -84,8 +86,17 @@ def run(arguments: argparse.Namespace) -> int:
                 paths.arena,
             ):
                 path.unlink(missing_ok=True)
-    print(f"Removed instance {paths.instance!r} ({arena}).")
+    _print(arguments, paths, arena)
     return Exit.OK
+
+
+def _print(arguments: argparse.Namespace, paths: InstancePaths, removed: os.PathLike[str] | None) -> None:
+    """Print which arena was removed."""
+    if arguments.json:
+        print_json({"instance": paths.instance, "removed": None if removed is None else os.fspath(removed)})
+    else:
+        what = f"Removed instance {paths.instance!r} ({removed})." if removed else "Nothing was removed."
+        print(what)
 
 
 def confirmed(paths: InstancePaths, arena: os.PathLike[str]) -> bool:

@@ -14,16 +14,21 @@ from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
 from timerd_shm.read.alive import now_ns
 from timerd_shm.read.text import label
 
+from .handlers import Handlers, is_stopped
 from .processes import process_of
 
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
 EPILOG = """\
 state: live; silent (it sent nothing for its lease); "silent, keeps for 4 min"
 (silent, but its process runs: in 4 min other members of its group get what it
-is doing); dead (what it held is being removed); tombstone (dead, but its
-numbering is kept for an hour). silent: how long it sent nothing while the
-daemon was reading. pending: operations that have not settled. backlog: outcomes
-that it has not acknowledged. doing: outcomes and calls of its group that were
+is doing); "live, stopped" (its process got SIGSTOP, or is in a debugger); dead
+(what it held is being removed); tombstone (dead, but its numbering is kept for
+an hour). silent: how long it sent nothing while the daemon was reading.
+pending: operations that have not settled. backlog: outcomes that it has not
+acknowledged. serves: what it takes of its group: "outcomes", if
+it iterates over outcomes(), and the names of its handlers. The arena has only
+the hash of such a name. So a name is shown if a call of it stands there, and
+other handlers are counted. doing: outcomes and calls of its group that were
 delivered to it, and are not done. share: the quota that it has used most, and
 how much of it (--json has all quotas). `heard`: time since its last frame.
 lease: how long it may be silent. takeover: how long it keeps what it is doing
@@ -33,7 +38,8 @@ that do not fit are left out: COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients
-  timerctl clients --json | jq '.[] | select(.backlog > 100)'
+  timerctl clients --json | jq '.rows[] | select(.backlog > 100)'
+  timerctl clients --json | jq '.rows[] | [.name, .group, .handles]'
 """
 
 
@@ -56,9 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     with open_arena(paths) as reader:
         header = reader.header()
         records, groups = reader.between_turns(lambda: (list(reader.clients), list(reader.groups)))
+        handlers = Handlers(reader)
+        served = {slot: handlers.of(each) for slot, each in enumerate(records) if each.state != ClientState.FREE}
     names = [label(group.name[: group.name_length]) for group in groups]
     rows = [
         row_of(slot, client, names[client.group - 1] if 0 < client.group <= len(names) else None, header)
+        | {"handles": served[slot]}
         for slot, client in enumerate(records)
         if client.state != ClientState.FREE
     ]
@@ -71,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         Column("silent", right=True),
         Column("pending", right=True),
         Column("backlog", right=True),
+        Column("serves", flexible=True, optional=True),
         Column("share", right=True, optional=True),
         Column("doing", right=True, optional=True),
         Column("heard", right=True, optional=True),
@@ -97,8 +107,9 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "lease_ns": client.lease_ns,
         "takeover_ns": client.takeover_ms * 1_000_000,
         "keeps": bool(client.flags & ClientFlag.KEEPS),
+        "stopped": is_stopped(client),
         "silent_ns": client.silent_ns,
-        "died_ns_ago": max(now_ns(header) - client.died_ns, 0) if client.state in ENDED else None,
+        "died_ago_ns": max(now_ns(header) - client.died_ns, 0) if client.state in ENDED else None,
         "pending": client.pending,
         "backlog": client.unacknowledged,
         "outcomes_held": client.held,
@@ -111,7 +122,7 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "quotas": quotas_of(client, header),
         "orphans": Orphans(client.orphans).name.lower() if client.orphans in list(Orphans) else str(client.orphans),
         "last_command": client.last_command,
-        "heard_ns_ago": max(now_ns(header) - client.last_frame_ns, 0),
+        "heard_ago_ns": max(now_ns(header) - client.last_frame_ns, 0),
         "ended": process is None,
         "command": process.command if process else None,
         "cpu_percent": process.cpu_percent if process else None,
@@ -139,10 +150,18 @@ def share_of(quotas: dict[str, dict[str, int]]) -> str:
     return f"{100 * most['used'] // max(most['limit'], 1)} % {name}" if most["used"] else "-"
 
 
+def serves(row: dict[str, Any]) -> str:
+    """The column "serves": outcomes, and the names of the handlers, as far as they are known."""
+    known, count = row["handles"]["known"], row["handles"]["count"]
+    unknown = f"{count - len(known)} {'more ' if known else ''}handler{'s' * (count - len(known) > 1)}"
+    return ", ".join(["outcomes"] * row["listens"] + known + [unknown] * (count > len(known))) or "-"
+
+
 def state_of(row: dict[str, Any]) -> str:
     """The state of a client. If it is silent and its process runs: also how long it keeps its outcomes and calls."""
     left_ns = max(row["takeover_ns"] - row["silent_ns"], 0)
-    return f"{row['state']}, keeps for {span(left_ns)}" if row["keeps"] else str(row["state"])
+    stopped = ", stopped" if row["stopped"] else ""
+    return f"{row['state']}{stopped}, keeps for {span(left_ns)}" if row["keeps"] else f"{row['state']}{stopped}"
 
 
 def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
@@ -152,12 +171,13 @@ def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
         row["name"] or "-",
         state_of(row),
         row["group"] or "-",
-        "-" if row["died_ns_ago"] is not None else span(row["silent_ns"]),
+        "-" if row["died_ago_ns"] is not None else span(row["silent_ns"]),
         row["pending"],
         row["backlog"],
+        serves(row),
         share_of(row["quotas"]),
         row["outcomes_held"] + row["calls_held"],
-        span(row["heard_ns_ago"]),
+        span(row["heard_ago_ns"]),
         span(row["lease_ns"]),
         span(row["takeover_ns"]),
         size(row["bytes_held"]),
