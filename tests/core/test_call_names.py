@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from support.rig.frames import DeliveredForGroup
 from support.rig.groups import WORKERS, call, cancel_id, handler
-from support.rig.harness import Client, DeliveredForGroup, Rig, S, done
+from support.rig.harness import Client, Rig, S, done
 from support.suite.tiers import in_tiers
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Region
