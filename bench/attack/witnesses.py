@@ -51,7 +51,7 @@ class Kind(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a witness saw from `look()` to `end()`."""
+    """The results of a witness from `look()` to `end()`."""
 
     took_ns: list[int]
     unavailable: int  # outcomes and requests that were UNAVAILABLE
@@ -157,7 +157,7 @@ def stand(name: str, paths: InstancePaths, transport: Transport, pipe: Any) -> N
 
 
 def observe(trip: Trip, interval_s: float, pipe: Any) -> Seen:
-    """Make requests until the pipe says "end". What came before "look" does not count."""
+    """Make requests until the pipe says "end". Requests before "look" do not count."""
     seen = Seen([], 0, [])
     counts = False
     while True:

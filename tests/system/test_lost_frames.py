@@ -139,7 +139,7 @@ def test_connections_cut_in_the_middle_of_a_frame_lose_and_repeat_no_outcome(
     behind.mkdir(mode=0o700)
     for file in daemon.paths.directory.iterdir():
         if file not in (behind, daemon.paths.commands, daemon.paths.outcomes):
-            (behind / file.name).symlink_to(file)
+            (behind / file.name).hardlink_to(file)
     cutters = [
         Cutter(behind / path.name, path, random.Random(rng.random()))
         for path in (daemon.paths.commands, daemon.paths.outcomes)

@@ -403,7 +403,7 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
 
 def test_a_path_that_cannot_be_bound_is_an_error_that_names_it(paths: InstancePaths) -> None:
     paths.outcomes.mkdir()  # a directory, as with daemons before 0.4
-    with pytest.raises(ResourceLimitError, match=r"t\.pub cannot be bound: Is a directory"):
+    with pytest.raises(ResourceLimitError, match=r"t\.pub cannot be made: Is a directory"):
         PolledTransport(paths, clients_max=1, connections_max=10)
     assert not paths.commands.exists()
 

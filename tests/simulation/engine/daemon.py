@@ -125,7 +125,7 @@ class SteppedCopies:
                     self.remove()
                     self._number += 1
                     self._faults["copies compared"] += 1
-                    return f"/snapshot.{self._number}"
+                    return str(PATHS.directory / f"{PATHS.instance}.snapshot.{self._number}")
         except CopyOverrunError as error:
             self._faults["copies given up"] += 1
             raise CopyGivenUpError(str(error)) from None

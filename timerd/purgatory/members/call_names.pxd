@@ -109,6 +109,7 @@ cdef inline uint32_t make_name(Arena *a, uint32_t group, uint64_t hash) noexcept
     n.first = n.last = n.unmatched = n.next = n.prev = 0
     n.place = NOWHERE
     n.has_passed = 0
+    n.matched_at = a.members.reasons[group - 1]
     n.chain = head[0]
     head[0] = number
     return number
@@ -132,16 +133,23 @@ cdef inline void match_name(Arena *a, uint32_t number) noexcept nogil:
     cdef CallName *n = call_name(a, number)
     n.unmatched = n.first
     n.has_passed = 0
+    n.matched_at = a.members.reasons[n.group - 1]
     if n.place != TO_MATCH:
         list_name(a, number, TO_MATCH)
 
 
 cdef inline void close_name(Arena *a, uint32_t number) noexcept nogil:
-    """No ready member takes further calls of the name: do not look at it until something has changed."""
-    if call_name(a, number).has_passed:
-        list_name(a, number, PASSED_BY)
-    else:
+    """No ready member takes further calls of the name: do not look at it until something has changed.
+
+    If that was while the name was looked at, the calls that were passed by are looked at again.
+    """
+    cdef CallName *n = call_name(a, number)
+    if not n.has_passed:
         unlist_name(a, number)
+    elif n.matched_at != a.members.reasons[n.group - 1]:
+        match_name(a, number)
+    else:
+        list_name(a, number, PASSED_BY)
 
 
 cdef inline void join_waiting(Arena *a, OpRecord *op) noexcept nogil:
@@ -215,6 +223,7 @@ cdef inline void match_names_of(Arena *a, uint32_t slot) noexcept nogil:
 
 cdef inline void look_for_calls_again(Arena *a, uint32_t group) noexcept nogil:
     """A call of the group is over, or a member holds none: a call that was passed by may be delivered now."""
+    a.members.reasons[group - 1] += 1
     if list_of_names(a, group, PASSED_BY).first:
         a.members.look_again[group - 1] = 1
         a.members.dispatching = 1

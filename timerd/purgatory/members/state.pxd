@@ -118,6 +118,7 @@ ctypedef struct CallName:
     uint32_t chain  # the next name with the same head in the table, or the next free one (index + 1)
     uint32_t next  # in a list of the group (index + 1)
     uint32_t prev
+    uint32_t matched_at  # the group's reasons when its calls were last looked at from the first one on
     uint16_t group  # index + 1
     uint8_t place  # the list: NOWHERE, TO_MATCH or PASSED_BY
     uint8_t has_passed  # whether a call was passed by that may be delivered later
@@ -171,6 +172,7 @@ ctypedef struct Members:
     uint32_t name_mask  # name_heads has mask + 1 entries
     uint32_t free_name  # index + 1
     uint32_t names_used  # how many were ever used
+    uint32_t *reasons  # of each group: how often a call that was passed by could have become one that may be delivered
     uint8_t *look_again  # of each group: whether its names in PASSED_BY are to be matched again
     Draining *draining  # of each group
     # When a retention ends next: of an outcome in a group, of a tombstone.
@@ -206,6 +208,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     m.names = <CallName *>calloc(operations, sizeof(CallName))
     m.name_lists = <NameList *>calloc(2 * groups, sizeof(NameList))
     m.name_heads = <uint32_t *>calloc(m.name_mask + 1, sizeof(uint32_t))
+    m.reasons = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.look_again = <uint8_t *>calloc(groups, sizeof(uint8_t))
     m.draining = <Draining *>calloc(groups, sizeof(Draining))
     for kind in range(KINDS):
@@ -220,7 +223,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
             m.checks[i].next = i + 2
         m.free_check = 1
     made = made and m.waiting != NULL and m.names != NULL and m.name_lists != NULL and m.name_heads != NULL
-    made = made and m.look_again != NULL and m.draining != NULL
+    made = made and m.reasons != NULL and m.look_again != NULL and m.draining != NULL
     return made and m.report_states != NULL and m.queue != NULL and m.outdated != NULL
 
 
@@ -234,6 +237,7 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     free(m.names)
     free(m.name_lists)
     free(m.name_heads)
+    free(m.reasons)
     free(m.look_again)
     free(m.draining)
     free(m.looks)
