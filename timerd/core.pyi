@@ -66,6 +66,7 @@ class Core:
         listens: bool = False,
         maker_pid: int = 0,
         maker_start_ticks: int = 0,
+        uid: int = ...,
     ) -> int:
         """The slot of a client: its own if one of this (16-byte) incarnation is live or silent, else a free one.
 
@@ -100,6 +101,7 @@ class Core:
         listens: bool = False,
         maker_pid: int = 0,
         maker_start_ticks: int = 0,
+        uid: int = ...,
     ) -> None:
         """Make a tombstone a live client again: same slot, topic, incarnation, session and numbering; no operations.
 

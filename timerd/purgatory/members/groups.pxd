@@ -15,7 +15,7 @@ All outcomes are alike, so the first of the list is delivered. In the list of ca
 ready member handles. The cursor begins anew when a member becomes ready.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, settled_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words, copy_blob
 from timerd.purgatory.memory.commit cimport commit
@@ -27,7 +27,8 @@ from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
-from .state cimport CALLS, OUTCOMES, Draining, Member
+from .state cimport CALLS, EVERY_ROOM, OUTCOMES, Draining, Member
+from .accounts cimport account_of, charge_account, left_account, stage_account
 from .calls cimport is_letter, must_wait, stage_held, stage_interrupted
 from .clients cimport following, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
@@ -284,6 +285,7 @@ cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
+    a.members.may_evict = EVERY_ROOM
     if kind == CALLS and a.members.unmatched[op.group - 1] == 0:
         a.members.unmatched[op.group - 1] = link_of(a, &op.next)
     if a.members.turns[kind][op.group - 1]:
@@ -312,6 +314,8 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     cdef ClientRecord *c = a.clients + op.client
     cdef GroupRecord *g = a.groups + (c.group - 1)
     cdef uint64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
+    cdef bint pending = op.state == OP_STATE_PENDING
+    stage_account(a, op, left_account(a, a.accounts[op.client].user, c.group - 1))
     td_put(&a.tx, OpRecord_word_group(op), OpRecord_with_group(OpRecord_word_group(op)[0], c.group))
     td_put(
         &a.tx, OpRecord_word_client_generation(op),
@@ -331,8 +335,10 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     g.nodes += nodes_of(op)
     c.bytes_held -= held
     g.bytes_held += held
+    charge_account(a, op, pending, not pending, nodes_of(op), held)
+    a.members.may_evict = EVERY_ROOM
     a.daemon[DAEMON_ORPHANS_ADOPTED] += 1
-    if op.state == OP_STATE_PENDING:
+    if pending:
         c.pending -= 1
         g.pending += 1
         c.ids -= op.id_record != 0
@@ -343,6 +349,19 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     g.unacknowledged += 1
     leave_outcomes(a, op)
     queue_in_group(a, op)
+
+
+cdef inline void leave_to_user(Arena *a, OpRecord *op) noexcept nogil:
+    """The client that made an operation of a group has ended: charge the operation to its user's ended clients."""
+    cdef uint32_t user = account_of(a, op).user
+    cdef bint pending = op.state == OP_STATE_PENDING
+    cdef int64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
+    stage_account(a, op, left_account(a, user, op.group - 1))
+    charge_account(a, op, -pending, pending - 1, -nodes_of(op), -held)
+    commit(a)
+    charge_account(a, op, pending, not pending, nodes_of(op), held)
+    a.members.evictable[kind_of(op)][op.group - 1] = 0
+    a.members.may_evict = EVERY_ROOM
 
 
 cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:
