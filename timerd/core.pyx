@@ -155,8 +155,8 @@ cdef class Core:
     def close_client(self, int slot, uint64_t now_ns, *, bint goodbye=False):
         close_client(&self.arena, self._live_at(slot, now_ns), goodbye)
 
-    def group(self, bytes name not None, uint32_t pid=0, uint64_t start_ticks=0):
-        return group_named(self._here(), name, pid, start_ticks)
+    def group(self, bytes name not None, uint32_t pid=0, uint64_t start_ticks=0, uint32_t uid=UID_UNKNOWN):
+        return group_named(self._here(), name, pid, start_ticks, uid)
 
     def set_listening(self, int slot, bint listens, uint64_t now_ns):
         return accept_outcomes(&self.arena, self._live(slot), listens, now_ns) != 0

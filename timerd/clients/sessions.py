@@ -165,7 +165,7 @@ class Sessions:
             "takeover_ms": hello.takeover_ms,
             "now_ns": now_ns,
             "wall_ns": wall_ns,
-            "group": core.group(hello.group, *maker) if hello.group else 0,
+            "group": core.group(hello.group, *maker, uid) if hello.group else 0,
             "listens": hello.listens,
             "maker_pid": maker.pid,
             "maker_start_ticks": maker.start_ticks,

@@ -266,7 +266,7 @@ class Rig:
             name=b"client-%d" % self.opened if name is None else name,
             orphans=orphans,
             now_ns=self.now_ns,
-            group=self.core.group(group, *process) if group else 0,
+            group=self.core.group(group, *process, uid) if group else 0,
             listens=listens,
             maker_pid=process[0],
             maker_start_ticks=process[1],

@@ -119,14 +119,16 @@ cdef inline int open_slot(Arena *a, bytes incarnation, bytes session_hash, Facts
 # Groups and purgatories.
 
 
-cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t start_ticks) except 0:
+cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t start_ticks, uint32_t uid) except 0:
     """The group (index + 1) of that name, which is made if there is none."""
-    cdef uint32_t made, group
+    cdef uint32_t made, left, group
     if not 1 <= len(name) <= NAME_SIZE_MAX:
         raise refusals().invalid_name("group", len(name))
-    group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, &made)
-    if group == 0 and not made and empty_deserted(a):
-        group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, &made)
+    group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, uid, &made, &left)
+    if group == 0 and not made and not left and empty_deserted(a):
+        group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, uid, &made, &left)
+    if left:
+        raise refusals().too_many_left_groups(uid, left, capacity(a, REGION_GROUPS))
     if made:
         raise refusals().too_many_groups(pid, made, capacity(a, REGION_GROUPS))
     if group == 0:

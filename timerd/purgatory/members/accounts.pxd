@@ -79,16 +79,24 @@ cdef inline bint user_holds_nothing(Arena *a, uint32_t user) noexcept nogil:
     return True
 
 
-cdef inline uint32_t open_user(Arena *a, uint32_t uid) noexcept nogil:
-    """The record (index) of a user, which is made if there is none; 0 if all records are in use, or nobody knows who."""
-    cdef uint32_t user, found = 0, count = capacity(a, REGION_USERS)
-    if uid == UID_UNKNOWN:
-        return 0
-    for user in range(1, count):
+cdef inline uint32_t find_user(Arena *a, uint32_t uid) noexcept nogil:
+    """The record (index) of a user; 0 if it has none."""
+    cdef uint32_t user
+    for user in range(1, capacity(a, REGION_USERS)):
         if a.users[user].state and a.users[user].uid == uid:
             return user
-        if found == 0 and not a.users[user].state:
+    return 0
+
+
+cdef inline uint32_t open_user(Arena *a, uint32_t uid) noexcept nogil:
+    """The record (index) of a user, which is made if there is none; 0 if all records are in use, or nobody knows who."""
+    cdef uint32_t user = 1, found = find_user(a, uid), count = capacity(a, REGION_USERS)
+    if found or uid == UID_UNKNOWN:
+        return found
+    while found == 0 and user < count:
+        if not a.users[user].state:
             found = user
+        user += 1
     user = 1
     while found == 0 and user < count:
         if user_holds_nothing(a, user):

@@ -11,7 +11,7 @@ from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
 
 from .accounts cimport charge_account
-from .state cimport CALLS, OUTCOMES, CONFIRM_COMMANDS, NOT_DUE, QUEUED, WAITS, Members, ReportState
+from .state cimport CALLS, OUTCOMES, CONFIRM_COMMANDS, Cursor, NOT_DUE, QUEUED, WAITS, Members, ReportState
 
 
 cdef extern from *:
@@ -102,12 +102,12 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint32_t own = link_of(a, &op.next)
     if a.members.report_states[op.client].unreported == own:
         a.members.report_states[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
-    cdef uint32_t *evictable
+    cdef Cursor *evictable
     if op.group:
         # No cursor may stay on an operation that leaves.
         evictable = a.members.evictable[CALLS if op.flags & OP_FLAG_CALL else OUTCOMES] + (op.group - 1)
-        if evictable[0] == own:
-            evictable[0] = following(a, op)
+        if evictable.link == own:
+            evictable.link = following(a, op)
     if op.flags & OP_FLAG_CALL:
         if a.members.unmatched[op.group - 1] == own:
             a.members.unmatched[op.group - 1] = following(a, op)

@@ -360,7 +360,7 @@ cdef inline void leave_to_user(Arena *a, OpRecord *op) noexcept nogil:
     charge_account(a, op, -pending, pending - 1, -nodes_of(op), -held)
     commit(a)
     charge_account(a, op, pending, not pending, nodes_of(op), held)
-    a.members.evictable[kind_of(op)][op.group - 1] = 0
+    a.members.evictable[kind_of(op)][op.group - 1].link = 0
     a.members.may_evict = EVERY_ROOM
 
 

@@ -126,6 +126,13 @@ ctypedef struct Refusal:
     char name[NAME_SIZE_MAX]
 
 
+ctypedef struct Cursor:
+    # Where the search for an outcome that may go begins, in a list of a group. Nothing before it may go.
+    uint32_t link  # 0 = at the first one
+    uint16_t account  # for which account it was looked for
+    uint8_t room  # and for which kind of room
+
+
 ctypedef struct Members:
     # Clients, and the queue of those whose report is due.
     ReportState *report_states  # of each client
@@ -144,7 +151,7 @@ ctypedef struct Members:
     # been kept too long; 0 = none.
     uint32_t *unmatched
     uint32_t *outdated
-    uint32_t *evictable[KINDS]  # of each group, links: where the search for an outcome that may go begins; 0 = first
+    Cursor *evictable[KINDS]  # of each group
     uint8_t may_evict  # kinds of room, a bit each, for which an outcome may have come to be one that may go (eviction.pxd)
     uint8_t *passed_by  # of each group: whether a call was passed by that may be delivered when another call is over
     Draining *draining  # of each group
@@ -180,7 +187,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     for kind in range(KINDS):
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
-        m.evictable[kind] = <uint32_t *>calloc(groups, sizeof(uint32_t))
+        m.evictable[kind] = <Cursor *>calloc(groups, sizeof(Cursor))
         made = made and m.rings[kind] != NULL and m.turns[kind] != NULL and m.evictable[kind] != NULL
     m.looks = <Look *>calloc(operations, sizeof(Look))
     m.checks = <Check *>calloc(CHECKS_MAX, sizeof(Check))

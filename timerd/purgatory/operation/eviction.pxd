@@ -25,7 +25,7 @@ from timerd.purgatory.members.accounts cimport left_account
 from timerd.purgatory.members.answers cimport met, note_refusal
 from timerd.purgatory.members.calls cimport stage_not_held
 from timerd.purgatory.members.clients cimport nodes_of
-from timerd.purgatory.members.state cimport EVERY_ROOM, KINDS, ROOM_BYTES, ROOM_NODES, ROOM_OPERATIONS
+from timerd.purgatory.members.state cimport Cursor, EVERY_ROOM, KINDS, ROOM_BYTES, ROOM_NODES, ROOM_OPERATIONS
 from timerd_shm.generated.records cimport *
 
 from .letters cimport stage_id_is_free
@@ -77,30 +77,34 @@ cdef inline OpRecord *oldest_in(
 ) noexcept nogil:
     """The oldest outcome of an account that may go, in one list of its group; NULL if none was found.
 
-    A cursor remembers how far the list was looked at. It begins anew when a client of the group has ended.
+    A cursor remembers how far the list was looked at for this account. It begins anew for another account, and when a
+    client of the group has ended.
     """
-    cdef uint32_t *cursor = a.members.evictable[calls] + group
+    cdef Cursor *cursor = a.members.evictable[calls] + group
     cdef uint32_t *list = &a.groups[group].calls_next if calls else &a.groups[group].next
-    cdef uint32_t head = link_of(a, list), link = cursor[0] if cursor[0] else list[0]
+    cdef uint32_t head = link_of(a, list), link = list[0]
     cdef OpRecord *op
+    if cursor.link and cursor.account == account and cursor.room == kind:
+        link = cursor.link
+    cursor.account, cursor.room = account, kind
     while link != head:
         op = op_at(a, link)
         if first_node(op).account == account + 1 and not op.flags & OP_FLAG_SCHEDULED and makes_room(a, op, kind):
-            cursor[0] = link
+            cursor.link = link
             return op
         if passed[0] == PASSED_AT_ONCE:
-            cursor[0] = link
+            cursor.link = link
             a.turn.evicting = kind + 1
             return NULL
         passed[0] += 1
         a.turn.touched += 1
         link = op.next
-    cursor[0] = 0
+    cursor.link = 0
     return NULL
 
 
 cdef inline OpRecord *oldest_beyond_share(Arena *a, int kind, uint32_t *passed) noexcept nogil:
-    """The oldest outcome that is to give way; NULL if there is none behind the cursors.
+    """The oldest outcome that is to give way; NULL if there is none.
 
     It is NULL, too, if PASSED_AT_ONCE came first: then `evicting` says that resume_eviction() is to go on.
     """
@@ -136,6 +140,8 @@ cdef inline OpRecord *oldest_beyond_share(Arena *a, int kind, uint32_t *passed) 
                     oldest = op
     if oldest != NULL:
         a.turn.evicting = 0
+    elif not a.turn.evicting:
+        a.members.may_evict &= EVERY_ROOM ^ (1 << kind)
     return oldest
 
 
@@ -164,10 +170,6 @@ cdef inline bint make_way(Arena *a, int kind, uint32_t wanted) noexcept nogil:
         if unused(a, region_of(kind)) >= wanted:
             return True
         op = oldest_beyond_share(a, kind, &passed)
-        if op == NULL and not a.turn.evicting:
-            op = oldest_beyond_share(a, kind, &passed)  # the cursors stand at the beginning now
-            if op == NULL and not a.turn.evicting:
-                a.members.may_evict &= EVERY_ROOM ^ (1 << kind)
         if op == NULL:
             return False
         evict(a, op, kind)

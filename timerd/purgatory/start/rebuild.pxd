@@ -114,7 +114,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.groups[i].bytes_held = 0
         for n in range(KINDS):
             a.members.turns[n][i] = 0
-            a.members.evictable[n][i] = 0
+            a.members.evictable[n][i].link = 0
         a.members.unmatched[i] = 0
         a.members.outdated[i] = 0
         a.members.passed_by[i] = 0
