@@ -104,9 +104,16 @@ def maker_ends(rig: Rig) -> Act:
     return die(rig, a)
 
 
+def two_groups(rig: Rig) -> tuple[bytes, bytes]:
+    """Two groups, which exist before a user has left something in one of them."""
+    rig.core.group(GROUP)
+    rig.core.group(b"other")
+    return GROUP, b"other"
+
+
 def outcomes_make_room(rig: Rig) -> Act:
     """The arena is full with the outcomes of one user's ended clients, and another client registers an operation."""
-    for group in (GROUP, b"other"):
+    for group in two_groups(rig):
         a = rig.client(group=group, uid=1000)
         rig.do(a, *[Register((Key(b"k"),), timeout_ns=0, for_group=True)] * 32)
         rig.close(a, goodbye=True)
@@ -114,7 +121,7 @@ def outcomes_make_room(rig: Rig) -> Act:
 
 
 def due_calls_make_room(rig: Rig) -> Act:
-    for group in (GROUP, b"other"):
+    for group in two_groups(rig):
         a = rig.client(group=group, uid=1000)
         rig.do(a, *(call(id=b"%015d%d" % (number, group == GROUP)) for number in range(32)))
         rig.close(a, goodbye=True)
