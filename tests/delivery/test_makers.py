@@ -1,4 +1,4 @@
-"""What a group's outcomes hold is charged to who made them, dead or alive: an ended process keeps no arena full."""
+"""A group's outcomes are charged to their makers, dead or alive, so an ended process keeps no arena full."""
 
 from __future__ import annotations
 

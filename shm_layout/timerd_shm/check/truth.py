@@ -235,7 +235,7 @@ class Truth:
         user, group = divmod(number - clients, len(self.groups))
         if number < clients and self.clients[number].state in (ClientState.FREE, ClientState.TOMBSTONE):
             self.wrong(f"{self.name_op(index)} is charged to client {number}, which is not there")
-        elif number >= clients and (group != op.group - 1 or not self.users[user].state):
+        elif number >= clients and (group != op.group - 1 or user >= len(self.users) or not self.users[user].state):
             self.wrong(f"{self.name_op(index)} of group {op.group - 1} is charged to user {user} and group {group}")
         held = self.accounts_of[number]
         held["pending"] += op.state == OpState.PENDING

@@ -1116,7 +1116,7 @@ _Static_assert(offsetof(UserRecord, reserved) == 1, "UserRecord.reserved");
 _Static_assert(offsetof(UserRecord, reserved_half) == 2, "UserRecord.reserved_half");
 _Static_assert(offsetof(UserRecord, uid) == 4, "UserRecord.uid");
 
-/* What the operations of groups hold, by who made them. */
+/* The charges for operations of groups, by who made them. */
 typedef struct AccountRecord {
     uint32_t user; /* of a client's account: the client's user (index) */
     uint32_t pending; /* pending operations */

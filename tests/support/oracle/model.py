@@ -269,7 +269,7 @@ class Model:
     def _evict(self, needs: Callable[[int], int], share: int) -> bool:
         """If ended clients are beyond their share: drop their oldest outcome for a group that is beyond its part.
 
-        `needs`: how much of what is wanted an operation with so many keys holds.
+        `needs`: how much an operation holds of what is wanted, by its number of keys.
         """
         left = Counter[bytes]()
         for op in self.pending:

@@ -35,7 +35,7 @@ def make(
 
 
 def left(rig: Rig, uid: int = USER) -> dict[bytes, int]:
-    """What a user's ended clients have made and is there: outcomes for each group, without groups that have none."""
+    """The outcomes that are charged to a user's ended clients, for each group that has some."""
     users, groups = rig.arena.all_records(Region.USERS), rig.arena.all_records(Region.GROUPS)
     user = next(index for index, each in enumerate(users) if each.state and each.uid == uid)
     first = len(rig.arena.all_records(Region.CLIENTS)) + user * len(groups)
@@ -72,7 +72,7 @@ def outcomes_within_the_share_stay(rig: Rig) -> None:
 
 
 def the_next_client_of_a_slot_pays_for_nothing(rig: Rig) -> None:
-    """What an ended client has made is charged to its user, so the next client in its slot begins with nothing."""
+    """A client has ended, and its user pays for its outcomes. So the next client in its slot begins with nothing."""
     ended = make(rig, b"dead", 8)
     following = rig.client(group=b"next", uid=OTHER)
     assert following.slot == ended.slot

@@ -53,7 +53,7 @@ cdef inline int region_of(int kind) noexcept nogil:
 
 
 cdef inline uint64_t share_of(Arena *a, int kind) noexcept nogil:
-    """What the ended clients of one user may hold together: the quota of one client."""
+    """The share of the ended clients of one user: the quota of one client."""
     if kind == ROOM_OPERATIONS:
         return a.header.quota_operations
     return a.header.quota_nodes if kind == ROOM_NODES else a.header.quota_bytes
@@ -160,7 +160,7 @@ cdef inline void evict(Arena *a, OpRecord *op, int kind) noexcept nogil:
 
 
 cdef inline bint make_way(Arena *a, int kind, uint32_t wanted) noexcept nogil:
-    """Evict outcomes until so many records are free; False if that is not enough.
+    """Evict outcomes until `wanted` records are free; False if that is not enough.
 
     A caller that has looked up an operation of a group has to look again, because it may be gone.
     """
@@ -177,7 +177,7 @@ cdef inline bint make_way(Arena *a, int kind, uint32_t wanted) noexcept nogil:
 
 
 cdef inline bint has_room(Arena *a, uint32_t blocks) noexcept nogil:
-    """Whether so many blocks are free, perhaps after the ring's oldest events have left; False if outcomes may go first."""
+    """Whether `blocks` blocks are free, perhaps after the ring's oldest events have left; False if outcomes may go first."""
     return unused(a, REGION_BLOCKS) >= blocks or (not may_evict(a, ROOM_BYTES) and make_room(a, blocks))
 
 
