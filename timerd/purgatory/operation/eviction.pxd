@@ -154,9 +154,9 @@ cdef inline void evict(Arena *a, OpRecord *op, int kind) noexcept nogil:
         stage_id_is_free(a, op)
     stage_free(a, op)
     journal_group(a, op, GROUP_STEP_EVICTED, op.group, 0, 0, op.deliveries, 0, 0)
+    a.daemon[DAEMON_GROUP_OUTCOMES_EVICTED] += 1  # before the commit: a crash may count one too many, and none too few
     commit(a)
     finish_free(a, op)
-    a.daemon[DAEMON_GROUP_OUTCOMES_EVICTED] += 1
 
 
 cdef inline bint make_way(Arena *a, int kind, uint32_t wanted) noexcept nogil:
