@@ -21,6 +21,9 @@
 #   make fmt        format the Python sources
 #   make clean      remove what the targets above have made
 
+# Containers often set it. Then each of the thousands of processes of a run compiles every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 SPARK := .venv-spark
 SPARK_OLDEST := 4.2
@@ -139,9 +142,9 @@ bench: $(VENV)/installed-bench
 bench-short: $(VENV)/installed-bench
 	@$(PY) bench/run.py --short
 
-# It has an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the sanitizers
-# before Python. PYTHONMALLOC=malloc allocates each object by itself: otherwise a read beyond a frame would stay in a
-# pool of Python, where the sanitizers do not see it.
+# `make sanitize` has an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the
+# sanitizers before Python. PYTHONMALLOC=malloc allocates each object by itself: otherwise a read beyond a frame would
+# stay in a pool of Python, where the sanitizers do not see it.
 sanitize: | machine
 	@$(MAKE) --no-print-directory VENV=.venv-sanitize CMAKE='$(CMAKE) --config-settings=build-dir=build/sanitize \
 		--config-settings=cmake.define.TIMERD_SANITIZE=ON' .venv-sanitize/installed-test

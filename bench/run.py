@@ -23,7 +23,7 @@ from bench.lib.common import CHILD_END_S, INTERRUPTED, ROOT, amount, interrupt
 from bench.lib.report import BENCH, RESULTS, SUITES
 
 SHORT_RESULTS = ROOT / "build" / "bench"
-MORE = {"core": ["--huge-pages"], "rivals": ["--huge-pages"]}  # arguments
+MORE = {"core": ["--huge-pages"], "rivals": ["--huge-pages"]}  # further arguments
 BUSY = 0.5  # load average for each core, above which a warning is printed
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from support.rig.harness import Rig
     from timerd.testing import Manual
 
-# A fixture imports what needs the compiled core: tests/client and tests/hot run where no core was built.
+# Fixtures import the compiled core only when they run: tests/client and tests/hot also run where no core was built.
 pytest.register_assert_rewrite(
     "support.rig.crashes",
     "support.fakes.daemonrules",
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def give_children_sigint() -> None:
-    """`sh -c 'make test &'` starts this process with SIGINT ignored. This lets its children react to SIGINT.
+    """`sh -c 'make test &'` starts this process with SIGINT ignored. This function lets its children react to SIGINT.
 
     A child inherits an ignored signal, and a test that interrupts such a child would wait for ever. A child inherits no
     handler: so this process gets a handler that does nothing, and its children start with the default one.
@@ -114,7 +114,7 @@ def open_files(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The test's own TIMERD_RUNTIME_DIR. A test that leaves a process or shared memory of it behind fails.
+    """The test's own TIMERD_RUNTIME_DIR. A test fails if it leaves behind a process or shared memory of this directory.
 
     Not below tmp_path, which is too long for the path of a socket.
     """
@@ -174,7 +174,7 @@ def manual() -> Iterator[Manual]:
     from timerd.testing import Manual
     from timerd_client.groups.membership import serving
 
-    serving.clear()  # clients that other tests have left would connect, as those of a module do
+    serving.clear()  # else clients of earlier tests would connect, as those of a module do
     with Manual() as made:
         yield made
 

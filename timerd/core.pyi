@@ -23,8 +23,8 @@ class Core:
 
     `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching stores the words of a
     cut transaction again, makes everything anew that is derived from the op records, and delivers the newest event to
-    the operations that it had not reached. `seed` (16 bytes) is what its tables are hashed with; where the arena's
-    hashes are of another one, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
+    the operations that it had not reached. `seed` (16 bytes) is what its tables are hashed with; if the arena's hashes
+    have another seed, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
     """
 
     def __init__(self, memory: WriteableBuffer, now_ns: int, seed: bytes) -> None: ...
@@ -68,13 +68,13 @@ class Core:
         maker_start_ticks: int = 0,
         uid: int = ...,
     ) -> int:
-        """The slot of a client: its own if one of this (16-byte) incarnation is live or silent, else a free one.
+        """The slot of a client: its own if it is live or silent under this (16-byte) incarnation, else a free one.
 
-        `group` is what group() gave, 0 for none; `listens` says that it takes outcomes of its group. Of a client that
-        has a slot nothing changes but its session hash (16 bytes). When none is free, the oldest tombstone gives way.
-        `maker_pid` is the process that the slot is charged to, as the kernel says; 0 = not known. Raises
-        ArenaFullError when all slots are in use, QuotaExceededError (the process has all of its share),
-        NotAMemberError (orphans GROUP, or listens, without a group).
+        `group` is what group() gave, 0 for none; `listens` says that it takes outcomes of its group. If the client has
+        a slot, only its session hash (16 bytes) changes. When no slot is free, the oldest tombstone gives way.
+        `maker_pid` is the process that the slot is charged to, as the kernel says; 0 = not known. Raises ArenaFullError
+        when all slots are in use, QuotaExceededError (the process has used up its share), NotAMemberError (orphans
+        GROUP, or listens, without a group).
         """
     def find_session(self, session_hash: bytes) -> int:
         """Slot of the live or silent client with that session hash, or -1."""
@@ -186,7 +186,7 @@ class Core:
         `resume` plans the calls of the wall clock anew, over as many turns as it takes.
         """
     def apply(self, slot: int, frame: ReadableBuffer, now_ns: int, budget: int = 65_536) -> int:
-        """Apply a COMMANDS frame (its acknowledgements first); APPLIED, EXPECTED, UNFINISHED or MALFORMED."""
+        """Apply a COMMANDS frame (its acknowledgements first). Returns APPLIED, EXPECTED, UNFINISHED or MALFORMED."""
     def acknowledge(self, slot: int, outcome: int, answer: int, budget: int = 65_536) -> bool:
         """Free the outcomes and answers up to these numbers; True if some are left for resume()."""
     def resume(self, now_ns: int, budget: int = 65_536) -> bool:
@@ -217,24 +217,24 @@ class Core:
     def check(self, slot: int, command: int, end: bool) -> tuple[bool, int] | None:
         """Whether the check of that CHECK command has finished, and how many operations its owners completed.
 
-        None: there is none. A check ends when it is found finished, and with `end`.
+        None: there is none. A check ends when this call finds it finished, or with `end`.
         """
     def take_finished(self) -> bool:
         """Whether a check has finished since the last call."""
     def end_turn(self, now_ns: int) -> int:
-        """End a turn: the turn counter becomes even, gauges are published; the records touched in it."""
+        """End a turn: the turn counter becomes even, gauges are published. Returns the records that it touched."""
     def next_wake_ns(self) -> int:
         """When the wheel has work, or a retention ends (CLOCK_MONOTONIC); NEVER if neither."""
 
     # the journal -----------------------------------------------------------------------------------------------------
     @property
     def journal_rows(self) -> int:
-        """Rows ever put in the journal of this arena: the number of the next one. Those before it are true."""
+        """Rows ever put in the journal of this arena: the number of the next one. The rows before it are true."""
     @property
     def journal_dropped(self) -> int:
         """Rows that the journal of this arena lacks."""
     def open_journal(self, buffer: WriteableBuffer, level: int, segment_rows: int, written: int, now_ns: int) -> bool:
-        """Write rows into `buffer` (BufferHeader, then rows) from now on; whether they continue those that are there.
+        """Write rows into `buffer` (BufferHeader, then rows) from now on. Returns whether they continue the rows there.
 
         Rows up to `written` stand in files. The buffer holds the later ones. `segment_rows` is a multiple
         of BLOCK_ROWS. Raises LayoutMismatchError when the buffer is not this arena's, or does not hold those rows.
@@ -271,7 +271,7 @@ class Core:
     def count_max(self, counter: int, value: int) -> None:
         """Raise a counter of the daemon to `value` if it is less."""
     def take_refusals(self) -> list[tuple[int, int, int, tuple[int, bytes, bool, int, int] | None]]:
-        """Why commands were refused since the last call, but for refusals by an id: code, limit met, count, holder.
+        """Why commands were refused since the last call, except refusals by an id: code, limit met, count, holder.
 
         The holder is the one whose quota was met: the client's slot, its name, whether it is a group, its process (the
         one that first named the group; 0 = not known), the payload and value bytes that it held. None with other codes.
@@ -284,11 +284,11 @@ class Core:
 def record(limit: int, chance: int = 0) -> None:
     """Keep a copy of the arena at each ordering point from now on, the first `limit` of them; 0 ends it.
 
-    With a `chance` (random bits, not 0) one copy is kept: that of any point, each as likely.
+    With a `chance` (random bits, not 0) one copy is kept, of a point at random: each point is as likely.
     """
 
 def snapshots() -> list[bytes]:
-    """The copies kept since record(), which are dropped, and no more are made."""
+    """The copies kept since record(). They are dropped here, and no more are made."""
 
 def set_defect(number: int) -> None:
     """Seed a defect, by its position from 1 in timerd_shm.generate.DEFECTS; 0 = none."""

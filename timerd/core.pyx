@@ -14,7 +14,6 @@ from timerd.purgatory.memory.faults cimport (
 from timerd.purgatory.memory.list cimport is_empty
 from timerd.purgatory.journal.rows cimport end_journal, renew_journal
 from timerd.purgatory.members.state cimport Members
-from timerd.purgatory.members.answers cimport is_unknown
 from timerd.purgatory.members.clients cimport is_live, queue_report, topic_of
 from timerd.purgatory.members.groups cimport find_held
 from timerd.purgatory.members.membership cimport set_silence
@@ -36,6 +35,7 @@ from timerd.purgatory.binding.buffers cimport (
     Taken, attach_memory, begin_log, end_log, open_buffer, receive, release_memory, tend_buffer,
 )
 from timerd.purgatory.binding.report_frames cimport check_asked, refusal_found, report_again, report_frames
+from timerd.purgatory.binding.waits cimport commands_unknown
 from timerd_shm.generated.records cimport *
 
 from timerd_shm.declare import layout as _layout
@@ -196,7 +196,7 @@ cdef class Core:
 
     def unknown_waits(self, int slot, list commands not None):
         cdef uint32_t live = self._live(slot)
-        return [command for command in commands if is_unknown(&self.arena, live, command)]
+        return commands_unknown(&self.arena, live, commands)
 
     def purgatory(self, bytes name not None, int slot=-1):
         return purgatory_named(self._here(), name, slot)

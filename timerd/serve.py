@@ -23,9 +23,11 @@ from timerd.conductor.loop import Loop
 from timerd.conductor.transport import SocketTransport
 from timerd.conductor.turn import Conductor
 from timerd.config.config import Config
+from timerd.host.budget import Budget
 from timerd.host.descriptors import Descriptors, divide
 from timerd.host.group import change_group
 from timerd.host.lock import InstanceLock
+from timerd.host.malloc import return_large_blocks, trim
 from timerd.host.own_file import File, file_at, remove_own
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.host.selector import Selector
@@ -64,8 +66,10 @@ def serve(config: Config, group_id: int | None) -> None:
         connections_max = descriptors.connections
         liveness = Watches(paths, selector, group_id, watches_max=descriptors.watches)
         undo.callback(liveness.close)
+        return_large_blocks()
+        budget = Budget(config.frame_memory, trim)
         transport = SocketTransport(
-            paths, selector, liveness, group_id, clients_max=clients_max, connections_max=connections_max
+            paths, selector, liveness, group_id, clients_max=clients_max, connections_max=connections_max, budget=budget
         )
         undo.callback(transport.close)
         copies = CopyFiles(core, arena, paths, group_id)

@@ -138,7 +138,7 @@ class Snapshots:
         self._files = files
         self._sessions = sessions
         self._clock = clock
-        self._wanted: dict[Session, dict[int, None]] = {}  # by whom, and the numbers of its questions
+        self._wanted: dict[Session, dict[int, None]] = {}  # by client: the numbers of its questions
         self._asked: dict[Session, dict[int, None]] = {}  # the clients whose copy is being made
         self._began_ns = NEVER  # the copy that is being made
         self._look_ns = NEVER  # when to look at it

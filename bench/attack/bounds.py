@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from bench.lib.common import Suite
-from timerd.host.shares import MEMORY_MAX
+from timerd.config.config import FRAME_MEMORY
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 
 OVERLOAD = 3.0  # the offered rate is at least this multiple of the sustained one. Slack divides the part above 1
@@ -38,9 +38,9 @@ BOUNDS = {
 }
 
 
-def memory_bound(senders: int, at_rest: int) -> int:
-    """Private bytes that the daemon may have: those at rest, and the whole share of each sending process."""
-    return at_rest + senders * MEMORY_MAX + SPARE_BYTES
+def memory_bound(at_rest: int) -> int:
+    """Private bytes that the daemon may have: those at rest, and the memory for the frames of all connections."""
+    return at_rest + FRAME_MEMORY + SPARE_BYTES
 
 
 def bounds(suite: Suite, run: dict[str, Any], full: dict[str, Any], slack: float) -> None:

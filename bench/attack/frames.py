@@ -26,7 +26,7 @@ FLOODS = ("commands", "single", "largest", *RATES)
 
 
 def register(key: bytes, timeout_ns: int, registered_ns: int = 0, id: bytes = b"") -> bytes:
-    """A REGISTER command. With `registered_ns` 0 it is due at once. With `id` (16 bytes) it replaces."""
+    """A REGISTER command. With `registered_ns` 0 it is due at once. With `id` (16 bytes) it replaces that operation."""
     flags, size = RegisterFlag.NO_MARK, REGISTER_SIZE + len(id) + 2 + len(key)
     if id:
         flags |= RegisterFlag.HAS_ID | RegisterFlag.REPLACE
@@ -51,7 +51,8 @@ def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
     """Frames without their headers, sent again and again: (kind, number of commands, bytes)."""
     keys = [b"%d/%d" % (sender, number) for number in range(BODIES * COMMANDS // 2)]
     now_ns = time.monotonic_ns()
-    # Each has an id, as sessions have. The daemon takes longer for such a command than a sender takes to write it.
+    # Each registration has an id, like the web sessions of docs/recipes.md. Such a command costs the daemon more time
+    # than it costs a sender.
     pairs = [command for key in keys for command in (register(key, PENDING_NS, now_ns, id_hash(key)), fire(key))]
     match flood:
         case "commands":

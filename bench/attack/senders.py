@@ -53,7 +53,7 @@ class Counts:
     def __init__(self, senders: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.phase = context.Value("i", Phase.WAIT, lock=False)
-        self.rate = context.Value("d", 0.0, lock=False)  # commands a second, of each sender
+        self.rate = context.Value("d", 0.0, lock=False)  # commands a second for each sender
         self.ready = context.Value("i", 0)
         self.rows: list[Array[Any]] = [context.Array("Q", len(self.NAMES), lock=False) for _ in range(senders)]
 
@@ -219,7 +219,7 @@ class Sender:
         return [(UpKind.HELLO, 0, packed(hello))]
 
     def write_all(self) -> None:
-        """Write the same frames to the sink, which only drops them."""
+        """Write the frames of the flood to the sink, which only drops them."""
         sink = self.context.socket(zmq.DEALER)
         sink.set(zmq.LINGER, 0)
         sink.set(zmq.SNDHWM, self.commands.get(zmq.SNDHWM))
@@ -251,7 +251,7 @@ class Sender:
         self.receive()
 
     def overrun(self) -> None:
-        """Send at the rate of the flood. Skip what is due while the socket is full."""
+        """Send at the rate of the flood. Commands that are due while the socket is full are skipped."""
         frames = cycle(self.frames())
         rate, began_ns, asked = self.counts.rate.value, time.monotonic_ns(), 0
         kind, count, body = next(frames)

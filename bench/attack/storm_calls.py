@@ -27,7 +27,7 @@ AT_ONCE = 4
 PATIENCE_S = 120.0
 KILLS = 1 / 75  # the share of calls that end their process
 CANCELS = 0.05
-ENDED = 255  # deliveries of an innocent call: the storm itself ends processes, too
+ENDED = 255  # deliveries that an innocent call may have: the storm itself ends processes, too
 KEPT = 20  # the newest ids: one of them may be cancelled
 WAYS = ("exit", "segfault", "kill")
 

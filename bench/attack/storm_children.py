@@ -26,7 +26,7 @@ from timerd_shm.read.journal_reader import JournalReader
 RECORDS = "children"
 METHODS = {"fork": 18, "forkserver": 1, "spawn": 1}  # with their weights: the last two start an interpreter
 VERBS = ("fire", "advance", "register", "call_later")
-LIVING_MAX = 8  # of a worker
+LIVING_MAX = 8  # children of one worker that live at the same time
 KEY = "child/"
 SAID = re.compile(r"the process ends, and .* lost|all that follows to .* is lost as well")
 LATE_S = 0.5  # after a start of the daemon
@@ -80,7 +80,7 @@ class Child(NamedTuple):
     verb: str
     method: str
     acted: float
-    ended: float  # about
+    ended: float  # approximately
     lost: bool  # its stderr reports a loss
     else_said: str
 
@@ -111,8 +111,8 @@ def journaled(journal: Path) -> set[str]:
 def judge_children(children: Sequence[Child], keys: set[str], away: Sequence[tuple[float, float]]) -> Verdict:
     """Find faults of the children.
 
-    `keys` are the children's keys in the journal. `away` has the times in which the daemon was killed or stopped. Calls
-    of children are judged in storm_notes.py.
+    `keys` are the children's keys in the journal. `away` has the begin and end of each time in which the daemon did not
+    run. Calls of children are judged in storm_notes.py.
     """
     faults, counts = [], Counter[str]()
     for child in children:

@@ -3,7 +3,7 @@
     asked ID       the daemon has accepted this call       starts ID   its handler begins
     cancels ID     a worker is about to cancel it          again ID    the handler returns, and asks for a retry
     cancelled ID   it was cancelled in time                done ID     the handler returns, and the call is over
-    kept ID        it was not                              fails ID    its on_failure begins
+    kept ID        the cancel came too late                fails ID    its on_failure begins
 
 The id of a call begins with the name of its handler. A worker that was stopped for longer than its lease has lost its
 calls, and does not know it yet. If it starts such a call when it goes on, the daemon does not count that start.

@@ -36,7 +36,7 @@ from timerd_client.hot import Ledger, Pending
 from timerd_client.types import Keys
 
 TIMEOUT_S = 3_600.0
-WARM = TOGETHER  # registrations before the first look: buffers, and tables of their usual sizes
+WARM = TOGETHER  # registrations before the first measurement, so that buffers exist and tables have their usual sizes
 CHUNK = 8_192
 PER_REPORT = 256
 COMMANDS = 32_768
@@ -83,7 +83,7 @@ def traced() -> int:
 
 
 def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, list[Any]]]:
-    """The growth for a handle in each state, and the handles."""
+    """For each state: its name, the growth for a handle, and the handles."""
     rig = Rig()
     register = rig.purgatory.register
 
@@ -126,7 +126,7 @@ def table_entry(handles: int) -> float:
 
 
 def command() -> float:
-    """Bytes of a command, by tracemalloc, in a ledger that keeps as many commands as half a window takes."""
+    """Bytes of a command, by tracemalloc, in a ledger that keeps half a window of commands."""
     rig = Rig()
     operation = rig.purgatory.register("request/000000000", timeout=1.0, payload=bytes(100))
     bytes_of_it = rig.protocol.ledger.command(operation.command)

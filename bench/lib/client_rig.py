@@ -99,7 +99,7 @@ class Rig:
             pass
 
     def settle(self) -> None:
-        """Send all commands. The daemon has applied them, and so the client keeps none of them."""
+        """Send all commands, and receive a report that they were applied. So the client keeps none of them."""
         self.send()
         self.receive(self.header())
 

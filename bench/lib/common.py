@@ -270,7 +270,7 @@ def machine() -> dict[str, Any]:
 
 
 def gives_huge_pages(directory: Path) -> bool:
-    """Whether an arena in that directory is on huge pages."""
+    """Whether an arena in that directory would be on huge pages."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         return has_huge_pages(descriptor)
@@ -279,7 +279,7 @@ def gives_huge_pages(directory: Path) -> bool:
 
 
 def compiler() -> str:
-    """The compiler of the core, as its own file names it."""
+    """The compiler of the core, as the core's compiled file names it."""
     from timerd import core
 
     assert core.__file__ is not None

@@ -77,7 +77,7 @@ class Rig:
         self.number = 1
 
     def frames(self, commands: Iterable[bytes]) -> list[bytes]:
-        """Pack commands into frames of BATCH. Their numbers follow that of the last command."""
+        """Pack commands into frames of BATCH commands. Their numbers continue those of earlier frames."""
         header, out, batch = struct_of(CommandHeader), [], list(commands)
         for start in range(0, len(batch), BATCH):
             piece = batch[start : start + BATCH]

@@ -1,7 +1,7 @@
 """The figures that matter to users: the first page of bench/RESULTS.md, which bench/lib/report.py writes.
 
-First come operations with three keys, like the requests of Kafka's article, beside Kafka's own figures. Then comes the
-quiet machine.
+First come operations with three keys, like the requests of Kafka's article, beside Kafka's own figures. Then come the
+figures of a quiet machine.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ FIRST_PAGE = (
             ),
             Extract(
                 "Cost of an operation",
-                "CPU and switch-ins of all threads of all processes for an operation, at a rate.",
+                "CPU time and switch-ins for one operation, summed over all threads of all processes.",
                 "quiet",
                 "cost",
                 columns=("way", "rate", "cpu_us", "switch_ins", "cpu_us_worst", "switch_ins_worst"),
             ),
             Extract(
                 "Over two bare hops",
-                "Times the latency of two bare hops in the same run.",
+                "timerd's latency as a multiple of the latency of two bare hops in the same run.",
                 "quiet",
                 "ratios",
                 columns=("way", "over", "p50", "p99", "p50_worst", "p99_worst"),

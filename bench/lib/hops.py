@@ -28,7 +28,7 @@ FRAMES_PER_S = 4_000  # as many as a client sends, and the daemon publishes, at 
 FRAME_SIZE = 1_024
 PATIENCE_MS = 10_000
 STAMP = struct.Struct("<q")  # of CLOCK_MONOTONIC
-FORK = get_context("fork")  # safe: this process has one thread. A start takes no time
+FORK = get_context("fork")  # safe, because this process has one thread; and a fork takes nearly no time
 
 
 def hops(count: int, seconds: float) -> list[int]:
@@ -46,7 +46,7 @@ def hops(count: int, seconds: float) -> list[int]:
             answers.close()  # in this process: when the owner ends, recv() raises EOFError
             took: list[int] = results.recv()
         except EOFError:
-            raise Failed(f"a frame of {frames:,} over {count} hops did not come within {PATIENCE_MS:,} ms") from None
+            raise Failed(f"one of {frames:,} frames over {count} hops did not come within {PATIENCE_MS:,} ms") from None
         finally:
             for part in parts:
                 part.kill()

@@ -121,7 +121,7 @@ def gives_up(rows: Sequence[Row], asked: float) -> bool:
 def memory_of(rate: float, seconds: float, pending: int, keys: int = 1) -> int:
     """Bytes that a run needs in all processes together: arena, harness and client.
 
-    A further key of an operation takes 100 bytes of the plan, for its name, and a node of 64 in the arena.
+    Each further key of an operation takes 100 bytes in the plan, for its name, and a node of 64 bytes in the arena.
     """
     held = rate * (0.7 if rate * seconds > rate else seconds) + pending
     return round(rate * seconds * (700 + 100 * keys) + held * (936 + 64 * keys))

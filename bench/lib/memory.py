@@ -1,7 +1,7 @@
 """Memory of a process; and memory for a measurement, with small pages or pages of 2 MiB, allocated before it begins.
 
 The small pages are shared, as the arena's are. If the machine gives huge pages to private memory only, the huge pages
-are private: the use of a page costs the same.
+are private. Using a private page costs the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs work of many numbers in processes of its own, one for each core: seeds of a simulation, worlds of a fuzzer.
+"""Does work for each of many numbers (seeds of a simulation, worlds of a fuzzer), in one process for each core.
 
     for number, row in each(range(1_000), lambda seed: {"failure": "", "steps": run(seed)}, processes=2):
 

@@ -26,7 +26,7 @@ QUOTED: dict[str, dict[str, tuple[int | None, str]]] = {
 
 
 class SameHour(NamedTuple):
-    """The results of a program with the article's load, in process, in one hour: the least and the most."""
+    """The least and the most that a program reached in the runs of one hour, in process, with the article's load."""
 
     program: str
     rates: tuple[int, int]  # requests a second

@@ -64,7 +64,7 @@ class Target(NamedTuple):
 
 
 def cell(column: str, **where: Any) -> Find:
-    """Finds a column of the row with these values; of several rows, the last."""
+    """Finds a column of the row with these values. If several rows have them, the last one counts."""
 
     def find(rows: list[Row]) -> float | None:
         found = rows_with(rows, where)
@@ -283,7 +283,7 @@ TARGETS = (
     quiet_unix("p99", 300),
     under_blpop("p50", "latency", "p50_us"),
     under_blpop("p99", "latency", "p99_us"),
-    *(under_blpop(f"CPU an operation at {rate:,}/s", "cost", "cpu_us", rate=rate) for rate in (100, 1_000, 10_000)),
+    *(under_blpop(f"CPU for an operation at {rate:,}/s", "cost", "cpu_us", rate=rate) for rate in (100, 1_000, 10_000)),
     latency("completion, fire() to owner, 100k/s", "p50", 0.2, "completion", 100_000, "1ms", transport="unix"),
     latency("completion, fire() to owner, 100k/s", "p99", 1, "completion", 100_000, "1ms", transport="unix"),
     scale(

@@ -1,9 +1,9 @@
 """The floor under timerd's core, for bench/suites/rivals.py: its records and lists, filled and emptied by a bare loop.
 
 An operation lies with its key and its node in one record, as in the core. It is in a chain of the table of keys, and in
-the bucket of its ms. There are enough buckets for all deadlines, so no operation is ever swept. There are no frames,
-clients, quotas, handles, outcomes or transactions: the core's extra time is their cost. Calls are in bulk, as the
-core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
+the bucket of its deadline. There are enough buckets for all deadlines, so no operation is ever swept. There are no
+frames, clients, quotas, handles, outcomes or transactions: the core's extra time is their cost. Calls are in bulk, as
+the core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
 """
 
 from array import array
@@ -21,7 +21,7 @@ class Bare:
     def size(capacity: int) -> int:
         """Bytes of memory that `capacity` operations need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
-        """Insert operations: names without a gap, and as many int64, each later than now. Returns a handle of each."""
+        """Insert operations: names without gaps, and a later deadline (int64) for each. Returns their handles."""
     def cancel(self, handles: ReadableBuffer) -> int:
         """Drop these operations (uint32), all of them pending. Returns their number."""
     def complete(self, names: ReadableBuffer) -> int:

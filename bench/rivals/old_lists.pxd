@@ -235,7 +235,7 @@ cdef inline void offer(Purgatory *p, uint32_t name) noexcept nogil:
 
 
 cdef inline uint32_t poll(Purgatory *p, int64_t now_ns, bint waits) noexcept nogil:
-    """Remove the first due operation from the queue. 0 if none is due, or with `waits` within POLL_NS."""
+    """Remove the first due operation from the queue. 0 if none is due; with `waits`, if none is due within POLL_NS."""
     cdef int64_t limit_ns = now_ns + POLL_NS, until_ns
     cdef uint32_t name = 0
     cdef timespec until

@@ -9,8 +9,8 @@ walk-through in Kafka's wiki, and Confluent's article "Apache Kafka, Purgatory, 
 * A completed request leaves a list when the list is checked or purged. It leaves the queue when it is due, or at a
   purge.
 * The reaper removes due requests from the queue, one at a time. After each, or after 200 ms without one, it purges:
-  every list if the lists together hold purge_interval watchers or more, and the queue if it holds purge_interval or
-  more.
+  every list if the lists together hold purge_interval watchers or more, and the queue if it holds purge_interval
+  requests or more.
 
 Operations, watchers and payload blocks are records as large as timerd's, in pools of fixed size. Time is
 CLOCK_MONOTONIC in ns. Only one thread may register. generate(), complete_all() and reap_until_stopped() need a thread
@@ -57,7 +57,7 @@ class OldPurgatory:
     def generate(
         self, commands: ReadableBuffer, due_ns: ReadableBuffer, delay_ns: ReadableBuffer, start_ns: int, give_up_ns: int
     ) -> None:
-        """Register a request at each time of `due_ns` (int64, from `start_ns`); those of one millisecond go together.
+        """Register a request at each time of `due_ns` (int64, from `start_ns`), all of one millisecond together.
 
         Ends when all are registered, or at `give_up_ns`. No thread completes a request whose delay is NEVER.
         """

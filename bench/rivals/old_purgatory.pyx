@@ -4,10 +4,11 @@
     complete          a compare-and-swap on the operation's state; it stays in its lists and in the queue
     reap              remove what is due from the delay queue, and expire it; then the two purges
 
-Each key's list and the delay queue have a lock, as in Kafka. Records are as large as timerd's. The same code hashes
-names and copies payloads. Three things favour this design more than Kafka did. An operation's record is free again when
-the last list drops it (Kafka: at a garbage collection). The queue's heap holds the deadlines itself. A purge of the
-queue is one pass (Kafka: an iterator that searches the queue for each entry that it removes).
+Each key's list and the delay queue have a lock, as in Kafka. Records are as large as timerd's. Names are hashed by
+timerd's code, and payloads are copied as in timerd. In three points this design is better off than in Kafka. An
+operation's record is free again when the last list drops it (Kafka: at a garbage collection). The queue's heap holds
+the deadlines itself. A purge of the queue is one pass (Kafka: an iterator that searches the queue for each entry that
+it removes).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -134,7 +135,7 @@ cdef void generate(
 cdef void complete_all(
     Purgatory *p, const uint32_t *numbers, uint32_t count, const int64_t *due_ns, int64_t start_ns
 ) noexcept nogil:
-    """Complete requests when they are due, but none before all requests planned until then are registered."""
+    """Complete requests when they are due, but each only after the registrations that were planned before that time."""
     cdef uint32_t at = 0
     cdef int64_t now_ns
     while at < count and not read32(&p.stopping):
@@ -254,7 +255,7 @@ cdef class OldPurgatory:
     ):
         cdef uint32_t count = <uint32_t>due_ns.shape[0]
         if count == 0 or count != <uint32_t>delay_ns.shape[0]:
-            raise ValueError(f"{count} times and {delay_ns.shape[0]} delays: give as many of both, and at least one")
+            raise ValueError(f"{count} times and {delay_ns.shape[0]} delays: give equal numbers of both, not 0")
         self._check(commands, count)
         with nogil:
             generate(&self.p, &commands[0], count, &due_ns[0], &delay_ns[0], start_ns, give_up_ns)
@@ -262,7 +263,7 @@ cdef class OldPurgatory:
     def complete_all(self, const uint32_t[::1] numbers, const int64_t[::1] due_ns, int64_t start_ns):
         cdef uint32_t count = <uint32_t>numbers.shape[0]
         if count != <uint32_t>due_ns.shape[0]:
-            raise ValueError(f"{count} requests and {due_ns.shape[0]} times: give as many of both")
+            raise ValueError(f"{count} requests and {due_ns.shape[0]} times: give equal numbers of both")
         if count:
             with nogil:
                 complete_all(&self.p, &numbers[0], count, &due_ns[0], start_ns)

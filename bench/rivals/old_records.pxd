@@ -36,8 +36,8 @@ cdef extern from *:
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
     }
     #define MILLISECOND 1000000
-    #define POLL_NS 200000000  /* between two looks at the purges, when nothing expires */
-    #define BETWEEN_CLOCKS 32  /* requests for one reading of the clock */
+    #define POLL_NS 200000000  /* when nothing expires, the reaper checks this often whether to purge */
+    #define BETWEEN_CLOCKS 32  /* requests that are registered by one reading of the clock, at most */
     #define PURGATORY_KEYS 4096  /* a power of two */
     #define AT_NO_TIME INT64_MAX
     """
@@ -78,7 +78,7 @@ cdef enum:
 
 cdef struct Operation:
     uint32_t state
-    uint32_t references  # from lists, the queue, the thread that will complete it, and its registration while that runs
+    uint32_t references  # from lists, the queue, the thread that will complete it, and a registration that still runs
     uint32_t payload
     uint32_t reserved
     uint64_t number

@@ -1,8 +1,8 @@
 """A hub over SOCK_SEQPACKET without threads for the transport: callers block in recv(), the hub in epoll.
 
-The hub only passes frames on, or it applies them to a real core. Then clients send timerd's frames to the hub, and the
-hub sends the core's reports. So it shows the least cost of timerd over a transport without threads. It has no sessions,
-heartbeats or checks of senders. The owner connects first, then the process that fires.
+The hub only passes frames on, or it applies them to a real core. With a core, clients send timerd's frames to the hub,
+and the hub sends the core's reports. This shows the least cost of timerd over a transport without threads. The hub has
+no sessions, heartbeats or checks of senders. The owner connects first, then the process that fires.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ LEAST_MS = 1_000
 FAR_MS = 1_000 * SPREAD_MS
 WORK = 20_000
 ROUNDS = 5
-EXPIRED = 300_000  # the earliest timers. A rival in Python does not let the others expire
+EXPIRED = 300_000  # the earliest timers. The rivals in Python let only these expire
 OVERDUE_S = 0.05  # timeout of the timers that expire on a real clock
 
 
@@ -86,7 +86,7 @@ class Timers:
         raise NotImplementedError
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Expire the timers, which are due at these ms only. Returns the number expired, and the seconds of each ms."""
+        """Expire the timers that are due at these ms. Returns the number expired, and the seconds that each ms took."""
         raise NotImplementedError
 
     def pending(self) -> int:
@@ -115,7 +115,7 @@ class Listed(Timers):
 
 
 class Heap(Listed):
-    """heapq, by the recipe of its documentation. An entry is [deadline, number, name], or cancelled, without a name."""
+    """heapq, by the recipe of its documentation. An entry is [deadline, number, name]; a cancelled one has no name."""
 
     def __init__(self) -> None:
         super().__init__()

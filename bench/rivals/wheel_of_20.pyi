@@ -3,7 +3,7 @@
 A wheel has 20 buckets; in the lowest wheel a bucket is 1 ms wide. Overflow wheels are made on demand: each of their
 buckets is as wide as the whole wheel below. Buckets wait in a delay queue, so no thread ticks. When a bucket is due,
 its tasks are inserted again, or expire. A task is removed at once, by its links. A table leads from a name to its task,
-like a watcher list of one.
+like a watcher list with one entry.
 
 The wheels are only a timer: there are no locks, threads, clients or log. Times are whole ms of any clock. Calls are in
 bulk, as the core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
@@ -24,9 +24,10 @@ class WheelOf20:
     def size(capacity: int) -> int:
         """Bytes of memory that `capacity` tasks need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
-        """Insert tasks: names without a gap, and as many int64. Returns a handle of each, valid until the task settles.
+        """Insert tasks: names without gaps, and for each a deadline (int64). Returns their handles.
 
-        The next advance() returns tasks that are already due. Raises ValueError when there is no room for all.
+        A handle is valid until its task settles. The next advance() returns tasks that are already due. Raises
+        ValueError when there is no room for all.
         """
     def cancel(self, handles: ReadableBuffer) -> int:
         """Drop those of these tasks (uint32) that are pending. Returns their number."""

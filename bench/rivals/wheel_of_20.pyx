@@ -1,4 +1,4 @@
-"""The timing wheels of Confluent's article (see wheel_of_20.pyi), 20 buckets a wheel. Bulk calls, without the GIL.
+"""The timing wheels of Confluent's article (see wheel_of_20.pyi): 20 buckets in each. Bulk calls, without the GIL.
 
 A wheel of level l has SIZE buckets of SIZE ** l ms. A task is in the lowest wheel that reaches its deadline, in bucket
 (deadline / width) mod SIZE. The delay queue is a heap of buckets, not of tasks: a bucket enters it when its beginning
@@ -288,7 +288,7 @@ cdef class WheelOf20:
         cdef uint32_t count = self._count(names), at
         cdef uint32_t[::1] handles
         if count != <uint32_t>deadlines_ms.shape[0]:
-            raise ValueError(f"{count} names and {deadlines_ms.shape[0]} deadlines: give as many of both")
+            raise ValueError(f"{count} names and {deadlines_ms.shape[0]} deadlines: give equal numbers of both")
         if <uint64_t>w.pending + w.expired_count + count > w.capacity:
             raise ValueError(f"{w.pending + w.expired_count} of {w.capacity} tasks are in use: {count} more do not fit")
         made = array("I", bytes(4 * count))
@@ -321,7 +321,7 @@ cdef class WheelOf20:
         cdef Wheels *w = &self.w
         cdef uint32_t at, done = 0
         if handles.shape[0] != deadlines_ms.shape[0]:
-            raise ValueError(f"{handles.shape[0]} tasks and {deadlines_ms.shape[0]} deadlines: give as many of both")
+            raise ValueError(f"{handles.shape[0]} tasks, {deadlines_ms.shape[0]} deadlines: give equal numbers of both")
         with nogil:
             for at in range(<uint32_t>handles.shape[0]):
                 if is_pending(w, handles[at]):

@@ -4,8 +4,8 @@
                                   [--short] [--json FILE]
 
 Each run has one process that registers and one that fires, and a server between them if the way needs one. Both make
-their calls at the load test's times; above 10k/s they send what is due once a millisecond, as with timerd's bulk API.
-timerd is in the same table. The load test's judge judges all, so *sustained* means the same as in the load test.
+their calls at the load test's times; above 10k/s each sends one batch a millisecond, as with timerd's bulk API. timerd
+is in the same table. The load test's judge judges all ways, so *sustained* means the same as in the load test.
 *unheard* are operations that expired although their event was handled before their deadline: the event overtook its
 registration, and the way forgets an event that no operation waits for yet. *lost* operations have no outcome; *early*
 operations expired before their deadline. CPU is that of all processes. For a way that is not installed, the row says
@@ -100,7 +100,7 @@ def main() -> int:
     parser = Parser("alternatives", __doc__)
     rates = listed(amount(100, 1_000_000, "operations a second"))
     parser.size("--rates", rates, "5k,20k,40k,80k,120k", "10k", "operations a second, with commas")
-    parser.size("--seconds", real(0.2, 600, "seconds"), "2", "0.5", "of arrivals in each run")
+    parser.size("--seconds", real(0.2, 600, "seconds"), "2", "0.5", "seconds of arrivals in each run")
     parser.size("--ways", listed(chosen(NAMES)), ",".join(NAMES), "timerd,redis,asyncio", "the ways that are run")
     return run_suite(parser, play)
 

@@ -9,14 +9,14 @@ random time. This time is log-normal, with median and upper quartile (20, 60) ms
 the high case. So in the low case 7.9 % of the requests expire, in the high case 50 %. Everything is in one process. The
 loop is open: arrivals have an absolute schedule, and a request that is late is sent at once. A point has --requests
 requests, or as many as arrive in --seconds, and ends at 1.25 times its planned time at the latest. With --full each
-point has all --requests, 1M as in the article. Then a point of 10,000/s takes 100 s, and the suite an hour. A rate is
-measured until the last registration.
+point has all --requests, 1M as in the article. Then a point of 10,000/s takes 100 s, and the suite an hour. The reached
+rate counts up to the last registration.
 
 Both designs are compiled from the same language, by the same compiler, with the same options. Their records have the
 same sizes, and payloads are copied in the same way (old_purgatory.pyx, designs.py). Both have --memory MiB for records:
-a request that does not fit is refused, and the point fails. The old design is purged after each --purge entries,
-counted for its lists together and for its queue. It has three threads, as in Kafka. timerd's core has one thread and
-none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
+a request that does not fit is refused, and the point fails. The old design purges its lists when they together have
+--purge entries, and its queue when it has --purge entries. It has three threads, as in Kafka. timerd's core has one
+thread and none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
 
 The article also plots the time of the JVM's garbage collections. Nothing here makes garbage for a collector: the
 designs manage the memory of their records. Three figures stand for the collections (table "reclaiming"). The first is
@@ -25,10 +25,10 @@ most memory that a design had in records, divided by the most requests that were
 time of Python's own collections while the requests ran.
 
 A design keeps up with a rate if it reaches 99 % of the rate and refuses nothing. It saturates after the last rate that
-it keeps up with. `right` is stricter. Of a thousand requests, at most one may expire that should have completed 5 ms
-before its deadline. And all requests must have settled a second after the last timeout. A rate that is narrowly missed
-is tried once more, because any machine has other things to do. After two rates in a row that are not reached, a
-design's ladder ends.
+it keeps up with. `right` is stricter. Of a thousand requests, at most one may expire although it should have completed
+5 ms or more before its deadline. And all requests must have settled a second after the last timeout. A rate that is
+narrowly missed is tried once more, because any machine has other things to do. After two rates in a row that are not
+reached, a design's ladder ends.
 """
 
 from __future__ import annotations

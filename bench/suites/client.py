@@ -6,7 +6,7 @@ There is no daemon and no socket: frames to the daemon are dropped, and its repo
 outcomes in each. *caller* is the call itself. *sender* makes frames of the commands. *settler* receives the reports.
 *release* drops the caller's handles. *lifetime* is the sum of a round's stages. Figures are ns of CPU for a request,
 medians of the rounds, with the garbage collector on, beside `--pending` operations that stay. A registration has three
-keys or one (`keys`). The caller has made them beforehand.
+keys or one (`keys`). The caller has made the keys beforehand.
 
 *memory* is the client's memory for a pending registration: a process makes `--handles` registrations, and its growth is
 divided by their number, without and with the keys that the caller gave (client_memory.py).
@@ -183,7 +183,7 @@ def main() -> int:
     parser.size("--requests", amount(1, WINDOW_COMMANDS_MAX), "32k", "4k", "requests in a round, at most a window")
     parser.size("--pending", amount(0, 10_000_000), "100k", "1k", "operations that stay")
     parser.size("--rounds", amount(1, 1_000), "9", "3", "rounds in a turn")
-    parser.size("--turns", amount(1, 1_000), "5", "1", "processes")
+    parser.size("--turns", amount(1, 1_000), "5", "1", "processes, one after the other")
     parser.size("--told", amount(1, 16_384), "256", "256", "outcomes in a report")
     parser.size("--handles", amount(1, 10_000_000), "200k", "20k", "pending registrations whose memory is measured")
     parser.add_argument("--child", action="store_true", help="measure in this process; print JSON")

@@ -5,8 +5,8 @@
     CPU of an operation = wake-ups x wake-up + frames x frame + operation + further keys x key + call + second / rate
 
 The terms are fitted to *runs*, by least squares of the relative error; no term is below 0. *terms* has the CPU of a
-thread that is woken, of a frame, of an operation and of each key behind the first. *call* is the CPU that register()
-and fire() take beyond register_many() and fire_many(). *second* is the CPU that the three processes of a load test take
+wake-up of a thread, of a frame, of an operation and of each key after the first. *call* is the CPU that register() and
+fire() take beyond register_many() and fire_many(). *second* is the CPU that the three processes of a load test take
 each second, at any rate. *predictions* are runs to which no term was fitted. Their frames and wake-ups are counted and
 given to the model; *off* is the model's error. CPU is the sum over all processes: registrar, firer and daemon. A figure
 is the median of the rounds.
@@ -147,8 +147,8 @@ def play(suite: Suite) -> None:
 
 def main() -> int:
     parser = Parser("cost", __doc__)
-    parser.size("--seconds", real(0.2, 600, "seconds"), "2", "0.5", "of each run")
-    parser.size("--rounds", amount(1, 100, "rounds"), "3", "1", "turns of each")
+    parser.size("--seconds", real(0.2, 600, "seconds"), "2", "0.5", "seconds of each run")
+    parser.size("--rounds", amount(1, 100, "rounds"), "3", "1", "runs of each load")
     names = ",".join(TRANSPORTS)
     parser.size("--transports", listed(chosen(TRANSPORTS)), names, names, "transports")
     return run_suite(parser, play)

@@ -5,19 +5,19 @@
 
 Table `rules`: a service never answers. For several `retries` the table has three times from send() to the callback:
 KIP-19's sum, linger + (retries + 1) x request_timeout; the time without a delivery_timeout; and the time with a
-delivery_timeout of 120 s. The last two are measured on a manual clock. The first difference is the backoffs, which the
-sum lacks. `--rules` prints this table alone.
+delivery_timeout of 120 s. The last two are measured on a manual clock. The second time is longer than KIP-19's sum by
+the backoffs, which the sum lacks. `--rules` prints this table alone.
 
 Table `callbacks`: a process sends records over HTTP, in lanes. The server answers, fails with 503, and stalls, in turn.
 Meanwhile the process and the daemon are stopped (SIGSTOP) and go on (SIGCONT), in turn, for up to `--seconds-stopped`.
-Each record has to settle once. `beyond` is, for records that settled after delivery_timeout, how long after it the
-callback ran. If the process itself was stopped, `beyond` counts from its SIGCONT. Records whose deadline passed while
-the daemon was stopped have a row of their own: the process waits a second and a half for the daemon then. Records whose
-deadline passed while the process was stopped also have their own row. Their callbacks run one after the other when the
-process goes on, so the time grows with the rate: each rate is a run. `catching up` are records whose deadline came
-within a quarter of a second after a SIGCONT: their callbacks run behind the overdue ones. Each rate is run with
-Python's cyclic garbage collector and without it, because a full collection stops every thread of the process, and takes
-longer if the process has more objects.
+Each record has to settle once. For records that settled after delivery_timeout, `beyond` is the time from
+delivery_timeout to the callback. If the process itself was stopped, `beyond` counts from its SIGCONT. Records whose
+deadline passed while the daemon was stopped have a row of their own: the process waits a second and a half for the
+daemon then. Records whose deadline passed while the process was stopped also have their own row. Their callbacks run
+one after the other when the process goes on, so the time grows with the rate: each rate has a run of its own. `catching
+up` are records whose deadline came within a quarter of a second after a SIGCONT: their callbacks run after the overdue
+callbacks. Each rate is run with Python's cyclic garbage collector and without it, because a full collection stops every
+thread of the process, and takes longer if the process has more objects.
 
 Table `bursts`: how many records were overdue at a SIGCONT of the process, and the time for each. `floor_us` is a bare
 loop that settles as many futures of concurrent.futures, each with a callback.
@@ -306,7 +306,7 @@ def main() -> int:
     parser.add_argument("--rules", action="store_true", help="the table `rules` alone")
     parser.size("--count", amount(1, 10_000_000, "records"), "100k", "10k", "records that are sent")
     parser.size("--rates", listed(amount(1, 100_000, "records a second")), "500,4k", "4k", "records a second")
-    parser.size("--collector", listed(chosen(("on", "off"))), "on,off", "on", "of garbage, in the process that sends")
+    parser.size("--collector", listed(chosen(("on", "off"))), "on,off", "on", "the garbage collector of the sender")
     parser.size("--seconds-stopped", real(0.1, 60, "seconds"), "2", "1", "the longest stop")
     return run_suite(parser, play)
 

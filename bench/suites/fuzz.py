@@ -2,11 +2,10 @@
 
     python bench/suites/fuzz.py [--frames N] [--world N] [--json FILE]
 
-The corpus is in tests/support/rig/corpus.py: a frame of each kind, command and error, and frames with which members
-have attacked neighbours. A *world* is a small arena, whose records, ids and quotas are soon used up, with a victim and
-attackers. A seed and a world's number decide every frame of a world. If a world fails, the suite shows the command that
-repeats it. At the end of a world `timerctl check` must find nothing, and the victim's operation must be as the victim
-left it.
+The corpus is in tests/support/rig/corpus.py: a frame of each kind, command and error, and the frames of known attacks.
+A *world* is a small arena, whose records, ids and quotas are soon used up, with a victim and attackers. A seed and a
+world's number decide every frame of a world. If a world fails, the suite shows the command that repeats it. At the end
+of a world `timerctl check` must find nothing, and the victim's operation must be as the victim left it.
 
 `make fuzz` is another, slower fuzzer, which is led by coverage.
 """
@@ -54,7 +53,7 @@ def bodies() -> tuple[tuple[int, bytes], ...]:
 
 
 def mutated(frame: bytearray, rng: Random) -> None:
-    """Change a frame in place, in most cases behind its session."""
+    """Change a frame in place, in most cases after its header."""
     for _ in range(1 + (rng.random() < 0.4)):
         size = len(frame)
         at = rng.randrange(HEADER, size) if size > HEADER and rng.random() < 0.85 else rng.randrange(size)
@@ -197,6 +196,10 @@ if __name__ == "__main__":
     parser.add_argument("--world", type=amount(0, 1 << 40), default=0, metavar="N", help="the first world (0)")
     parser.add_argument("--worlds", type=amount(1, 1 << 40), metavar="N", help="number of worlds, instead of --frames")
     parser.add_argument(
-        "--processes", type=amount(1, 256), default=os.cpu_count() or 1, metavar="N", help="at a time (one a core)"
+        "--processes",
+        type=amount(1, 256),
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="worlds at a time (one per core)",
     )
     sys.exit(run_suite(parser, play))

@@ -99,7 +99,7 @@ def main() -> int:
     parser = Parser("idle", __doc__)
     sizes = listed(amount(0, 8_000_000, "operations"))
     parser.size("--pending", sizes, "0,1M", "100k", "operations, with commas between")
-    parser.size("--seconds", real(0.5, 3_600, "seconds"), "20", "3", "of watching")
+    parser.size("--seconds", real(0.5, 3_600, "seconds"), "20", "3", "seconds of watching")
     return run_suite(parser, play)
 
 

@@ -4,12 +4,13 @@
                             [--short] [--json FILE]
 
 Each point is a run of `timerctl load` with a daemon of its own. One process registers, another process fires, and every
-outcome is compared with the plan. The main series has three keys for each operation, like the requests of the suite
-`article`; the second has one key. The series are: the per-op API and the bulk API (a call each millisecond), the low
-case (7.9 % expire) and the high case (half expire), alone and, with three keys, beside a million operations that are
-due in two to three hours. Only the series with three keys in the low case, alone, has all rates. *goals* are runs of 10
-s at the rates to reach. Each rate has three runs, with seeds of their own, and the worst of each figure counts (*goal
-runs* has each run). Goals for the transport `unix` run over `unix`, all others over ZeroMQ: see the column *transport*.
+outcome is compared with the plan. An operation has three keys, like the requests of the suite `article`, or one key.
+There is a series for each number of keys, each API (per-op, or bulk with a call each millisecond) and each case (low:
+7.9 % expire; high: half expire). The series with three keys are run once more beside a million operations that are due
+in two to three hours. All rates are measured only for three keys in the low case, without such operations. *goals* are
+runs of 10 s at the rates to reach. Each rate has three runs, with seeds of their own, and the worst of each figure
+counts (*goal runs* has each run). Goals for the transport `unix` run over `unix`, all others over ZeroMQ: see the
+column *transport*.
 
 *sustained* means: at least 99 % of the rate was reached, all operations had settled within 1 s of the end, at most 0.1
 % ended other than planned, no outcome was wrong, and the harness itself was punctual. *busy* is CPU time divided by
@@ -121,10 +122,10 @@ def main() -> int:
     rates = listed(amount(100, 5_000_000, "operations a second"))
     parser.size("--rates", rates, "10k,30k,100k,200k,300k,500k,700k,1M", "10k,100k", "operations a second, with commas")
     parser.size("--others", rates, "100k,300k,1M", "100k", "operations a second, in all other series")
-    parser.size("--seconds", real(0.2, 600, "seconds"), "3", "1", "of arrivals at each point")
+    parser.size("--seconds", real(0.2, 600, "seconds"), "3", "1", "seconds of arrivals at each point")
     parser.size("--keys", listed(amount(1, 64, "keys")), "3,1", "3,1", "keys of each operation, the main series first")
-    parser.size("--goal-runs", amount(0, 100, "runs"), "3", "0", "of each rate to reach")
-    parser.size("--goal-seconds", real(0.2, 600, "seconds"), "10", "1", "of arrivals in each of these runs")
+    parser.size("--goal-runs", amount(0, 100, "runs"), "3", "0", "runs of each rate to reach")
+    parser.size("--goal-seconds", real(0.2, 600, "seconds"), "10", "1", "seconds of arrivals in each of these runs")
     parser.size("--pending", listed(amount(0, 8_000_000, "operations")), "0,1M", "0", "pending far-future operations")
     parser.size("--cases", listed(chosen(CASES)), "low,high", "low", "cases of the workload")
     parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op,bulk", "APIs that register and fire")

@@ -6,8 +6,8 @@ These are runs of `timerctl load` with a daemon of its own. Each kind has three 
 worst of each figure counts (*runs* has each run). A completion is measured from the call of fire() in one process to
 the owner's callback in another process, in the low case. An expiry is measured from the deadline to the owner's
 callback, in a case in which nearly all operations expire: at ticks of 1 ms for 100k/s, and of 100 us for 10k/s. Each
-transport has such runs, in turns. *settled* is the part of this time until the daemon settled the operation, which
-lasts at least until the end of the tick.
+transport has such runs, in turns. *settled* is the first part of this time: until the daemon has settled the operation,
+at the end of the tick or later.
 
 *hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over the sockets that
 timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport can be faster on
@@ -98,7 +98,7 @@ def in_ms(latency: dict[str, float]) -> Row:
 def main() -> int:
     parser = Parser("latency", __doc__)
     rates = amount(100, 1_000_000, "operations a second")
-    parser.size("--seconds", real(0.2, 600, "seconds"), "5", "1", "of arrivals in each run")
+    parser.size("--seconds", real(0.2, 600, "seconds"), "5", "1", "seconds of arrivals in each run")
     parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each kind")
     parser.size("--rate", rates, "100k", "20k", "operations a second, with ticks of 1 ms")
     parser.size("--fine-rate", rates, "10k", "2k", "operations a second, with ticks of 100 us, and for the tail")

@@ -110,7 +110,7 @@ def add_polls(suite: Suite, way: str, result: Result, grown: int) -> None:
         memory_kb_per_waiter=round(grown / args.waiters / 1e3, 1),
     )
     if way == "timerd":
-        suite.check("nothing_lost", result.lost == 0 and result.twice == 0, "timerd loses no message, and doubles none")
+        suite.check("nothing_lost", result.lost == 0 and result.twice == 0, "timerd loses no message, and repeats none")
 
 
 def add_restart(suite: Suite, way: str, first: Result, second: Result) -> None:
@@ -143,7 +143,7 @@ def main() -> int:
     parser = Parser("longpolls", __doc__)
     parser.size("--waiters", amount(1, 10_000, "readers"), "1k", "100", "readers that wait")
     parser.size("--rate", amount(1, 10_000, "posts a second"), "500", "100", "posts a second")
-    parser.size("--seconds", real(0.2, 600, "seconds"), "10", "2", "of posts in each measurement")
+    parser.size("--seconds", real(0.2, 600, "seconds"), "10", "2", "seconds of posts in each measurement")
     names = ",".join(WAYS)
     parser.size("--ways", listed(chosen(WAYS)), names, names, "contestants")
     return run_suite(parser, play)

@@ -27,10 +27,11 @@ it), `single` (the same commands, one in a frame), `largest` (frames of 4 MiB, f
 100,000 waits), `asks` (from clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`,
 `snapshots`. For the kinds without commands, RATES in attack/frames.py has the rate asked for.
 
---flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): one hostile process beside a
-bystander, a client whose round trips are measured. Runs with and without the attack alternate. With `locks` the daemon
-is also killed and started again, as by its systemd unit. `--gate` plays all attacks. attack/gate.py has the gate, and
-judges the runs. The results of `--gate` go to results/gate.json, unless --json says otherwise.
+--flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): one hostile process beside
+three witnesses, whose requests are measured: a member, a newcomer, and a worker of a group. Runs with and without the
+attack alternate. With `locks` the daemon is also killed and started again, as by its systemd unit. `--gate` plays all
+attacks. attack/gate.py has the gate, and judges the runs. The results of `--gate` go to results/gate.json, unless
+--json says otherwise.
 
 The bounds are in attack/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
 `--slack 3` makes the bounds of time three times as wide, and divides by three by how much the offered rate must exceed
@@ -130,7 +131,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
         "private_bytes": {
             "at_rest": at_rest,
             "max": max(size for _, size in watcher.memory),
-            "bound": memory_bound(senders, at_rest),
+            "bound": memory_bound(at_rest),
         },
         "counters": watcher.counters,
         "rounds": len(customer.rounds),

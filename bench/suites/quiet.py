@@ -171,10 +171,10 @@ def show(suite: Suite, latency: dict[str, list[Row]], cost: dict[tuple[str, int]
 def main() -> int:
     parser = Parser("quiet", __doc__)
     rates = listed(amount(1, 20_000, "operations a second"))
-    parser.size("--count", amount(10, 1_000_000, "operations"), "20k", "300", "operations of each, in all rounds")
+    parser.size("--count", amount(10, 1_000_000, "operations"), "20k", "300", "operations of each contestant")
     parser.size("--rates", rates, "100,1k,10k", "100,1k", "operations a second, with commas between")
-    parser.size("--seconds", real(0.1, 600, "seconds"), "2", "0.3", "of each rate in each round")
-    parser.size("--rounds", amount(1, 100, "rounds"), "5", "1", "turns of each")
+    parser.size("--seconds", real(0.1, 600, "seconds"), "2", "0.3", "seconds of each rate in each round")
+    parser.size("--rounds", amount(1, 100, "rounds"), "5", "1", "rounds, each with all contestants")
     names = ",".join(WAYS)
     parser.size("--ways", listed(chosen(tuple(WAYS))), names, names, "contestants")
     return run_suite(parser, play)

@@ -180,7 +180,7 @@ def play(suite: Suite) -> None:
 
 def check(suite: Suite, what: str, wrong: int) -> None:
     """Note whether a run was right."""
-    says = "each completed once, with its value" if not wrong else f"{wrong} of the {what} did not"
+    says = "each completed once, with its value" if not wrong else f"{wrong} of the {what} were wrong"
     suite.check("outcomes", not wrong, says)
 
 
@@ -188,9 +188,9 @@ def main() -> int:
     parser = Parser("scale", __doc__)
     parser.size("--processes", amount(1, 64, "processes"), "8", "2", "processes of loops")
     parser.size("--polls", amount(1, 10_000, "polls"), "1k", "100", "long polls at once")
-    parser.size("--rate", amount(1, 100_000, "events a second"), "5k", "1k", "events for the polls")
-    parser.size("--seconds", real(0.1, 600, "seconds"), "3", "0.5", "of each run")
-    parser.size("--rounds", amount(1, 100, "rounds"), "5", "1", "turns of each")
+    parser.size("--rate", amount(1, 100_000, "events a second"), "5k", "1k", "events a second for the polls")
+    parser.size("--seconds", real(0.1, 600, "seconds"), "3", "0.5", "seconds of each run")
+    parser.size("--rounds", amount(1, 100, "rounds"), "5", "1", "rounds of each measurement")
     return run_suite(parser, play)
 
 

@@ -73,7 +73,7 @@ def play(suite: Suite) -> None:
                 suite.add(name, what=what, count=count)
         for seed, text in failed[:FAILURES_SHOWN]:
             suite.add("failures", seed=seed, failure=text)
-        says = f"{totals['seeds']:,} seeds from {args.first} on hold, {len(failed)} do not"
+        says = f"{totals['seeds']:,} seeds hold (the first is {args.first}), {len(failed)} do not"
         suite.check("every_seed_holds", not failed, says)
 
 
@@ -81,8 +81,12 @@ if __name__ == "__main__":
     parser = Parser("soak", __doc__)
     parser.size("--seeds", amount(1, 1_000_000), "10k", "20", "seeds")
     parser.add_argument("--first", type=amount(0, 1 << 32), default=1_000_000, metavar="N", help="first seed (1000000)")
-    parser.add_argument("--steps", type=amount(1, 1_000_000), default=3_000, metavar="N", help="steps of each (3000)")
+    parser.add_argument("--steps", type=amount(1, 1_000_000), default=3_000, metavar="N", help="steps of a seed (3000)")
     parser.add_argument(
-        "--processes", type=amount(1, 256), default=os.cpu_count() or 1, metavar="N", help="at a time (one a core)"
+        "--processes",
+        type=amount(1, 256),
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="seeds at a time (one per core)",
     )
     sys.exit(run_suite(parser, play))

@@ -1,16 +1,16 @@
-"""How fast Spark's data source `timerd` reads a journal on this machine, in rows of the terminal view a second.
+"""How fast Spark's data source `timerd` reads a journal on this machine, in rows of the terminal view per second.
 
     .venv-spark/bin/python bench/suites/spark_source.py [--rows 4M] [--repeat 3] [--cores 2] [--audit JOURNAL]
 
 The journal is synthetic. Each outcome has a key of its own, so two rows of the journal make one row of Spark. Segments
 have 64 MiB, as the daemon writes them. The journal is decoded in one process without Spark; read into Spark's noop sink
 (two columns, the columns that rollup() and report() need, and all); and counted by outcome. The best of the repeats
-counts. Beside it is the CPU time of all processes. On a busy machine this shows how long an idle machine would take.
+counts. Beside it is the CPU time of all processes, which shows on a busy machine how long an idle one would take.
 Each query takes some tenths of a second for any number of rows, and the JVM compiles in its first seconds. So give
 --rows 16M for the rate of a large journal.
 
-With --audit it measures audit() of a journal that a daemon has written at level events, and the same audit without
-Spark. The figures are rows of the journal a second, rows of texts included.
+With --audit it measures audit() of a journal that a daemon has written with `--journal-level events`, and the same
+audit without Spark. The figures are rows of the journal per second, rows of texts included.
 """
 
 from __future__ import annotations

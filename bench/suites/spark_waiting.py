@@ -4,14 +4,15 @@
 
 Both get the same rows: `rate` rows a second, each with a timeout of 500 ms. Half of the rows get their event after a
 random part of this time. Rows and events come from outside of Spark, on this machine. Both tools stamp a result with
-CLOCK_MONOTONIC, in the Python code that makes the row. So neither figure has the time until a sink has the row. With
+CLOCK_MONOTONIC, in the Python code that makes the row. So no figure includes the time until a sink has the row. With
 await_events a sink has it at the end of the task or stage, with transformWithState at the end of the micro-batch.
 
     await_events        a query for every four seconds of rows; a client of the daemon fires the events
     transformWithState  RocksDB, processing-time timers, micro-batches back to back; rows and events come by a socket
 
-The columns show how long after its event a completed row was made, and how long after its deadline an expired row. With
-await_events a row's timeout begins when the task gets the row's batch. The table `capacity` has await_events alone:
+The columns show how long after its event a completed row was made, and how long after its deadline an expired row was
+made. With await_events a row's timeout begins when the task gets the row's batch. The table `capacity` has await_events
+alone:
 --capacity rows wait at once, with a timeout of 8 s and of 10 ms. The difference is the memory that waiting rows cost a
 Python worker.
 
@@ -44,7 +45,7 @@ TIMEOUT_S = 0.5
 PATIENCE_S = 120.0
 EPHEMERAL_S = 11.0  # a daemon that a client started ends 10 s after its last client
 WARM_ROWS = 100  # expire before the measurement: during the first micro-batches of a stream the JVM compiles
-FEED_S = 0.05  # the period of rows without a timer, which keep micro-batches going: timers expire only in one
+FEED_S = 0.05  # the period of rows without a timer, which keep micro-batches going: timers expire only in these
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -326,9 +327,9 @@ def play(suite: Suite) -> None:
 
 def parser() -> Parser:
     made = Parser("spark_waiting", __doc__)
-    made.size("--seconds", amount(1, 600), "20", "5", "seconds in which rows come (20)")
-    made.size("--rate", amount(1, 1_000), "50", "20", "rows a second (50)")
-    made.size("--capacity", amount(100, 65_000), "20k", "2k", "rows that wait at once (20k)")
+    made.size("--seconds", amount(1, 600), "20", "5", "seconds in which rows come")
+    made.size("--rate", amount(1, 1_000), "50", "20", "rows a second")
+    made.size("--capacity", amount(100, 65_000), "20k", "2k", "rows that wait at once")
     return made
 
 

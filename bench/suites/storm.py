@@ -15,7 +15,7 @@ daemon ends in order, and then
 * each call that was accepted has run to its end, was cancelled, or is a dead letter. Only calls that end processes are
   dead letters. No such call began more often than `deliveries` says, and from the third time on it ran alone in its
   process;
-* the last act of a child is in the journal, or the child reported the loss while the daemon was away.
+* the last act of each child is in the journal, or the child has reported the loss and the daemon was away then.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CALLS_PER_S = 5  # of a worker of calls
 CALM_S = 90.0  # at the end, for workers to close, and for calls to come to their ends
 LONG_S = 17.0  # longer than a lease
 SAY_EVERY_S = 60.0
-REQUEUES_PER_S = 300 / 3_600  # of a full run: some hundred in an hour
+REQUEUES_PER_S = 300 / 3_600  # at least
 FLAGS = (
     "--capacity=65536",
     "--ring-events=65536",
@@ -100,7 +100,7 @@ class Storm:
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.silent: set[str] = set()  # workers that were stopped for longer than a lease
         self.ended: dict[str, int] = {}  # workers of calls that have ended by themselves, with their status
-        self.away: list[tuple[float, float]] = []  # when the daemon was killed or stopped
+        self.away: list[tuple[float, float]] = []  # begin and end of each time without the daemon
         self.blows: list[tuple[Callable[[], None], float]] = [
             (self.kill_worker, 1.5),
             (self.stop_and_kill_worker, 3.0),
@@ -263,7 +263,7 @@ class Storm:
         return letters
 
     def _wait(self, what: str, is_over: Callable[[], bool], calls: int = 0) -> None:
-        """Wait until `is_over`, with `calls` workers of calls. Raises Failed, whose text has `what` still holds."""
+        """Wait until `is_over`, with `calls` workers of calls. Raises Failed, whose text names `what` has not ended."""
         until = time.monotonic() + CALM_S
         self.tend(calls, calls)
         while not is_over():
@@ -383,6 +383,10 @@ if __name__ == "__main__":
     parser = Parser("storm", __doc__)
     parser.size("--seconds", amount(1, 1_000_000), "3600", "20", "seconds of kills and stops")
     parser.add_argument(
-        "--workers", type=amount(1, 200), default=3 * (os.cpu_count() or 1), metavar="N", help="at a time (3 a core)"
+        "--workers",
+        type=amount(1, 200),
+        default=3 * (os.cpu_count() or 1),
+        metavar="N",
+        help="workers at a time (3 per core)",
     )
     sys.exit(run_suite(parser, play))

@@ -4,8 +4,8 @@
 
 The subscribers divide the keys among them. With one key all share a watch. With as many keys as subscribers, each
 subscriber has its own watch. Another client of the process fires on all keys, and waits until every subscriber has its
-event. *bytes* is the growth of the process's memory for each subscriber, the task that follows it included. *first* is
-the time from the call of fire_many() until the first subscriber has its event, *all* until all have. *events_s* is the
+event. *bytes* is the growth of the process's memory for each subscriber and its task. *first* is the time from the call
+of fire_many() until the first subscriber has its event, and *all* is the time until all have it. *events_s* is the
 number of events that subscribers received in a second.
 """
 
@@ -99,7 +99,7 @@ def run(suite: Suite, paths: InstancePaths, keys: int) -> None:
 def main() -> int:
     parser = Parser("subscribe", __doc__)
     parser.size("--subscribers", amount(1, 50_000, "subscribers"), "10k", "1k", "subscribers in one process")
-    parser.size("--keys", listed(amount(1, 50_000, "keys")), "1,10k", "1,1k", "keys that they divide")
+    parser.size("--keys", listed(amount(1, 50_000, "keys")), "1,10k", "1,1k", "keys that the subscribers divide")
     parser.size("--events", amount(1, 10_000, "events"), "50", "10", "events on each key")
     return run_suite(parser, play)
 

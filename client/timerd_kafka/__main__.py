@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--data", type=directory, help="directory of records, offsets and topics (default: a temporary one)"
     )
-    made.add_argument("--workers", type=int, default=default.workers, help="brokers (default: %(default)s)")
+    made.add_argument("--workers", type=int, default=default.workers, help="number of brokers (default: %(default)s)")
     made.add_argument("--replicas", type=int, help="replicas of a topic that names none (default: 3, workers at most)")
     made.add_argument("--partitions", type=int, default=1, help="partitions of a topic that names none (default: 1)")
     made.add_argument("--host", default=default.host, help="address to listen at (default: %(default)s)")
@@ -46,13 +46,19 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--fetch-quota", type=size, metavar="BYTES", help="bytes a second that a client id may read")
     made.add_argument("--no-auto-create", action="store_true", help="do not create topics that clients ask for")
-    made.add_argument("--initial-rebalance-delay", type=float, default=0.0, metavar="S", help="(default: %(default)s)")
+    made.add_argument(
+        "--initial-rebalance-delay",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds that a new group waits for members (default: %(default)s)",
+    )
     made.add_argument("--instance", help="a running timer daemon (default: a new one, kafka-PORT)")
     made.add_argument(
         "--capacity", type=capacity, default=32_768, help="waits that the new daemon holds (default: %(default)s)"
     )
     made.add_argument("--runtime-dir", help="directory of the timer daemon's sockets (default: timerd's default)")
-    made.add_argument("--json", action="store_true", help="print a line {bootstrap, instance, data} when it serves")
+    made.add_argument("--json", action="store_true", help="print a line of JSON (bootstrap, ...) when it serves")
     made.add_argument("--commands", action="store_true", help="for tests: take commands from standard input")
     made.add_argument(
         "--log-level",

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--rate", type=float, default=10_000.0, help="operations a second (default: %(default)s)")
     run.add_argument("--profile", default="seed", help="seed (7.9 %% expire) or slow (half) (default: %(default)s)")
     run.add_argument("--seed", type=int, default=1, help="seed of the workload (default: %(default)s)")
-    run.add_argument("--window", default="auto", help='of rollup and report, as "10 seconds" (default: by the length)')
+    run.add_argument("--window", default="auto", help='of rollup and report: "10 seconds" (default: by the length)')
     run.add_argument("--timeouts", default=TIMEOUTS, help="other timeouts to estimate (default: %(default)s)")
     run.add_argument("--cores", type=int, default=2, help="cores of the local Spark session (default: %(default)s)")
     run.add_argument("--memory", default="2g", help="memory of the session's JVM (default: %(default)s)")

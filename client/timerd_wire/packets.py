@@ -34,44 +34,50 @@ def cut(frame: bytes) -> Iterator[tuple[int, bytes]]:
 class Joined:
     """Puts the packets of one connection together again."""
 
-    __slots__ = ("_parts", "_size", "held")
+    __slots__ = ("_frame", "_skipped", "wanted")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0  # of the frame whose parts these are
-        self.held = 0  # bytes of the frame that have come
+        self._frame = bytearray()  # the bytes that have come. A list of them would take 60 bytes for each part
+        self._skipped = 0  # bytes of a dropped frame that may still come
+        self.wanted = 0  # the size of the frame that is not complete; 0 = there is none
 
     @property
-    def wanted(self) -> int:
-        """The size of the frame that is not complete; 0 = there is none."""
-        return self._size
+    def held(self) -> int:
+        """Bytes of the frame that have come."""
+        return len(self._frame)
 
     def drop(self) -> None:
-        """Forget a frame that is not complete."""
-        self._parts, self._size, self.held = [], 0, 0
+        """Forget a frame that is not complete. Its other parts may still come."""
+        if self.wanted:
+            self._skipped = self.wanted - len(self._frame)
+            self._frame, self.wanted = bytearray(), 0
 
     def take(self, kind: int, body: bytes) -> bytes | None:
         """Take a PART or MORE. Returns the frame if it is complete. Raises ValueError for an impossible packet."""
         if kind == PART:
-            self.drop()
-            if len(body) < _SIZE.size:
-                raise ValueError(f"the first part of a frame has {len(body)} bytes")
-            size, body = _SIZE.unpack_from(body)[0], body[_SIZE.size :]
-            if not PACKET_SIZE_MAX < size <= FRAME_SIZE_MAX:
-                raise ValueError(f"a frame in parts has {size} bytes; {PACKET_SIZE_MAX} to {FRAME_SIZE_MAX} are taken")
-            self._size = size
+            self._begin(body)
+            body = body[_SIZE.size :]
         elif kind != MORE:
             raise ValueError(f"a packet of kind {kind}")
-        elif not self._size:
-            return None  # its beginning was lost
         if not body:
             raise ValueError("a part of a frame is empty")
-        self._parts.append(body)
-        self.held += len(body)
-        if self.held < self._size:
+        if not self.wanted:
+            if len(body) > self._skipped:
+                raise ValueError(f"a part of {len(body)} bytes continues no frame")
+            self._skipped -= len(body)
             return None
-        if self.held > self._size:
-            raise ValueError(f"the parts of a frame of {self._size} bytes have {self.held}")
-        frame = b"".join(self._parts)
-        self.drop()
+        self._frame += body
+        if len(self._frame) < self.wanted:
+            return None
+        if len(self._frame) > self.wanted:
+            raise ValueError(f"the parts of a frame of {self.wanted} bytes have {len(self._frame)}")
+        frame, self._frame, self.wanted = bytes(self._frame), bytearray(), 0
         return frame
+
+    def _begin(self, body: bytes) -> None:
+        if len(body) < _SIZE.size:
+            raise ValueError(f"the first part of a frame has {len(body)} bytes")
+        size = _SIZE.unpack_from(body)[0]
+        if not PACKET_SIZE_MAX < size <= FRAME_SIZE_MAX:
+            raise ValueError(f"a frame in parts has {size} bytes; {PACKET_SIZE_MAX} to {FRAME_SIZE_MAX} are taken")
+        self._frame, self._skipped, self.wanted = bytearray(), 0, size

@@ -122,7 +122,7 @@ class Coordinator:
         self._assignment: Mapping[str, Sequence[int]] | None = None  # None: the leader has not decided yet
         self._synced: set[str] = set()  # the members that have got their shards
         self._rebalances = False
-        self._overdue = 0.0  # when a rebalance has lost its operation
+        self._overdue = 0.0  # a rebalance that still runs at this time has lost its operation
         self._join: DelayedJoin | None = None
         self._sync: DelayedSync | None = None
 

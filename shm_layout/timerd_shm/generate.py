@@ -96,7 +96,7 @@ DEFECTS = (
     "DELIVERED_TO_TWO_MEMBERS",  # a group's outcome is delivered again while its holder lives
     "TAKEN_OVER_AT_ONCE",  # what a silent client keeps is delivered again while its process runs
     "ACKNOWLEDGED_BY_FORMER_HOLDER",  # a member that does not hold an outcome any more can acknowledge it
-    "TURN_NOT_NOTED",  # the journal: a turn's clock comes before its first row
+    "TURN_NOT_NOTED",  # the journal: no TURN row with a turn's clock comes before the turn's first row
     "WEAK_HASH",  # rule 8: tables are keyed with a seed that everybody knows, so that a client can choose a chain
     "ROWS_APART",  # rule 2: the journal's rows become true before the change that they report
     "FORGETS_THE_LEAST",  # rule 15: a client that has few remembered ids makes room for one that has many

@@ -195,7 +195,7 @@ def test_another_number_of_levels_or_buckets_is_a_finding(grouped: bytes, region
     count = FIXED_COUNTS[region] + more
     at = REGIONS_OFFSET + region * size_of(RegionRecord) + offset_of(RegionRecord, "count")
     struct.pack_into("<I", memory, at, count)
-    assert f"{region.name} has {count} records, and {FIXED_COUNTS[region]} in each arena" in check(memory, seed=SEED)
+    assert f"{region.name} has {count} records, and every arena has {FIXED_COUNTS[region]}" in check(memory, seed=SEED)
 
 
 def test_very_many_findings_are_counted_not_listed() -> None:

@@ -1,4 +1,4 @@
-"""The declarations: no padding, stable offsets, a fingerprint that changes with each, unique names and codes."""
+"""The declarations: no padding, stable offsets, a fingerprint that each change changes, unique names and codes."""
 
 from __future__ import annotations
 

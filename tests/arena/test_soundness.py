@@ -61,7 +61,7 @@ def test_the_core_never_reads_beyond_the_arena_whatever_bytes_are_changed(seed: 
     damage()
 
 
-def test_a_daemon_with_a_share_of_no_client_slot_lives_on() -> None:
+def test_a_daemon_lives_on_if_quota_clients_is_0() -> None:
     memory = bytearray(MEMORY)
     at = offset_of(ArenaHeader, "quota_clients")
     memory[at : at + 4] = bytes(4)
@@ -86,7 +86,7 @@ def rows() -> list[tuple[Region, int]]:
         row = BUSY.arena.region(region)
         used = row.high_water if region in FREE_LINKS else row.count
         found += [(region, index) for index in range(min(used, 40))]
-    found += [(Region.NODES, BUSY.arena.region(Region.OPS).count + index) for index in range(8)]  # more keys' nodes
+    found += [(Region.NODES, BUSY.arena.region(Region.OPS).count + index) for index in range(8)]  # of further keys
     return found
 
 

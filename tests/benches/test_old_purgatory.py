@@ -275,7 +275,7 @@ def threads() -> Iterator[list[threading.Thread]]:
 def test_three_threads_settle_every_request_once(
     purge_interval: int, seed: int, threads: list[threading.Thread]
 ) -> None:
-    """A third of the requests expires at 20 ms. For others completions and expiries race. Purges run all the time."""
+    """A third of the requests expire at 20 ms. For all others completion and expiry race. Purges run all the time."""
     rng = random.Random(seed)
     count, timeout_ns = 6_000, 20 * MS
     due = array("q", sorted(rng.randrange(60 * MS) for _ in range(count)))

@@ -44,7 +44,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     counts = {(row["what"], row["when"]): row["count"] for row in run["tables"]["latency_us"]}
     assert counts["cancel", "during"] > 0 and counts["refusal", "arena full"] > 0
     if flood == "commands":
-        # Where the machine gave the sender no time in the phase before, the flood was asked for a tiny rate.
+        # If the machine gave the sender no time in the phase before, the flood asks for a tiny rate.
         assert flooded["sustained_rate"] > 0 and (flooded["held_back_rate"] > 0 or "offered" in failed)
     left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
     assert not left, f"left behind: {left}"
@@ -55,7 +55,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     [
         ("subscriptions-stranger", 1),
         pytest.param("subscriptions-member", 1, marks=pytest.mark.long),
-        ("large", 1),
+        pytest.param("large", 1, marks=pytest.mark.long),
         pytest.param("midst", 3, marks=pytest.mark.long),
         pytest.param("parts", 3, marks=pytest.mark.long),
         pytest.param("outlets", 5, marks=pytest.mark.long),
@@ -63,6 +63,13 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
         pytest.param("fan", 3, marks=pytest.mark.long),
         pytest.param("collisions-keys", 3, marks=pytest.mark.long),
         pytest.param("collisions-ids", 3, marks=pytest.mark.long),
+        pytest.param("unread-killed", 5, marks=pytest.mark.long),
+        pytest.param("unix-unread-killed", 5, marks=pytest.mark.long),
+        pytest.param("large-crowd", 3, marks=pytest.mark.long),
+        pytest.param("unix-parts-crowd", 3, marks=pytest.mark.long),
+        pytest.param("unix-continuations", 2, marks=pytest.mark.long),
+        pytest.param("silent", 3, marks=pytest.mark.long),
+        pytest.param("unix-silent", 3, marks=pytest.mark.long),
     ],
 )
 def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
@@ -88,7 +95,7 @@ def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
 def test_a_daemon_is_there_after_an_attack_and_serves_a_bystander(
     attack: str, restarts: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
-    """`locks` kills the daemon, and locks all files that a neighbour may lock. `connections-limit` opens too many."""
+    """`locks` kills the daemon, and locks all files that a neighbour can. `connections-limit` connects too often."""
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     found = runtime_dir / "found.json"
     command = [sys.executable, str(BENCH), f"--flood={attack}", "--seconds=3", "--runs=1", f"--json={found}"]

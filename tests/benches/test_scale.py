@@ -19,7 +19,7 @@ def test_each_loop_completes_with_its_own_value(transport: Transport, workers: s
 
 @EACH
 def test_each_poll_gets_each_of_its_events_once(transport: Transport) -> None:
-    # Each poll has 0.8 s to wait again: an event that comes before that is not for it.
+    # The events of a poll come 0.8 s apart. A poll that has not begun to wait again by then would miss one.
     row, wrong = long_polls(transport, polls=20, each=3, rate=25)
     assert wrong == 0 and 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"]
 

@@ -58,7 +58,7 @@ def test_fire_tells_owners_and_subscriptions_apart(client: td.Client, run: Run) 
         **dict.fromkeys(("owned", "subscriptions"), 1),
         "watermark": None,
     }
-    assert row["hints"] == [], "somebody has it"
+    assert row["hints"] == [], "the key has watchers"
     assert subscription.next(PATIENCE_S) is not None
     operation.cancel_wait()
 

@@ -101,7 +101,7 @@ def test_missing_satisfied_and_failed_keys_are_told_apart(rig: Rig, explain: Exp
 
 
 @pytest.mark.parametrize("condition", [Condition.AT_LEAST, Condition.ALL_SETTLED, Condition.TOTAL])
-def test_the_keys_to_complete_and_to_fail_are_those_that_the_core_takes(
+def test_the_numbers_of_keys_to_complete_and_to_fail_are_those_of_the_core(
     rig: Rig, explain: Explain, rng: random.Random, condition: Condition
 ) -> None:
     alice = rig.client()
@@ -376,8 +376,8 @@ def test_a_key_and_an_outcome_of_unknown_kinds_stop_nothing(rig: Rig, explain: E
 
 @settings(deadline=None)
 @given(CHANGES)
-def test_a_damaged_arena_is_explained_or_refused_in_order(sound: bytes, changes: list[Change]) -> None:
-    """Every operation of the arena, by its number and by ids. There is no other error, and no endless loop."""
+def test_a_damaged_arena_is_explained_or_refused_by_name(sound: bytes, changes: list[Change]) -> None:
+    """`explain` is asked for every operation, by its number and by ids. It raises no other error, and always ends."""
     damaged = changed(sound, changes)
     arguments = argparse.Namespace(
         instance=None, what=b"settled at first", by=None, purgatory=None, bytes=200, key=b"k0", offset=5

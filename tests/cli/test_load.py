@@ -304,7 +304,7 @@ def test_late_commands_are_sent_at_once_and_the_harness_is_blamed_only_for_its_o
     assert pace.begin(0) == 1  # half a millisecond late: it overslept
     clock.now_ns += 5 * MS  # the call takes long
     pace.end()
-    clock.now_ns += MS // 4  # its own books
+    clock.now_ns += MS // 4  # for its own bookkeeping
     assert pace.begin(1) == 3, "both that are due, in one pass, without waiting"
     pace.end()
     assert pace.left_ns(3) > 0
@@ -337,7 +337,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 
 
 def own_directory(temporary: Path) -> Path:
-    """That of the run that goes on."""
+    """The directory of the current run."""
     (directory,) = temporary.glob("td-load-*")
     assert arenas_of(directory) and processes_of(directory, timeout=0)
     return directory
@@ -353,7 +353,7 @@ Load = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def load() -> Iterator[Load]:
-    """`timerctl load --json ARGUMENTS`, started."""
+    """Starts `timerctl load --json ARGUMENTS`."""
     started = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
@@ -369,7 +369,7 @@ def load() -> Iterator[Load]:
 
 
 def end_of(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
-    """Its exit status and document."""
+    """The exit status of a run, and the JSON that it printed."""
     out, err = process.communicate(timeout=END_S)
     assert out, err
     return process.returncode, json.loads(out)

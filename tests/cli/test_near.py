@@ -1,4 +1,4 @@
-"""Names near a name: the same as by a plain matrix of distances, and with bounded work."""
+"""Names near a name: a plain matrix of distances gives the same ones, and the work is bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = st.lists(st.sampled_from(b"ab1/"), max_size=9).map(bytes)
 
 
 def edits(one: bytes, other: bytes) -> int:
-    """The edits from one name to the other: changes, additions, removals, and swaps of neighbours."""
+    """The edits from one name to the other: changes, additions, removals, and swaps of adjacent bytes."""
     table = {(at, 0): at for at in range(len(one) + 1)} | {(0, at): at for at in range(len(other) + 1)}
     for i, j in itertools.product(range(1, len(one) + 1), range(1, len(other) + 1)):
         steps = [table[i - 1, j] + 1, table[i, j - 1] + 1, table[i - 1, j - 1] + (one[i - 1] != other[j - 1])]

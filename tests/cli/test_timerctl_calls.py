@@ -227,7 +227,7 @@ def test_a_worker_serves_a_module_and_sigterm_waits_for_its_handlers(
 
 
 def test_a_signal_to_any_thread_of_a_worker_ends_the_worker(client: td.Client, start: Start, runtime_dir: Path) -> None:
-    """The system gives a signal to any thread. The main thread may then sleep on, so that no handler in Python runs."""
+    """If the system gives the signal to another thread, the main thread may sleep on: no handler in Python runs."""
     worker = start("tasks:calls")
     eventually(lambda: noted(runtime_dir, "often"))
     others = [task for task in threads_that_take(worker.pid, signal.SIGTERM) if task != worker.pid]

@@ -1,4 +1,4 @@
-"""The client's protocol while its daemon is gone or silent: errors, and operations that it gives up or takes back."""
+"""The client's protocol while its daemon is lost: errors, and operations that it gives up and later withdraws."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_client_that_was_stopped_itself_makes_no_operation_unavailable(world: 
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
     world.now += 60_000 * MS  # nobody ticked
-    world.up()  # its sockets are empty yet: the daemon's frames are still on their way
+    world.up()  # its sockets are still empty: the daemon's frames are still on their way
     still_settles(world, operation)
 
 

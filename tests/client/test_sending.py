@@ -1,7 +1,8 @@
 """Which thread sends a command, and how often. The daemon is in memory.
 
-In a threaded client a caller sends when it was quiet before, else the client's thread sends at intervals. In asyncio
-the loop sends after the iteration that issued something. Tests of intervals, callers and locks use threaded clients.
+In a threaded client a caller sends if the link was quiet before, else the client's thread sends at intervals. In
+asyncio the loop sends after the iteration that issued something. Tests of intervals, callers and locks use threaded
+clients.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 def commands_of(choose: random.Random, first: int, count: int, newest: int) -> list[Command]:
     """Commands of the kinds that batches take, in usual and unusual sizes. Their client's next number is `first`.
 
-    Their marks are the present one, when the newest event is `newest`, or older.
+    `newest` is the newest event: each mark is taken at this event, or at an older one.
     """
     found: list[Command] = []
     sizes = (0, 0, 8, 100, BLOCK_DATA, BLOCK_DATA + 1, 300)

@@ -77,7 +77,7 @@ def test_a_call_without_a_handler_does_not_delay_other_calls() -> None:
     assert delivered(worker) == [[b"job", b"job"]]
     late = handler(rig, b"unknown too", b"unknown", most=9)
     rig.turn()
-    assert delivered(late) == [[b"unknown", b"unknown too"]]
+    assert sorted(delivered(late)[0]) == [b"unknown", b"unknown too"]
     rig.check()
 
 
@@ -212,9 +212,9 @@ def test_impossible_handled_names_are_refused_by_name() -> None:
     core, now_ns = rig.core, rig.now_ns
     with pytest.raises(NotAMemberError, match="group=NAME"):
         core.set_calls(single.slot, 1, 0, [b"job"], now_ns)
-    with pytest.raises(InvalidValueError, match=f"257 of {HANDLED_NAMES_MAX} names"):
+    with pytest.raises(InvalidValueError, match=rf"257 names \({HANDLED_NAMES_MAX} at most\)"):
         core.set_calls(member.slot, 1, 0, [b"%d" % n for n in range(257)], now_ns)
-    with pytest.raises(InvalidValueError, match="257 of 256 calls"):
+    with pytest.raises(InvalidValueError, match="257 calls at a time"):
         core.set_calls(member.slot, 257, 0, [], now_ns)
     with pytest.raises(InvalidValueError, match="purgatory 9"):
         core.set_calls(member.slot, 1, 9, [], now_ns)

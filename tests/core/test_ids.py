@@ -191,7 +191,7 @@ def test_a_client_that_fills_all_ids_makes_itself_forget_the_oldest_and_no_other
 
 
 def forgets_by_rule(rig: Rig, client: Client, news: int) -> None:
-    """Settle `news` ids while all are in use. Only a slot with 7/8 of the fullest slot's ids may forget one."""
+    """Settle `news` ids while all are in use. Only a slot with at least 7/8 of the largest number may forget one."""
     for _ in range(news):
         before = remembered(rig)
         settle(rig, client, 1)

@@ -1,8 +1,8 @@
 """{mark, check, own fire, another client's fire, register arrives} in every order, judged by rule 4 and by the model.
 
 Client A has two threads. One takes a mark, checks its condition in vain, and registers; the other fires. Client B fires
-as well. The order of *issuing* decides which events count; the order of *arrival* must not (SCENARIOS C1, H1, H3, H4,
-H5).
+as well. The order of *issuing* decides which events count; the order of *arrival* must not (scenarios C1, H1, H3, H4
+and H5, below).
 """
 
 from __future__ import annotations

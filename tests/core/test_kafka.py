@@ -415,7 +415,7 @@ def test_P4_cancel_for_key_settles_its_watchers_in_order_and_no_others() -> None
 
 
 def test_P5_no_settled_operation_is_left_to_purge() -> None:
-    """2,000 operations on a hot and a cold key each: an operation that settles by one key leaves the other."""
+    """2,000 operations on a hot and a cold key each: an operation that settles by one leaves the lists of both."""
     rig = Rig(capacity=8192)
     client = rig.client()
     empty = rig.arena.in_use()
@@ -436,7 +436,7 @@ def test_P6_an_operation_never_joins_a_removed_list() -> None:
         rig.do(client, after(S), fire(b"k"), after(S), fire(b"k", limit=1), after(S), cancel_for_key(b"k"), after(S))
         assert rig.gauges() == (1, 1)
         rig.do(client, fire(b"k"))
-        rig.acknowledge()  # until then a credit may have to go on to the next of its key
+        rig.acknowledge()  # until then the grant may have to be requeued
         assert rig.arena.keys_in_use() == 0
     assert Counter(each.state for each in client.delivered) == {Outcome.COMPLETED: 9, Outcome.CANCELLED: 3}
     rig.check()
@@ -542,7 +542,7 @@ def test_R5_a_fetch_is_answered_when_the_log_grows_at_its_time_out_or_when_the_l
 
 
 def test_R6_deferred_events_complete_in_order_up_to_an_offset_and_the_rest_fail_together() -> None:
-    """Better: they may be added in any order. Those of one offset complete in the order of registration."""
+    """Better than Kafka: events may be added in any order. Those of one offset complete in order of registration."""
     rig = Rig()
     client = rig.client()
     offsets = [4, 2, 2, 9, 1, 4]

@@ -202,7 +202,7 @@ def test_grants_of_total_and_quorum_operations_are_requeued_with_an_amount_of_on
     rig.check()
 
 
-# giving back ---------------------------------------------------------------------------------------------------------
+# requeues by the owner -----------------------------------------------------------------------------------------------
 
 
 def test_a_grant_that_its_owner_requeues_completes_the_next_watcher() -> None:

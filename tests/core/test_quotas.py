@@ -34,7 +34,7 @@ def quota(number: int, met: Met, limit: int) -> Answer:
     return Answer(number, ErrorCode.QUOTA_EXCEEDED, met << MET_SHIFT | limit)
 
 
-def test_a_client_with_64_keys_an_operation_leaves_half_of_the_watchers_to_others() -> None:
+def test_a_client_with_64_keys_in_each_operation_leaves_half_of_the_watchers_to_others() -> None:
     rig = Rig(capacity=64, nodes=400)
     greedy, other = rig.client(), rig.client()
     rig.do(greedy, *(watch(*names(KEYS_MAX * n, KEYS_MAX)) for n in range(4)))

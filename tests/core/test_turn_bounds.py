@@ -22,6 +22,7 @@ from support.rig.rules import (
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import REPLAY_WALK_MAX
+from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandKind
 
@@ -184,7 +185,7 @@ def test_reports_are_bounded_and_complete() -> None:
 
 
 def test_each_node_that_the_heap_of_watermark_watchers_touches_counts_as_a_record(rng: random.Random) -> None:
-    """Before, the way through the heap was not counted: an advance for 1.9 million watchers had turns of 67 ms."""
+    """Formerly, the way through the heap was not counted: an advance for 1.9 million watchers had turns of 67 ms."""
     rig = Rig(capacity=CAPACITY)
     client, advancer = rig.client(), rig.client()
     for target in rng.sample(range(1, 1_000_000), MANY):
@@ -224,3 +225,31 @@ def test_calls_of_a_group_wait_for_no_walk_through_another_groups_calls() -> Non
         small_turn(rig, "resume")
         rig.report()
         assert len(worker.delivered_for_group) == number + 1, f"{number + 1} calls were made"
+
+
+def test_the_blocks_of_a_value_that_is_freed_count_as_records() -> None:
+    """Before, an operation counted once, whatever its payload: some payloads of 4 MiB could hold up a turn."""
+    rig = Rig(capacity=CAPACITY)
+    client = rig.client()
+    for _ in range(4):
+        client.issue(Register((Key(b"k"),), timeout_ns=MS, payload=bytes(100 * BLOCK_DATA)))
+    rig.turn()
+    rig.turn(rig.now_ns + 2 * MS)
+    assert len(client.delivered) == 4
+    rig.core.begin_turn(rig.now_ns)
+    rig.core.acknowledge(client.slot, client.delivered[-1].number, 0, BUDGET)
+    touched = rig.core.end_turn(rig.now_ns)
+    assert rig.arena.in_use()["BLOCKS"] == 0
+    assert touched >= 4 * 99, f"{touched} records were counted, and 400 blocks were freed"
+
+
+def test_a_hello_that_waits_for_much_looks_at_each_refusal_once() -> None:
+    """Before, each wait was compared with each refusal: a hello for 100,000 operations held up a turn for 0.3 s."""
+    rig = Rig()
+    client = rig.client()
+    for _ in range(50):
+        rig.do(client, Register((), timeout_ns=MS))
+    before = rig.core.touched
+    waits = list(range(1, 1_000))
+    assert rig.core.unknown_waits(client.slot, waits) == waits[50:]
+    assert rig.core.touched - before <= 2_000

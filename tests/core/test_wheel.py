@@ -161,7 +161,7 @@ def test_operations_of_one_bucket_expire_in_the_order_of_their_ticks() -> None:
 
 
 def test_a_wrong_hint_changes_nothing() -> None:
-    """A hint in a bucket, among outcomes or among free records only prefetches a record. The core never trusts it."""
+    """A hint only says which record to prefetch, whatever list it is in. The core never trusts it."""
     choose = random.Random(12)
     rig = Rig(capacity=512)
     client = rig.client()

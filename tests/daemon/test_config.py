@@ -75,7 +75,7 @@ def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("ring_events", "ring-events"), ("capcity", "capacity"), ("x", "")])
-def test_an_unknown_key_of_the_file_names_its_nearest_neighbour(tmp_path: Path, wrong: str, near: str) -> None:
+def test_an_unknown_key_of_the_file_is_refused_with_a_suggestion(tmp_path: Path, wrong: str, near: str) -> None:
     (tmp_path / "t.toml").write_text(f"{wrong} = 1\n")
     with pytest.raises(InvalidConfigError, match=f"unknown key '{wrong}'; did you mean '{near}") as error:
         settle("--config", str(tmp_path / "t.toml"))
@@ -158,7 +158,7 @@ def test_a_number_in_the_file_is_seconds_too(tmp_path: Path, line: str, value: i
 
 @pytest.mark.parametrize("line", ["unix-group = 1234567", 'unix-group = "1234567"'])
 def test_a_unix_group_may_be_a_number_without_a_name_in_this_system(tmp_path: Path, line: str) -> None:
-    """In a container the group may be known outside alone."""
+    """In a container the group may have a name only outside the container."""
     (tmp_path / "t.toml").write_text(line)
     group = settle("--config", str(tmp_path / "t.toml")).config.unix_group
     assert group == "1234567" and group_id_of(group, "a test") == 1234567
@@ -173,7 +173,7 @@ def test_a_tick_without_a_unit_is_refused_with_a_suggestion(tmp_path: Path) -> N
         settle("--config", str(tmp_path / "t.toml"))
 
 
-def test_a_misspelt_variable_is_ignored_with_a_warning_that_names_its_neighbour() -> None:
+def test_a_misspelt_variable_is_ignored_with_a_warning_that_has_a_suggestion() -> None:
     settings = settle(
         TIMERD_CAPCITY="64",
         TIMERD_PORT_80_TCP="x",
@@ -216,7 +216,7 @@ def test_a_shortened_flag_is_refused_as_a_later_knob_could_change_its_meaning(
     assert "--cap=64" in capsys.readouterr().err
 
 
-def test_an_unknown_flag_names_its_nearest_neighbour_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_flag_is_refused_with_a_suggestion_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         settle("--capcity=64")
     assert ended.value.code == 2

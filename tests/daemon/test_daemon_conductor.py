@@ -112,7 +112,7 @@ def confirmed(world: World, peer: Peer, for_ns: int = 0) -> list[int]:
 
 
 def test_a_confirmation_waits_until_many_commands_share_it(world: World) -> None:
-    """A frame for each command would wake two processes for nothing that anybody waits for."""
+    """A frame for each command would wake two processes, although nobody waits for it."""
     alice = world.client("alice")
     world.run(CONFIRM_NS)
     alice.take_published()
@@ -133,7 +133,7 @@ def test_a_confirmation_comes_once_and_no_later_than_its_time(world: World) -> N
         peer.send(fire(b"nobody's"))
     assert confirmed(world, alice, CONFIRM_NS - MS) == confirmed(world, bob) == []
     assert confirmed(world, alice, MS) == confirmed(world, bob) == [1]
-    assert confirmed(world, alice, 5 * CONFIRM_NS) == confirmed(world, bob) == [], "until a heartbeat"
+    assert confirmed(world, alice, 5 * CONFIRM_NS) == confirmed(world, bob) == [], "no more until a heartbeat"
 
 
 def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
@@ -146,12 +146,12 @@ def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
     world.settle()
     assert [(header.outcomes, header.applied) for header in alice.take_published()] == [(1, 2)]
     alice.acknowledge()  # else it is reminded
-    assert confirmed(world, alice, CONFIRM_NS) == [], "it was said"
+    assert confirmed(world, alice, CONFIRM_NS) == [], "it came with the outcome"
 
 
 @pytest.mark.parametrize("within", [True, False])
 def test_a_client_that_waits_is_confirmed_at_once(world: World, within: bool) -> None:
-    """It asks in the frame of its commands, or later by a frame of its own."""
+    """It asks in the frame of its commands, or later in a separate frame."""
     alice = world.client("alice")
     world.run(2 * CONFIRM_NS)
     alice.take_published()
@@ -173,8 +173,8 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
     assert confirmed(world, alice) == [last + 1_024]
 
 
-def test_a_client_that_has_ended_is_confirmed_nothing(world: World) -> None:
-    """It was in the middle of those that wait, and its slot may be another's by then."""
+def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
+    """It stood among other clients that wait. By then, another client may have its slot."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:
@@ -297,7 +297,7 @@ def test_no_turn_exceeds_the_bound_of_its_steps(rng: random.Random) -> None:
     for peer in peers[1:]:
         peer.acknowledge()
     world.settle()
-    slack = 2 * 64 + 4_096  # one command of any size goes over each bound
+    slack = 2 * 64 + 4_096  # one command of any size may exceed each bound
     assert world.counter("records_touched_max") <= 3 * STEP + slack
     assert world.counter("turns_cut") > 10
     assert violations(world.rig.memory) == []
@@ -376,7 +376,7 @@ def test_after_a_gap_the_sockets_are_read_until_dry_before_the_wheel_moves(world
     world.turn(5 * S)  # the process was stopped
     assert world.counter("gaps") == 1
     world.clock.move(DRY_NS - MS)
-    bob.send(fire())  # stood in the kernel's buffers, and arrives only now
+    bob.send(fire())  # it stood in the kernel's buffers, and arrives only now
     world.settle()
     world.run(50 * MS)
     alice.take_published()
@@ -519,7 +519,7 @@ def test_a_body_that_is_no_known_map_is_malformed(world: World, kind: UpKind, bo
 
 
 def test_a_list_deeper_than_python_can_show_is_refused(world: World) -> None:
-    """msgpack takes 1,024 lists in each other, repr() about 1,000: not even the error may show them."""
+    """msgpack reads 1,024 nested lists, but repr() shows only about 1,000. So not even the error may show them."""
     peer = Peer(world, "x")
     peer.say(UpKind.HELLO, peer.hello(purgatories=["deep"]))
     routing, frame = world.network.up.pop()

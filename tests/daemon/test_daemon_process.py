@@ -118,7 +118,7 @@ class Peer:
         return self
 
     def answer(self, kind: DownKind) -> tuple[ReportHeader, dict[str, Any]]:
-        """The next frame that ROUTER sends, which is of that kind."""
+        """The next frame that ROUTER sends. It must be of this kind."""
         assert self.commands.poll(PATIENCE_MS), f"no {kind.name} came"
         frame = self.commands.recv()
         header = unpack(ReportHeader, frame)
@@ -126,7 +126,7 @@ class Peer:
         return header, msgpack.unpackb(frame[size_of(ReportHeader) :])
 
     def report(self, wanted: Callable[[ReportHeader], bool]) -> bytes:
-        """The first report of which that is true."""
+        """The first report for which `wanted` is true."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             if self.outcomes.poll(100):
@@ -223,7 +223,7 @@ def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon, co
 
 
 @pytest.mark.parametrize("by", ["name", "number"])
-def test_members_of_the_unix_group_may_connect_and_read_the_arena(
+def test_users_in_the_unix_group_may_connect_and_read_the_arena(
     make_daemon: MakeDaemon, runtime_dir: Path, context: zmq.Context[Any], by: str
 ) -> None:
     group = grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -12,7 +14,7 @@ from support.rig.commands import Key, Register
 from support.rig.harness import S
 from timerd.clients.process import Process
 from timerd.clients.session import Session
-from timerd.conductor.deferred import BYTES_MAX, FRAMES_MAX, LINES_KEPT, Deferred
+from timerd.conductor.deferred import BYTES_MAX, FRAME_COST, FRAMES_MAX, LINES_KEPT, Deferred
 from timerd_shm.declare.states import Condition
 from timerd_shm.declare.wire import DownKind, UpKind
 
@@ -24,11 +26,21 @@ def session(slot: int) -> Session:
 
 
 class Holds(dict[int, bool]):
-    """Which processes are held."""
+    """Which processes are held, and the memory that each is charged for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.charged: Counter[int] = Counter()
+        self.short: set[int] = set()  # processes that are over their share while memory is short
 
     def __call__(self, process: int, is_held: bool) -> None:
         assert self.get(process, False) is not is_held, f"process {process} is held or let go twice"
         self[process] = is_held
+
+    def charge(self, process: int, size: int) -> bool:
+        self.charged[process] += size
+        assert self.charged[process] >= 0
+        return process not in self.short
 
 
 @pytest.fixture
@@ -38,7 +50,7 @@ def holds() -> Holds:
 
 @pytest.fixture
 def deferred(holds: Holds) -> Deferred:
-    return Deferred(holds)
+    return Deferred(holds, holds.charge)
 
 
 def served(deferred: Deferred, records: int = 1, *, done: bool = True) -> tuple[Session, bytes]:
@@ -138,7 +150,8 @@ def test_a_process_that_was_away_saves_nothing_up(deferred: Deferred) -> None:
 
 def test_random_processes_get_equal_shares_and_each_clients_frames_stay_in_order(rng: random.Random) -> None:
     """While two processes always have frames, what they have taken differs by one frame's records at most."""
-    deferred = Deferred(Holds())
+    holds = Holds()
+    deferred = Deferred(holds, holds.charge)
     clients = [(session(number), number % 4) for number in range(9)]
     sent: Counter[int] = Counter()
     seen: Counter[int] = Counter()
@@ -169,6 +182,109 @@ def test_processes_that_owe_nothing_are_forgotten(deferred: Deferred) -> None:
         served(deferred, 10)
         served(deferred, 10)
     assert len(deferred._lines) <= LINES_KEPT + 2
+
+
+def test_a_stream_of_short_lived_processes_that_all_owe_something_is_forgotten_but_for_some(
+    deferred: Deferred,
+) -> None:
+    """Before, each of them was remembered until nothing was deferred any more, which may be never."""
+    busy = session(0)
+    deferred.add(busy, 0, b"busy")
+    for process in range(1, 4 * LINES_KEPT):
+        deferred.add_begun(session(process), process, b"long", 1_000_000)
+        deferred.pass_on(done=True)
+        deferred.add(busy, 0, b"busy")
+    assert len(deferred._lines) <= LINES_KEPT + 1
+
+
+# memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_is_charged_for_its_frames_until_they_are_done(deferred: Deferred, holds: Holds) -> None:
+    deferred.add(session(1), 7, bytes(100))
+    deferred.add(session(1), 7, bytes(200))
+    assert holds.charged == {7: 300 + 2 * FRAME_COST}
+    served(deferred, done=False)
+    assert holds.charged == {7: 300 + 2 * FRAME_COST}
+    served(deferred)
+    served(deferred)
+    assert holds.charged == {7: 0}
+
+
+def test_a_small_frame_costs_no_more_than_it_is_charged(deferred: Deferred, holds: Holds) -> None:
+    clients = [session(slot) for slot in range(1_000)]
+    tracemalloc.start()
+    for client in clients:
+        deferred.add(client, client.slot, os.urandom(64))
+    cost, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 100_000 < cost < 1.5 * holds.charged.total(), "a client's first frame, of a process's first client"
+
+
+def test_a_process_is_held_while_memory_is_short_and_it_is_over_its_share(deferred: Deferred, holds: Holds) -> None:
+    deferred.add(session(2), 8, b"another process's")
+    holds.short.add(7)
+    deferred.add(session(1), 7, b"first")
+    assert holds == {7: True}
+    served(deferred)
+    served(deferred)
+    assert holds == {7: False}
+
+
+def test_frames_that_are_dropped_are_not_served_and_the_others_are(deferred: Deferred, holds: Holds) -> None:
+    alice, bob = session(1), session(2)
+    for number in range(FRAMES_MAX):
+        deferred.add(alice, 7, b"a%d" % number)
+    deferred.add(bob, 8, b"b")
+    assert holds == {7: True}
+    deferred.drop(7)
+    assert holds == {7: False} and holds.charged[7] == 0 and not deferred.has(alice)
+    assert served(deferred) == (bob, b"b") and not deferred.frames
+    deferred.add(alice, 7, b"again")
+    assert served(deferred) == (alice, b"again") and holds.charged[7] == 0
+
+
+def test_a_frame_that_is_applied_is_not_dropped(deferred: Deferred, holds: Holds) -> None:
+    alice = session(1)
+    for frame in (b"a1", b"a2", b"a3"):
+        deferred.add(alice, 7, frame)
+    deferred.first()
+    deferred.drop(7)
+    deferred.pass_on(done=False)
+    assert served(deferred) == (alice, b"a1") and not deferred.frames and holds.charged[7] == 0
+
+
+def test_frames_that_are_added_dropped_and_done_at_random_are_those_of_a_dumb_model(rng: random.Random) -> None:
+    holds = Holds()
+    deferred = Deferred(holds, holds.charge)
+    clients = [session(number) for number in range(6)]
+    queued: dict[Session, list[bytes]] = {client: [] for client in clients}
+    for number in range(3_000):
+        act = rng.random()
+        if act < 0.5:
+            client = rng.choice(clients)
+            queued[client].append(b"%d" % number)
+            deferred.add(client, client.slot % 3, queued[client][-1])
+        elif act < 0.55:
+            process = rng.randrange(3)
+            deferred.drop(process)
+            for client in clients:
+                if client.slot % 3 == process:
+                    queued[client].clear()
+        elif deferred.frames:
+            client, frame = deferred.first()
+            assert frame == queued[client][0]
+            deferred.charge(rng.randrange(1_000))
+            done = rng.random() < 0.9
+            deferred.pass_on(done=done)
+            if done:
+                queued[client].pop(0)
+        assert deferred.frames == sum(map(len, queued.values()))
+        assert {client for client in clients if deferred.has(client)} == {c for c in clients if queued[c]}
+        sizes = {process: 0 for process in range(3)}
+        for client, frames in queued.items():
+            sizes[client.slot % 3] += sum(len(frame) + FRAME_COST for frame in frames)
+        assert all(holds.charged[process] == size for process, size in sizes.items())
 
 
 # what is held -----------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_a_deadline_before_the_gap_expires_although_the_wheel_had_not_come_to_it
 
 @pytest.mark.parametrize("fires", [False, True])
 def test_an_operation_registered_in_a_gap_waits_for_the_events_of_the_gap(fires: bool) -> None:
-    """The daemon slept through its deadline. An event that was fired in time is behind it in the sockets."""
+    """The daemon slept through the deadline. In the sockets an event, fired in time, follows the registration."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     rig.do(firer, fire(b"other"))

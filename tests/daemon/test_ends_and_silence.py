@@ -453,7 +453,7 @@ def test_no_client_is_silenced_before_the_sockets_are_read_dry() -> None:
 def test_an_hour_of_silence_is_death_and_not_the_end_of_the_numbering(world: World) -> None:
     alice = world.client("alice")
     waits(alice)
-    alice.hold()  # as of a stopped process: the connection stays
+    alice.hold()  # like that of a stopped process, her connection stays
     world.run(DEAD_AFTER_NS - S)
     assert state_of(alice) is ClientState.SILENT
     assert world.counter("orphans_cancelled") == 0

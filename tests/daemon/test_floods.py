@@ -1,4 +1,4 @@
-"""Clients that ask for too much: a turn stays short, others are served in a bounded number of turns, all go on."""
+"""Clients that ask for too much: turns stay short, others are served within a few turns, and all can continue."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_client_with_too_many_answers_continues_once_it_has_acknowledged_them(
     mallory.acknowledge()
     world.turn()
     again = [body.applied for kind, body in mallory.take_answers() if kind is DownKind.EXPECTED]
-    assert again == applied, "without an answer, the client goes on only after a time"
+    assert again == applied, "without an answer, the client continues only after a while"
     assert {answer.code for answer in mallory.answers} == {ErrorCode.OPERATION_EXISTS}
 
 

@@ -1,4 +1,4 @@
-"""Locks: a member that holds every file that it may open prevents no start, and it cannot pass for a daemon."""
+"""Locks: a neighbour that locks every file that it may open prevents no start, and it cannot pass for a daemon."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from support.real.daemons import Daemon, arenas_of
 from support.real.patience import PATIENCE_S
 from support.real.polled import PolledWatches
 from support.real.users import a_member
+from support.suite.tiers import in_tiers
 from timerctl import main
 from timerctl.exits import Exit
 from timerd.host.lock import InstanceLock
@@ -35,7 +36,7 @@ only_root = pytest.mark.root("starts a process of another user")
 
 
 def lock_all(paths: list[Path]) -> str:
-    """Hold flock, shared if not exclusive, and a POSIX lock on each file; the names of those that it could open."""
+    """Hold a POSIX lock and flock, exclusive if possible, on each file that opens. Returns the names of these files."""
     opened = []
     for path in paths:
         try:
@@ -61,9 +62,9 @@ def group(runtime_dir: Path) -> grp.struct_group:
 
 
 @only_root
-@pytest.mark.parametrize("end", [Daemon.stop, Daemon.kill])
+@pytest.mark.parametrize("end", in_tiers([Daemon.kill, Daemon.stop], 1))
 @pytest.mark.parametrize("flags", [(), ("--arena-file={}/file.arena",), ("--journal={}/journal",)])
-def test_a_member_that_locks_every_file_that_it_can_open_prevents_no_restart(
+def test_a_neighbour_that_locks_every_file_that_it_can_open_prevents_no_restart(
     make_daemon: MakeDaemon, runtime_dir: Path, group: grp.struct_group, end: Callable[[Daemon], int], flags: tuple[str]
 ) -> None:
     daemon = make_daemon(f"--unix-group={group.gr_name}", *(flag.format(runtime_dir) for flag in flags))
@@ -75,7 +76,7 @@ def test_a_member_that_locks_every_file_that_it_can_open_prevents_no_restart(
         with a_member(group.gr_gid, lambda: lock_all(files)) as opened:
             arena = read_location(daemon.paths).path.name
             assert {runtime_dir.name, "default.arena", arena} <= set(opened.split()), "it holds nothing: no attack"
-            assert not daemon_running(daemon.paths), "what a member holds is no daemon"
+            assert not daemon_running(daemon.paths), "a lock of a neighbour is no daemon"
             daemon.start()
             assert daemon_running(daemon.paths)
             client.fire("k", value=b"v")
@@ -87,7 +88,7 @@ def test_a_member_that_locks_every_file_that_it_can_open_prevents_no_restart(
 
 
 @only_root
-def test_a_member_learns_whether_the_daemon_runs_and_can_neither_open_its_lock_nor_stand_in_for_it(
+def test_a_neighbour_learns_whether_the_daemon_runs_and_can_neither_open_its_lock_nor_stand_in_for_it(
     make_daemon: MakeDaemon, runtime_dir: Path, group: grp.struct_group
 ) -> None:
     daemon = make_daemon(f"--unix-group={group.gr_name}")
@@ -193,7 +194,7 @@ def test_a_lock_that_is_held_where_no_daemon_runs_is_named_with_the_way_to_find_
 
 @only_root
 @pytest.mark.parametrize("command", ["destroy", "check"])
-def test_a_member_learns_who_may_run_a_command_that_it_may_not(
+def test_a_neighbour_learns_who_may_run_a_command_that_it_may_not(
     make_daemon: MakeDaemon, group: grp.struct_group, command: str
 ) -> None:
     """`destroy` is for the daemon's user alone, whoever is in its group."""

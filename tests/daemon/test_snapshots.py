@@ -27,7 +27,7 @@ from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 MakeDaemon = Callable[..., Daemon]
 ASK = {"query": "snapshot"}
-# A copy takes so long that its asker asks again meanwhile.
+# A copy takes so long that the client asks again meanwhile.
 SLOW = """
 import time
 import timerd.arena.snapshot
@@ -116,7 +116,7 @@ def test_no_copy_is_made_for_a_client_that_has_ended(world: World) -> None:
     assert world.copies.whole == 1
 
 
-def test_a_question_after_the_other_is_answered_by_a_copy_each(world: World) -> None:
+def test_questions_one_after_the_other_get_a_copy_each(world: World) -> None:
     world.copies.free_ns = 100 * MS  # the memory of a removed copy is not free at once
     alice = world.client("alice")
     for number in range(5):
@@ -278,7 +278,7 @@ def test_checks_of_an_arena_that_is_slow_to_copy_leave_no_copies(
         out, _ = check.communicate(timeout=60)
         assert check.returncode == Exit.OK and out.startswith("Sound: "), out
     eventually(lambda: not copies_in(runtime_dir), "a copy was left")
-    time.sleep(0.4)  # a second copy, of a question that was asked again
+    time.sleep(0.4)  # time for a second copy, if a question was asked again
     assert not copies_in(runtime_dir)
 
 
@@ -365,7 +365,7 @@ def test_a_daemon_that_ends_while_it_copies_leaves_no_copy(
 
 
 @pytest.mark.root("becomes another user")
-def test_a_check_by_a_member_of_the_unix_group_leaves_no_copy(
+def test_a_check_by_a_user_in_the_unix_group_leaves_no_copy(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     group = grp.getgrnam("daemon")
@@ -374,7 +374,7 @@ def test_a_check_by_a_member_of_the_unix_group_leaves_no_copy(
         directory = Path(name)
         monkeypatch.setenv(RUNTIME_DIR_VARIABLE, name)
         with Daemon(directory, f"--unix-group={group.gr_name}"):
-            assert main(["check"]) == Exit.OK  # which imports what may be in such a directory as well
+            assert main(["check"]) == Exit.OK  # imports modules, which may be in such a directory, too
             child = os.fork()
             if child == 0:
                 status = 99

@@ -72,7 +72,7 @@ def test_subscriptions_of_a_stranger_are_not_read(daemon: Daemon, attacker: zmq.
         attacker.close(0)
 
 
-def test_subscriptions_of_a_member_close_its_outlet_and_harm_no_other_client(
+def test_subscriptions_of_a_client_close_its_outlet_and_harm_no_other_client(
     daemon: Daemon, attacker: zmq.Socket[Any]
 ) -> None:
     with unhurt(daemon), td.connect(timeout=PATIENCE_S) as member:
@@ -80,7 +80,7 @@ def test_subscriptions_of_a_member_close_its_outlet_and_harm_no_other_client(
         flood(attacker)
         eventually(lambda: daemon.stats()["counters"]["outlets_shut"] > 0, "the outlet was not closed")
         attacker.close(0)
-        # The member's own outcomes are kept, and arrive after it has connected again.
+        # The client's own outcomes are kept, and arrive after it has connected again.
         assert member.register("k", timeout=0.1).result(PATIENCE_S).state is td.State.EXPIRED
 
 

@@ -57,7 +57,7 @@ def test_the_arena_outlives_the_service(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_members_of_the_group_may_connect_and_every_flag_exists(name: str) -> None:
+def test_users_in_the_unix_group_may_connect_and_every_flag_exists(name: str) -> None:
     words = service(name)["ExecStart"].split()
     assert words[words.index("--unix-group") + 1] == "timerd"
     flags = [word for word in words if word.startswith("--")]

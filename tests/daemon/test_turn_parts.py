@@ -1,4 +1,4 @@
-"""The small parts that a turn's larger ones share: CPU time, the loop, and the gap."""
+"""Small parts of a turn: its CPU time, the loop, and the gap."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
 
 
 class Quiet:
-    """A conductor, a transport, signs of ends and a clock, of which nothing ever comes. A SIGTERM comes meanwhile."""
+    """A conductor, a transport, signs of ends and a clock in one: nothing ever happens, until a SIGTERM comes."""
 
     due_ns = NEVER
 
@@ -59,7 +59,7 @@ class Quiet:
     def now_ns(self) -> int:
         """Time stands still. So turns are too close to each other, and the loop pauses before the seventh."""
         self.looks += self.turns == 6
-        if self.looks == 2:  # the first one is for the end of the sixth turn
+        if self.looks == 2:  # the first look is for the end of the sixth turn
             signal.raise_signal(signal.SIGTERM)
         return 10 * S
 

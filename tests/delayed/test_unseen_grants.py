@@ -482,7 +482,7 @@ def test_a_row_of_a_dropped_batch_is_requeued_though_others_are_pending(world: W
     assert len(world.protocol.ledger.pending) == rows - 3
 
 
-def test_a_row_that_a_close_has_requeued_has_an_error_and_its_neighbours_have_their_outcomes(world: World) -> None:
+def test_rows_that_a_close_has_requeued_have_an_error_and_the_others_have_their_outcomes(world: World) -> None:
     batch = batch_of(world, 3)
     world.exchange()
     grant(world, limit=3)

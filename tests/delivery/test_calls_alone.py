@@ -1,4 +1,4 @@
-"""Calls that are to run alone in the process of a member, because processes have ended in them."""
+"""Calls that are to run alone in the process of a member, because processes have ended while they ran."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def climbing(edges: dict[str, set[str]], rooms: list[str]) -> list[str]:
 
 
 def circle(edges: dict[str, set[str]]) -> list[str]:
-    """The files of a circle, the first one also at its end; empty if there is none."""
+    """The files of a circle, with the first one again at the end; empty if there is none."""
     done: set[str] = set()
 
     def walk(module: str, path: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -269,6 +270,13 @@ def test_make_has_the_target_and_explains_it(target: str) -> None:
     text = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:", text, re.MULTILINE)
     assert f"make {target} " in text, "its first lines explain every target"
+
+
+def test_make_lets_python_keep_what_it_compiles() -> None:
+    """Containers often set this variable. Then each process of the tests would compile every module that it imports."""
+    show = ["make", "--no-print-directory", "--eval=environment:; @env", "environment"]
+    ran = subprocess.run(show, cwd=ROOT, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True)
+    assert ran.returncode == 0 and b"PYTHONDONTWRITEBYTECODE" not in ran.stdout, ran
 
 
 def test_the_readme_answers_its_three_questions_and_maps_the_folders() -> None:

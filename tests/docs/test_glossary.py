@@ -1,4 +1,4 @@
-"""docs/glossary.md: its terms stand in order, each says where it lives, and the paths in it exist."""
+"""docs/glossary.md: its terms stand in order, each names its file or another term, and all paths exist."""
 
 from __future__ import annotations
 

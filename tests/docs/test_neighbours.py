@@ -6,11 +6,10 @@ import re
 
 from support.real.trees import ROOT
 from timerd.conductor.transport import CONNECTIONS_BESIDE
-from timerd.config.config import KNOBS, Config, dashed
+from timerd.config.config import FRAME_MEMORY, KNOBS, Config, dashed
 from timerd.config.knobs import Formula
+from timerd.host.budget import Budget
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
-from timerd.host.shares import MEMORY_MAX
-from timerd.zmtp.peer import EASY_SIZE_MAX
 
 PAGE = (ROOT / "docs" / "neighbours.md").read_text()
 
@@ -24,6 +23,7 @@ def test_the_rows_without_a_knob_match_the_code() -> None:
     quota = KNOBS["quota_clients"].formula
     assert isinstance(quota, Formula)
     most = CONNECTIONS_PER_CLIENT * quota.of(Config()) + CONNECTIONS_BESIDE
-    assert f"| none: twice `--quota-clients`, and {CONNECTIONS_BESIDE} |" in PAGE
+    assert f"| none: twice `--quota-clients`, plus {CONNECTIONS_BESIDE} |" in PAGE
     assert f"the default `--clients` of {Config().clients}: {most}." in PAGE
-    assert f"| none | {MEMORY_MAX >> 20} MiB | memory for frames over {EASY_SIZE_MAX >> 10} KiB" in PAGE
+    budget = Budget(FRAME_MEMORY)
+    assert f"| `--frame-memory` | {budget.most >> 20} MiB; {budget.process_max >> 20} MiB for a process |" in PAGE

@@ -12,7 +12,7 @@ from support.real.trees import ROOT, SETTINGS
 
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True).stdout.split()
-PAGES = LISTED or ["README.md", "timerd/DESIGN.md", "client/DESIGN.md"]  # of a tree without git
+PAGES = LISTED or ["README.md", "timerd/DESIGN.md", "client/DESIGN.md"]  # in a tree without git
 NAMED = re.compile(r"`((?:[\w.-]+/)*\w+\.(?:py|pyx|pxd|h))`")
 SOURCES = [
     f"/{path.relative_to(ROOT)}"

@@ -1,4 +1,4 @@
-"""The examples of README and docs/recipes.md work: their code is run as it stands, beside a process of the others."""
+"""The examples of README and docs/recipes.md work: their code is run as it stands, while others fire."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def test_the_recipes_of_the_docs_run(
         said += capsys.readouterr().out
         return "resized image 7" in said
 
-    eventually(has_popped, "the job that was pushed before its worker came")
+    eventually(has_popped, "the job that was pushed before its worker came did not run")
     assert "State.COMPLETED ('write/7/r1', 'write/7/r3') ('write/7/r2',)" in said
     assert "[b'2', b'1']" in said
     names["client"].close()
 
 
 def test_the_session_of_the_recipes_ends_in_another_worker_than_it_began_in(daemon: Daemon) -> None:
-    """Each worker is a process that begins one session and ends, as one that gunicorn recycles."""
+    """Each worker is a process that begins one session and ends, like a worker that gunicorn recycles."""
     (block,) = (block for block in BLOCK.findall(RECIPES) if "end_session" in block)
     assert block.count("900") == 2
     names, ended = {f"session/{number}" for number in range(3)}, set[str]()

@@ -77,7 +77,7 @@ PATTERNS = {
         "The status of a connection.",
     ),
 }
-# What was generated, and quotations. The reason stands beside each.
+# Files that quote the patterns, each with the reason.
 EXCEPTIONS = {
     "tests/docs/test_words.py": "it quotes the patterns",
 }

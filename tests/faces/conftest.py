@@ -1,7 +1,9 @@
 """Each test of this folder that asks for `face` or `client` runs over both faces, unless it is marked `@THREADED`.
 
-Every test runs over both transports. Over packets, `make test` runs only the files in OVER_PACKETS, where the transport
-matters, and only with the threaded face. `make test-long` runs the rest.
+Every test runs over both transports. `make test` runs each set of a test's parameters over one of them, and both
+transports get some sets. So the threaded face runs over ZeroMQ, and the asyncio face over packets. A test without
+parameters runs over ZeroMQ, and in the files of OVER_PACKETS, where the transport matters, over packets too. `make
+test-long` runs the rest.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from typing import Any
 import pytest
 
 from support.real.daemons import Daemon
-from support.real.faces import Face
+from support.real.faces import THREADED, Face
 from support.real.patience import PATIENCE_S
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
-OVER_PACKETS = (  # the files that `make test` runs over packets
+OVER_PACKETS = (  # in these files, `make test` runs tests without parameters over both transports
     "test_client_ends",
     "test_client_process",
     "test_client_unavailable",
@@ -30,9 +32,16 @@ OVER_PACKETS = (  # the files that `make test` runs over packets
 
 
 def pytest_itemcollected(item: pytest.Function) -> None:
-    params = item.callspec.params
-    matters = item.path.stem in OVER_PACKETS and params.get("face") != "aio"
-    if params["transport"] != TRANSPORTS[0] and not matters:
+    numbers = dict(item.callspec.indices)
+    transport = numbers.pop("transport")
+    if THREADED.mark in item.own_markers:
+        del numbers["face"]
+    if numbers:
+        # Arguments of one `parametrize` have the same number. It counts once: else their sum would always be even.
+        short = (sum(set(numbers.values())) + transport) % 2 == 0
+    else:
+        short = transport == 0 or item.path.stem in OVER_PACKETS
+    if not short:
         item.add_marker(pytest.mark.long)
 
 

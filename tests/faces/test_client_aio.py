@@ -1,7 +1,7 @@
 """The asyncio client with real daemons: features that only this client has.
 
-Only in a loop can operations be awaited, and awaits be cancelled. Only there does a client belong to a process and a
-loop, and can its loop be closed before the client. A thread waits for room in the call; a loop awaits room().
+Only in a loop can operations be awaited, and awaits be cancelled. An asyncio client belongs to a process and to a loop,
+which may be closed before the client. A threaded client waits for room within a call; an asyncio client has room().
 """
 
 from __future__ import annotations

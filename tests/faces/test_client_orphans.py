@@ -1,4 +1,4 @@
-"""set_orphans() decides about all pending operations of a client that ends. runtime_dir= names the only directory."""
+"""set_orphans() decides about all pending operations of a client that ends. runtime_dir= is searched alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The threaded client against a real daemon: features that it alone has.
 
-Only the threaded client is shared by threads. Only it has `wait(until="first")`:
-a loop has tasks and asyncio.wait() for that. Its operations can be awaited in a loop, which is not its own.
+Only the threaded client is shared by threads. Only it has `wait(until="first")`: a loop has tasks and asyncio.wait()
+for that. Any loop can await its operations, although it has no loop of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_a_wait_in_the_thread_of_a_loop_warns_where_it_is_called(client: td.Clie
             ways[way]()
         assert [warning.filename for warning in warned] == [__file__]
         eventually(operation.done)
-        operation.result(PATIENCE_S)  # this waits for nothing, so nothing is warned of
+        operation.result(PATIENCE_S)  # this does not wait, so there is no warning
 
     asyncio.run(wait())
 
@@ -55,7 +55,7 @@ def test_a_wait_in_the_thread_of_a_loop_warns_where_it_is_called(client: td.Clie
 def test_errors_of_callbacks_are_logged_and_reach_nobody_else(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of `on_complete`, and of a callback that is added when its operation has settled: it runs in the caller then."""
+    """Also errors of `on_complete`, and of a callback that is added to a settled operation and runs in the caller."""
 
     def fails(_: object = None) -> None:
         raise ZeroDivisionError
@@ -106,7 +106,7 @@ def test_many_threads_share_a_client(client: td.Client) -> None:
     assert not failures
 
 
-# A kernel runs each cell in its event loop, as this does.
+# Like the kernel of a notebook, this program runs each cell in its event loop.
 NOTEBOOK = """
 import asyncio
 from IPython.core.interactiveshell import InteractiveShell

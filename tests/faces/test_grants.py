@@ -186,7 +186,7 @@ def work(number):
                 got.append(outcome.value)
         except TimeoutError:
             if chance.random() < 0.3:
-                time.sleep(chance.random() / 50)  # the traceback keeps it meanwhile
+                time.sleep(chance.random() / 50)  # meanwhile the traceback keeps the operation
 threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
 for thread in threads:
     thread.start()
@@ -243,7 +243,7 @@ import random, signal, threading, time
 import timerd as td
 
 got, client, maker = [], td.connect(), td.connect()
-begun = client.mark()  # what comes while nobody waits is for the next one
+begun = client.mark()  # an event that comes while nobody waits is for the next operation
 
 def make():
     for number in range({many}):

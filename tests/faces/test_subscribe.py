@@ -76,7 +76,7 @@ def test_fire_advance_and_fail_are_seen_in_their_order(client: Any) -> None:
         assert pickle.loads(pickle.dumps(items)) == items
 
 
-def test_a_limited_event_goes_to_who_waits_for_it_however_many_see_it(client: Any) -> None:
+def test_a_limited_event_goes_to_the_waiting_operation_however_many_see_it(client: Any) -> None:
     subscriptions = [client.subscribe("jobs") for _ in range(3)]
     jobs = [client.register("jobs", timeout=60) for _ in range(2)]
     assert client.fire_wait("jobs", value=b"work", limit=1) == 1
@@ -397,7 +397,7 @@ def test_a_forked_child_gets_an_error_and_may_subscribe_anew(client: td.Client) 
 
 @THREADED
 def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Client) -> None:
-    """Each of them sees what was fired on its key after it began, once and in order."""
+    """Each thread gets every event that was fired after `start`, once and in order."""
     start, errors = client.mark(), list[str]()
     expected = 8 * 50
 
@@ -419,10 +419,10 @@ def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Clie
 
 
 @THREADED
-def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_mark_that_its_client_does_not_know(
+def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_newer_mark_than_its_client_knows(
     client: td.Client,
 ) -> None:
-    """A client that cannot map the arena knows the newest event of its last frame. Other processes know newer marks."""
+    """A client that cannot map the arena knows the newest event of its last frame. Marks may come from elsewhere."""
     before = client.mark()
     for number in range(3):
         client.fire_wait("k", value=b"%d" % number)

@@ -13,6 +13,7 @@ import timerd as td
 from support.fakes.descriptors import BESIDE
 from support.real.daemons import Daemon
 from support.real.patience import eventually
+from support.suite.tiers import in_tiers
 from support.web import pollers
 from support.web.pending import pending
 from support.web.servers import ENDS_S, Polls, Server
@@ -70,7 +71,7 @@ def test_behind_the_middleware_a_view_without_a_daemon_is_answered_503_with_retr
         assert "Traceback" not in server.log
 
 
-@pytest.mark.parametrize("how", ["poll", "lazy"])
+@pytest.mark.parametrize("how", in_tiers(["poll", "lazy"], 1))
 def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
     daemon: Daemon, directory: Path, kind: str, how: str
 ) -> None:

@@ -129,7 +129,7 @@ class Users:
         eventually(lambda: all(len(seen) > max(self.written.values()) for seen in self.read))
 
     def check(self, directory: Path) -> None:
-        """Each answered record is there once, at its offset; all readers and replicas have one sequence."""
+        """Each answered record is there once, at its offset; all readers and replicas have the same sequence."""
         assert not self.wrong
         longest = max(self.read, key=len)
         for seen in self.read:

@@ -1,4 +1,4 @@
-"""docs/web.md: its applications are served as they stand there, and Django as it says."""
+"""docs/web.md: its applications are served as they stand there, and an application of Django as the page says."""
 
 from __future__ import annotations
 

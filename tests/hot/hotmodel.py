@@ -1,6 +1,6 @@
-"""The promises of timerd_client.hot, kept in Python: the model of the compiled code.
+"""The behaviour of timerd_client.hot in Python: the model of the compiled code.
 
-Random programs run over both (clientprogram.py, modelprogram.py). The names are those of hot/, whose .pyi say more.
+Random programs run over both (clientprogram.py, modelprogram.py). The .pyi files of hot/ explain the names.
 `takes_register` and `takes_fire` decorate a method. The compiled decorators handle the calls of the fast path
 themselves, and pass all other calls to the method. Here the method handles every call.
 """

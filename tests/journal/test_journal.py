@@ -1,4 +1,4 @@
-"""The journal has exactly one row for each settling, even after kills at any instruction. An audit recomputes them."""
+"""The journal has exactly one row for each settling, even after kills at any instruction. An audit recomputes it."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def test_an_audit_of_a_new_program_each_run_finds_no_error(tmp_path: Path, seed:
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-@pytest.mark.parametrize("name", [name for name in SITUATIONS if "silent" not in name])  # a start makes it live
+# Without the situations with a silent client: a start makes it live.
+@pytest.mark.parametrize("name", [name for name in SITUATIONS if "silent" not in name])
 def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
     no_row_is_lost_or_written_twice(tmp_path, name)
 
@@ -200,7 +201,7 @@ def test_an_audit_uses_the_daemons_deadline_of_a_kept_operation_without_a_deadli
 
 @pytest.mark.parametrize("flags", [RegisterFlag.CALL, 1 << 15, RegisterFlag.CALL | 1 << 14])
 def test_flags_that_a_client_sets_without_effect_are_no_findings_of_an_audit(tmp_path: Path, flags: int) -> None:
-    # Before, one client could make the audit fail for all, though the daemon had done nothing wrong.
+    # Formerly, one client could make the audit fail for all, though the daemon had done nothing wrong.
     rig = JournaledRig(tmp_path)
     client = rig.client()
     for number, command, added in ((1, Register((Key(b"k"),)), flags), (2, cancel(1), CommandFlag.FREES_ID | 1 << 7)):
@@ -269,7 +270,7 @@ def test_a_journal_shows_that_a_silent_client_keeps_what_it_holds(tmp_path: Path
 def test_a_client_may_die_between_two_turns_of_one_event(
     tmp_path: Path, orphans: Orphans, event: KeyAct, budget: int
 ) -> None:
-    """The event reaches some operations after their owner's death. These were adopted or swept, and get no grant."""
+    """The event reaches some operations after their owner's death. They were adopted or swept by then: no grant."""
     rig = JournaledRig(tmp_path)
     dying, other, firing = rig.client(orphans, group=b"g"), rig.client(group=b"g", listens=True), rig.client()
     for _ in range(8):

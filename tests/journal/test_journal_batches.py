@@ -53,7 +53,7 @@ def of_operations(rows: list[Row]) -> set[tuple[int, ...]]:
 
 
 def missing(rows: list[Row], whole: list[Row]) -> int:
-    """The number of missing rows of the journal `whole`. For each missing stretch, a GAP row has its length."""
+    """How many rows of the journal `whole` are missing here. Each missing stretch has a GAP row with its length."""
     known = [named(row) for row in whole if row.record.kind not in FORM]
     at = gaps = 0
     for row in rows:

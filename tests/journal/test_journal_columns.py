@@ -1,6 +1,7 @@
-"""Each column of each kind of row is changed under a right checksum: the audit finds it, or is declared not to.
+"""Each column of each kind of row is changed under a right checksum. The audit finds the change, if it should.
 
-The declaration of the rows (timerd_shm/declare/journal.py) says how each column is checked. These tests verify that.
+The declaration of the rows (timerd_shm/declare/journal.py) says how each column is checked, and so which changes an
+audit may miss. These tests verify that.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def test_a_limited_event_of_another_kind_ends_no_audit(journal: Made, tmp_path: 
 
 
 def test_a_changed_generation_in_any_row_of_a_client_is_found(journal: Made, tmp_path: Path) -> None:
-    """With another generation, another client has begun in the slot. It is found though neither client goes on."""
+    """Another generation means another client in the slot. It is found even if neither client has a later row."""
     copy = journal._replace(directory=Path(shutil.copytree(journal.directory, tmp_path / "copy")))
     (generation,) = (field for field in fields(ROWS[RowKind.CLIENT]) if field.name == "client_generation")
     places = journal.places[RowKind.CLIENT]

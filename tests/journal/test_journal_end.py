@@ -79,7 +79,7 @@ def test_the_next_start_knows_the_rows_of_a_killed_daemon(tmp_path: Path) -> Non
 
 
 def test_a_damaged_block_is_a_finding(tmp_path: Path) -> None:
-    """Before, the audit raised AttributeError if the block held the first row of a registration."""
+    """Formerly, the audit raised AttributeError if the block held the first row of a registration."""
     rig = played(tmp_path)
     rig.end()
     path = segment_path(tmp_path, 1)
@@ -153,5 +153,5 @@ def test_a_broken_header_of_the_only_or_the_last_segment_is_named(tmp_path: Path
         with pytest.raises(JournalError, match=said):
             audit_journal(tmp_path)
     assert any(said in finding.what for finding in rig.audit().wrong)
-    path.write_bytes(bytes(len(content)))  # as a daemon leaves it that is killed while it makes the file
+    path.write_bytes(bytes(len(content)))  # as it is left by a daemon that is killed while it makes the file
     assert not any("segment" in finding.what for finding in rig.audit().wrong)

@@ -279,7 +279,7 @@ def test_a_journal_that_begins_late_writes_the_existing_operations(tmp_path: Pat
     assert len([row for row in rig.rows() if row.record.kind == RowKind.REGISTER]) == 3, "no row is written again"
 
 
-def test_the_next_start_writes_the_segments_without_a_file(tmp_path: Path) -> None:
+def test_the_next_start_writes_the_segments_that_have_no_file(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
     rig.client()
     doomed = rig.clone(bytes(rig.memory))
@@ -379,7 +379,7 @@ def test_two_daemons_cannot_write_one_journal(rig: JournaledRig) -> None:
 def test_the_error_for_a_lock_whose_daemon_has_ended_does_not_name_a_writing_daemon(
     rig: JournaledRig, said: str
 ) -> None:
-    """A child of the daemon may hold the lock, or `flock DIR/lock`."""
+    """The lock may be held by a child of the daemon, or by a command such as `flock DIR/lock`."""
     path = rig.plan.directory / "lock"
     path.write_text(said)
     with pytest.raises(InstanceRunningError) as refused:

@@ -218,7 +218,7 @@ def test_arenas_that_write_by_turns_into_one_directory_are_audited_each_by_itsel
     assert not errors(first) and not errors(second), (
         "one instance and one level, as after `timerctl destroy`, are no error"
     )
-    if turns == 40:  # missing rows before the other arena's rows are found behind them
+    if turns == 40:  # rows missing before another arena's rows: found at the next row behind these
         lost = next(each for each in headers_of(tmp_path) if each.incarnation == 8).sequence - 1
         segment_path(tmp_path, lost).unlink()
         assert "are in no segment" in audit_journal(tmp_path).lines()[0]

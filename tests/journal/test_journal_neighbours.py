@@ -1,4 +1,4 @@
-"""Neighbours plant files in holds/: the journal's thread goes on with any of them. The thread's end is reported."""
+"""Neighbours plant files in holds/: none of these stops the journal's thread. If the thread ends, it is reported."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_a_daemon_without_a_journal_leaves_no_link_to_one(make_daemon: MakeDaemo
 
 
 def test_the_log_says_from_which_row_on_a_start_writes(make_daemon: MakeDaemon, directory: Path) -> None:
-    """Before, the log of the first start named row 1 and not row 0, which an audit needs."""
+    """Formerly, the log of the first start named row 1 and not row 0, which an audit needs."""
     daemon = make_daemon(*flags(directory))
     daemon.stop()
     assert f"in {directory}, from row 0\n" in daemon.log

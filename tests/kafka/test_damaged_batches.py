@@ -96,7 +96,7 @@ def test_a_second_batch_of_a_partition_is_invalid_and_nothing_is_appended(cluste
     with RawKafka(raw.leaders(topic)[0]) as leader:
         answer = leader.produce(topic, {0: batch([b"a"]) + batch([b"b"])})[0]
         assert (answer.error_code, answer.base_offset) == (ErrorCode.invalid_record, -1)
-        assert "one batch a partition" in answer.error_message
+        assert "one for each partition" in answer.error_message
         assert listed(leader, topic, LATEST) == (ErrorCode.none, -1, 0)
 
 
@@ -111,7 +111,7 @@ def test_a_frame_full_of_batches_is_refused_after_the_first_one(monkeypatch: pyt
     monkeypatch.setattr("timerd_kafka.log.batch.crc32c", counted)
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidBatch, match="one batch a partition"):
+        with pytest.raises(InvalidBatch, match="one for each partition"):
             read_produced(data)
         assert tracemalloc.get_traced_memory()[1] < 1 << 16
     finally:

@@ -32,7 +32,7 @@ class Connection:
 
 
 async def ask(broker: Broker, name: str, version: int, /, **fields: Any) -> Any:
-    """Ask an API as a client does, through the bytes of the request and the answer. Leaves out fields that it lacks."""
+    """Ask an API as a client does, by bytes of request and answer. Fields that the version lacks are left out."""
     question, api = Question(KEYS[name], version), api_of(KEYS[name], version)
     names = {one.name for one in dataclasses.fields(question.request)}
     frame = question.write(5, "tester", question.request(**{k: v for k, v in fields.items() if k in names}))
@@ -43,7 +43,7 @@ async def ask(broker: Broker, name: str, version: int, /, **fields: Any) -> Any:
 
 
 def part(api: str, version: int, kind: str, /, **fields: Any) -> Any:
-    """A part of a request. Leaves out fields that it lacks in this version."""
+    """A part of a request. Fields that the version lacks are left out."""
     made = getattr(Question(KEYS[api], version).module, kind)
     names = {one.name for one in dataclasses.fields(made)}
     return made(**{k: v for k, v in fields.items() if k in names})

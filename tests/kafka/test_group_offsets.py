@@ -78,7 +78,7 @@ def test_offsets_outlive_a_broker_and_a_record_that_was_cut_is_dropped(run: Run)
         assert committed(last, 1) == (9, 3, "m")
         commit(last, 10, 1)
         last.kill()
-        path.write_bytes(path.read_bytes()[:-1] + b"\xc1")  # of no record
+        path.write_bytes(path.read_bytes()[:-1] + b"\xc1")  # damages the last record
         damaged = Broker(broker.settings.data)
         assert committed(damaged) == (99, 3, "m") and committed(damaged, 1) == (9, 3, "m")
         damaged.kill()

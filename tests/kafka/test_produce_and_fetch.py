@@ -162,7 +162,7 @@ def test_ids_of_producers_are_given_once(cluster: KafkaCluster, raw: RawKafka) -
         (batch([b"x" * 1_100_000]), ErrorCode.message_too_large),
     ],
 )
-def test_bad_records_are_refused_and_their_neighbour_is_appended(
+def test_bad_records_are_refused_and_those_of_another_partition_are_appended(
     cluster: KafkaCluster, raw: RawKafka, data: bytes, code: ErrorCode
 ) -> None:
     topic = cluster.topic(partitions=8, replicas=1)

@@ -93,6 +93,6 @@ def test_a_fetch_that_need_not_wait_is_answered_at_once(client: td.Client, manua
 def test_a_reader_is_answered_although_the_daemon_is_lost_at_its_deadline(client: td.Client, manual: Manual) -> None:
     answers = fetch(client, Log())
     manual.stop()
-    manual.advance(4)  # of which three pass before the daemon is taken for lost
+    manual.advance(4)  # seconds: after three the daemon is taken for lost
     assert answers == ["answered"]
     manual.start()

@@ -166,7 +166,7 @@ def kind_of(request: pytest.FixtureRequest) -> str:
     return str(request.node.callspec.params["four"][0])
 
 
-@each(COMPLETE, 600, 3)
+@each(COMPLETE, 600, 1)
 def test_a_waiting_process_that_is_killed_ends_only_its_own_wait(
     four: Four, daemon: Daemon, request: pytest.FixtureRequest
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_waiting_process_that_is_killed_ends_only_its_own_wait(
     eventually(lambda: daemon.stats()["counters"]["pending"] == 0)
 
 
-@each(TIMED_OUT, 2.5, 3)
+@each(TIMED_OUT, 2.5, 1)
 def test_if_an_acting_process_is_killed_the_waits_for_its_act_time_out(
     four: Four, request: pytest.FixtureRequest
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-from timerd.host.shares import Share
+from timerd.host.budget import Budget
+from timerd.host.shares import Share, Shares
 from timerd.host.turns import Turns
 
 
 def test_a_process_with_many_connections_holds_another_process_up_by_one_turn() -> None:
-    many, one, turns = Share(1), Share(2), Turns[str]()
+    all_shares = Shares(1_000, 1_000, Budget(1 << 20))
+    many, one, turns = Share(1, all_shares), Share(2, all_shares), Turns[str]()
     for number in range(400):
         turns.add(many, f"many {number}")
     turns.add(one, "one")
@@ -18,7 +20,7 @@ def test_a_process_with_many_connections_holds_another_process_up_by_one_turn() 
 
 def test_turns_are_those_of_a_dumb_model(seed: int) -> None:
     rng, turns = Random(seed), Turns[int]()
-    shares = [Share(pid) for pid in range(1, 4)]
+    shares = [Share(pid, Shares(1_000, 1_000, Budget(1 << 20))) for pid in range(1, 4)]
     order: list[int] = []  # processes that have something, the next one first
     waiting: dict[int, list[int]] = {share.process: [] for share in shares}
     for number in range(2_000):

@@ -22,7 +22,7 @@ from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.limits import IPC_PATH_MAX, PACKET_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire import native
-from timerd_wire.packets import FRAME, MORE, PART, SUBSCRIBE, Packets, cut
+from timerd_wire.packets import FRAME, PART, SUBSCRIBE, Packets, cut
 
 SESSION = bytes(range(16))
 
@@ -158,7 +158,7 @@ def test_a_large_frame_that_was_given_up_is_begun_anew(listening: Listening, soc
 def test_parts_are_received_as_one_frame(listening: Listening, sockets: UnixSockets) -> None:
     accepted, frame = listening.accept(), os.urandom(300_000)
     found = []
-    for kind, body in [(MORE, b"late"), *cut(frame), (PART, (200_000).to_bytes(4, "little") + b"a"), (FRAME, b"x")]:
+    for kind, body in [*cut(frame), (PART, (200_000).to_bytes(4, "little") + b"a"), (FRAME, b"x")]:
         accepted.send(bytes((kind,)) + body)
         while (got := sockets.receive(published=True)) is not None:
             found.append(got)

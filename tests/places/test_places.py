@@ -45,7 +45,7 @@ def test_a_set_variable_is_the_only_place(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_a_set_directory_is_made_but_its_parent_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A misspelt path is an error; so `mkdir -p` is not what happens, not even for root."""
+    """A misspelt path is an error: no parent directories are made, not even for root."""
     monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "missing" / "here"))
     for look_only in (True, False):
         with pytest.raises(ResourceLimitError, match=r"missing/here: .*choose one \(TIMERD_RUNTIME_DIR"):
@@ -176,7 +176,7 @@ def test_a_daemon_takes_the_place_that_has_the_arena_of_the_last_one(own: OwnPla
 
 
 def test_a_second_daemon_that_clients_would_not_find_is_refused(own: OwnPlaces) -> None:
-    """Members of the system's daemon find that one first, and so do some processes that look later."""
+    """Users who may connect to the system's daemon find that one first, and so do some processes that look later."""
     program = f"{own.prelude}import sys\nfrom timerd.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
     def start(*flags: str) -> subprocess.CompletedProcess[str]:

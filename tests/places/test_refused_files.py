@@ -77,7 +77,7 @@ def test_a_socket_that_this_user_may_not_open_is_no_overloaded_daemon(daemon: Da
 def test_a_client_learns_that_the_daemon_came_back_without_its_group(
     make_daemon: MakeDaemon, runtime_dir: Path, transport: td.Transport
 ) -> None:
-    """Before: the daemon is lost, start it."""
+    """Before, the error said that the daemon is lost and has to be started."""
     daemon = make_daemon("--unix-group=nogroup")
     connected, restarted = runtime_dir / "connected", runtime_dir / "restarted"
     connected.touch()

@@ -23,7 +23,7 @@ def test_a_daemon_whose_arena_logind_removes_says_what_helps_and_goes_on(make_da
         pending = before.register("k", timeout=60)
         before.flush()
         for path in read_location(daemon.paths).files:
-            path.unlink(missing_ok=True)  # as RemoveIPC=yes of logind
+            path.unlink(missing_ok=True)  # as logind does with RemoveIPC=yes
         eventually(lambda: f"the arena {arena}: removed by another process" in daemon.log)
         (line,) = (line for line in daemon.log.splitlines() if "removed by another process" in line)
         assert "Its operations go on, and end with this daemon" in line

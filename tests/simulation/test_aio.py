@@ -1,4 +1,4 @@
-"""The simulation with asyncio clients: the same workload, faults and books as for threaded ones, on one clock."""
+"""The simulation with asyncio clients: the same workload, faults and books as for threaded clients, on one clock."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import CommandFlag
 from timerd_shm.read.reader import ArenaReader
 
-# names that some do not know ------------------------------------------------------------------------------------------
+# names that some workers lack -----------------------------------------------------------------------------------------
 
 
 def test_a_call_is_delivered_only_to_handlers_of_its_name_however_many_members_there_are(world: World) -> None:
@@ -143,7 +143,7 @@ def test_a_call_redelivered_while_its_acknowledgement_travels_does_not_run_again
 
 
 def test_an_acknowledgement_is_not_sent_to_another_arena(world: World) -> None:
-    """Two arenas use the same op ids. In another arena the acknowledgement would end another call, which is lost."""
+    """Two arenas number operations alike. In another arena the acknowledgement would end another call, and lose it."""
     job = Job()
     worker, delivered = due_call(world, job, periodic=False)
     steps = through_handler(worker, delivered)
@@ -319,7 +319,7 @@ def test_a_call_that_does_not_run_now_is_replaced_although_it_has_run_in_a_proce
 
 
 def test_without_an_id_each_call_is_its_own(world: World) -> None:
-    """Before, a second call of a name was dropped, with its payload."""
+    """Formerly, a second call of a name was dropped, with its payload."""
     job = Job()
     worker = worker_of(world, job, periodic=False)
     calls = [worker.calls.commands.later("job", 1, b"user %d" % number) for number in (7, 8)]
@@ -330,7 +330,7 @@ def test_without_an_id_each_call_is_its_own(world: World) -> None:
 
 
 @pytest.mark.parametrize(("if_exists", "accepted", "ran"), [("keep", False, b"1"), ("replace", True, b"2")])
-def test_a_second_call_of_an_id_is_refused_dropped_or_replaces(
+def test_a_second_call_of_an_id_is_refused_or_dropped_or_replaces_the_first(
     world: World, if_exists: CallExists, accepted: bool, ran: bytes
 ) -> None:
     job = Job()
@@ -342,7 +342,7 @@ def test_a_second_call_of_an_id_is_refused_dropped_or_replaces(
     assert [call.payload for call in job.calls] == [ran]
 
 
-def test_a_call_may_be_rescheduled_by_its_id_even_if_it_is_for_a_moment(world: World) -> None:
+def test_a_call_for_a_time_of_the_wall_clock_may_be_rescheduled_by_its_id(world: World) -> None:
     job = Job()
     worker = worker_of(world, job, periodic=False)
     when = datetime_of(world.wall_ns()) + timedelta(hours=1)

@@ -216,7 +216,7 @@ def lease_over_a_stop(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_over_downtime(patch: pytest.MonkeyPatch) -> None:
-    """A start counts the time since the client's last frame, to the daemon before it, as silence."""
+    """A start counts as silence the time since the client's last frame to the former daemon."""
     add = Sessions._add
 
     def since_its_last_frame(self: Sessions, slot: int, *given: Any) -> Session:

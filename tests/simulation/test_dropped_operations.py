@@ -2,7 +2,7 @@
 
 A job is a limited event. A caller waits for a job, but too short a time, and drops the operation at once, later or
 never. The journal names every operation that a job has completed, and every operation whose grant was requeued. The
-callers must have seen all others.
+callers must have seen each completed operation whose grant was not requeued.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from timerd_shm.declare.states import Outcome as Settled
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import segments_of
 
-SEEDS = [seed for seed in range(0, 30 * JOURNALED, JOURNALED)]  # those that write a journal
+SEEDS = [seed for seed in range(0, 30 * JOURNALED, JOURNALED)]  # seeds that write a journal
 SHORT = 3
 JOBS = "jobs"
 SECOND = 1_000_000_000

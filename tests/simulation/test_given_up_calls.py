@@ -301,7 +301,7 @@ def test_a_call_of_an_id_does_not_begin_while_another_call_of_it_runs(world: Wor
 
 
 def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
-    """With its error, the call is larger than the room that it frees. Before, each worker kept its call for ever."""
+    """With its error, the call is larger than the room that it frees. Formerly, each worker kept its call for ever."""
     world = World(quota_bytes=2_000)
     world.until_quiet()
     job = Job()
@@ -321,7 +321,7 @@ def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
 
 
 def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_holder(world: World) -> None:
-    """Before, the next holder kept the call for ever."""
+    """Formerly, the next holder kept the call for ever."""
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job, periodic=False)
 
@@ -345,7 +345,7 @@ def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_
 
 
 def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_that_runs_it(world: World) -> None:
-    """Before, the former holder acknowledged the call, and the other member's result did not count."""
+    """Formerly, the former holder acknowledged the call, and the other member's result did not count."""
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job, periodic=False)
     steps, _ = begun(slow, delivered)
@@ -365,7 +365,7 @@ def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_th
 
 
 def test_deliveries_before_a_pause_are_counted_too(world: World) -> None:
-    """One worker fell silent in the handler, then two processes ended in it. Before, the pause lost the first count."""
+    """One worker fell silent in the handler, then two processes ended in it. The pause once lost the first count."""
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job, periodic=False)
     begun(slow, delivered)
@@ -379,7 +379,7 @@ def test_deliveries_before_a_pause_are_counted_too(world: World) -> None:
 
 
 def test_a_call_with_only_its_on_failure_left_does_not_keep_other_calls_of_its_id_away(world: World) -> None:
-    """Before, a call with if_exists="again" was taken for the resting call, whose handler never ran again."""
+    """Formerly, a call with if_exists="again" was taken for the resting call, whose handler never ran again."""
     job, failures = Job(), Failures()
     failing: list[Call] = []
 

@@ -283,7 +283,7 @@ def test_a_listen_command_without_an_answer_in_time_may_be_in_force(world: World
     register(deaf, timeout_ns=5 * S)
     worker.inbox.listen(worker.now_ns)
     lose_daemon(worker)
-    world.run(3 * S)  # the daemon goes on, finds the question, and delivers to this member before it asks again
+    world.run(3 * S)  # the daemon goes on, finds the command, and delivers to the member before the member asks again
     given = taken(worker)
     assert given is not None and worker.holds(given)
 

@@ -107,7 +107,7 @@ def test_points_that_pass_while_a_handler_runs_are_one_call_at_once(world: World
     assert found(job, first)[2][0] == 360 and pending(world) == 1
 
 
-def test_hours_over_which_the_clock_is_set_in_a_handler_are_one_call(world: World) -> None:
+def test_hours_that_the_clock_skips_in_a_handler_are_one_call(world: World) -> None:
     job = Job()
     worker = member(world, job, EACH_MINUTE)
 
@@ -123,7 +123,7 @@ def test_hours_over_which_the_clock_is_set_in_a_handler_are_one_call(world: Worl
     assert found(job, first)[2:] == [(181 * 60, 0), (182 * 60, 0)]
 
 
-def test_nights_without_a_worker_are_one_call_when_one_is_back(world: World) -> None:
+def test_nights_without_a_worker_are_one_call_when_a_worker_is_back(world: World) -> None:
     """The daemon has forgotten the schedule's id by then. So the next worker also begins the schedule."""
     job = Job()
     first = member(world, job, NIGHTLY)

@@ -43,7 +43,7 @@ def test_each_occurrence_runs_once_however_many_workers_name_the_schedule(world:
         (0, 1, "before the handler"),
         (1, 1, "before the handler, whose begin it has reported"),
         (2, 2, "after the handler"),
-        (3, 1, "after the next one is registered, and it is acknowledged"),
+        (3, 1, "after the next call is registered, and this one is acknowledged"),
     ],
 )
 def test_a_worker_that_dies_at_any_point_neither_ends_nor_doubles_the_schedule(
@@ -185,7 +185,7 @@ def test_a_schedule_whose_group_was_empty_past_its_retention_begins_again() -> N
 
 
 def test_a_call_that_was_cut_runs_again_after_hours_and_its_schedule_does_not_begin_beside_it(world: World) -> None:
-    """Before, the call's id was forgotten after an hour: the heir found no schedule, and began a second one."""
+    """Formerly, the call's id was forgotten after an hour: the heir found no schedule, and began a second one."""
     job = Job()
     victim, delivered = due_call(world, job)
     through_handler(victim, delivered)
@@ -214,7 +214,7 @@ def test_a_schedule_begins_again_in_another_arena() -> None:
 
 
 def test_a_schedule_outlives_random_deaths_stops_and_restarts(rng: random.Random) -> None:
-    """A call is redelivered only if a worker died or was stopped. Calls come in order, never end, and never overlap."""
+    """A call is redelivered only if a worker died or was stopped. Calls go on, in order, and never overlap."""
     world = World(clients=64)
     world.until_quiet()
     job = Job()

@@ -31,7 +31,7 @@ def at(rig: Rig, after_ns: int, ahead_ns: int = AHEAD_NS, **more: Any) -> Regist
 
 
 def deadlines(rig: Rig) -> list[int]:
-    """The deadlines of the pending operations, from now."""
+    """The deadlines of the pending operations, relative to now."""
     pending = [op for op in rig.arena.records(Region.OPS) if op.state == OpState.PENDING]
     return sorted(op.deadline_ns - rig.now_ns for op in pending)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Loading 25,000 classes takes much of the time. So they are mapped from an archive if the environment has one, they are
-# not verified, and they are compiled once at most. Memory has from the start the size that the tests need at last.
+# not verified, and they are compiled once at most. The heap has from the start the size that it reaches in the end.
 JAVA = (
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:TieredStopAtLevel=1 "
     f"-XX:+UseSerialGC -Xms1g -Xmn600m -XX:MetaspaceSize=256m {MAP_CLASSES}"

@@ -90,7 +90,7 @@ def storm(daemon: Daemon, rng: random.Random) -> None:
                 operation.result(timeout=PATIENCE_S)
 
 
-@pytest.mark.long  # its short form is the one below
+@pytest.mark.long  # its short form: an_audit_reads_the_files_as_they_are_at_its_start
 @pytest.mark.timeout(240)
 def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_one(
     spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path, rng: random.Random

@@ -34,7 +34,7 @@ def reported(**more: Any) -> dict[str, Any]:
 
 def estimated(timeout_ms: int, ratio: float, flying: float, beyond: bool = False) -> dict[str, Any]:
     row = {"timeout_ns": timeout_ms * 1_000_000, "timeout_ratio": ratio, "in_flight": flying, "beyond": beyond}
-    return row | {"rate": 9_420.0}  # of registrations: that of the report is of outcomes, and the waits are the same
+    return row | {"rate": 9_420.0}  # registrations; the report's rate is of outcomes, and the waits are the same
 
 
 def test_a_machine_that_sends_late_is_called_overloaded_and_one_with_other_work_disturbed() -> None:
@@ -68,10 +68,10 @@ def test_windows_at_the_ends_are_left_out_where_work_did_not_fill_them() -> None
     assert shown(10, 100, 100, 100, 95, 20) == [[1, 2, 3, 4]], "the last but one is full"
     assert shown(10, 100, 100, 100, 60, 20) == [[1, 2, 3]], "the work ended within the last but one"
     assert shown(100, 99, 100, 101) == [[0, 1, 2, 3]], "all are full"
-    assert shown(100, 10, 100, 100, 100) == [[0, 1, 2, 3, 4]], "a dip in the middle is one"
-    assert shown(10, 100, 100, 100, None, 5, 100, 100, 100, 7) == [[1, 2, 3], [6, 7, 8]], "so are those beside a pause"
+    assert shown(100, 10, 100, 100, 100) == [[0, 1, 2, 3, 4]], "a dip in the middle is shown"
+    assert shown(10, 100, 100, 100, None, 5, 100, 100, 100, 7) == [[1, 2, 3], [6, 7, 8]], "a pause counts as an end"
     assert shown(1, 100, 1) == [[0, 1, 2]], "too few to judge"
-    no_time = [{"start": 0, "end": 0, "rate": None}] * 5  # of groups of a report without windows
+    no_time = [{"start": 0, "end": 0, "rate": None}] * 5  # the groups of a report without windows
     assert list(plots._parts(no_time)) == [no_time]
 
 
@@ -157,7 +157,7 @@ def test_the_rest_of_a_run_is_estimated_from_the_steps_that_are_done() -> None:
     assert rest.line(steps[2], 4.0, share=0.2) == "20% of it, 16 s left; 26 s for all"
     assert rest.line(steps[2], 14.0) == "14 s so far, where 10 s were expected; then 10 s for the rest"
     rest.done(steps[2], 30.0)
-    assert rest.of(steps[3]) == 20.0, "this machine is slow, or was cold: others say twice as slow at most"
+    assert rest.of(steps[3]) == 20.0, "this machine is slow, or was cold: others count as twice as slow at most"
     assert rest.head(steps[3]) == "[4/4] do audit: some 20 s" and rest.line(steps[3], 5.0) == "25% of it, 15 s left"
     rest.done(steps[3], 1e9)
     assert rest.of(Step("audit", "", dict, 10.0)) == 100.0, "there is a limit"

@@ -49,7 +49,7 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
         what_if(df, ["1ms"], "purgatory", rolled=rolled)
 
 
-def test_of_cancelled_operations_the_estimate_for_their_own_timeout_is_what_the_report_counts(
+def test_with_cancelled_operations_the_estimate_for_their_own_timeout_is_the_ratio_of_the_report(
     spark: SparkSession, rng: random.Random, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A cancelled operation cannot expire: a cancellation is an end like any other, and competes with expiry."""
@@ -89,7 +89,7 @@ def exponential(spark: SparkSession, groups: int, count: int) -> DataFrame:
     ).selectExpr("*", SETTLED_AT)
 
 
-def test_of_a_known_truth_the_limits_have_it_in_95_cases_of_100(spark: SparkSession) -> None:
+def test_the_limits_contain_a_known_truth_in_95_cases_of_100(spark: SparkSession) -> None:
     groups, mean = 400, 80
     rows = what_if(exponential(spark, groups, 200), ["50ms", "150ms", "1s"], by="purgatory").collect()
     for timeout in (50, 150, 1000):
@@ -107,7 +107,7 @@ def test_of_a_known_truth_the_limits_have_it_in_95_cases_of_100(spark: SparkSess
 
 
 def test_a_few_operations_with_a_longer_timeout_give_no_bound(spark: SparkSession) -> None:
-    """Those that were watched beyond 200 ms are 20 of 4,020, of another kind, and none of them waits for 300 ms."""
+    """Only 20 of 4,020 were watched beyond 200 ms. They are of another kind, and none of them waits for 300 ms."""
     odd = (
         spark.range(20)
         .selectExpr(

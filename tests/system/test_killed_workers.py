@@ -1,4 +1,4 @@
-"""Handlers that end their process, in real workers that are started again: their ends are counted, calls given up."""
+"""Handlers that end their process, in real workers, which start again. Ends are counted, and calls are given up."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import timerd as td
 from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, eventually
+from support.suite.tiers import in_tiers
 from timerd_client import aio
 from timerd_client.errors import CallTimeLimitError
 
@@ -109,7 +110,7 @@ def letters(client: td.Client, workers: Workers, count: int) -> list[str]:
     return sorted(letter.payload.decode() for letter in client.dead_letters())
 
 
-@pytest.mark.parametrize("how", ["exit", "segfault", "kill"])
+@pytest.mark.parametrize("how", in_tiers(["exit", "kill", "segfault"], 2))
 def test_one_killer_beside_three_innocents_gives_one_dead_letter(workers: Workers, how: str) -> None:
     (workers.directory / "notes").touch()
     with td.connect(group="web", timeout=PATIENCE_S) as client:

@@ -71,7 +71,7 @@ def test_the_sidecar_serves_before_the_executor_starts_and_the_executor_finds_it
     assert daemon in pod["initContainers"] and daemon["restartPolicy"] == "Always" and "startupProbe" in daemon
     assert executor["volumeMounts"] == daemon["volumeMounts"]
     assert runtime_dir_of(executor) == runtime_dir_of(daemon)
-    assert "runAsUser" not in daemon["securityContext"], "both are the pod's user: who else may not connect"
+    assert "runAsUser" not in daemon["securityContext"], "both run as the pod's user: another user may not connect"
 
 
 def test_the_directory_on_a_node_belongs_to_the_daemon_and_executors_get_its_path() -> None:

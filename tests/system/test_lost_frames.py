@@ -92,8 +92,8 @@ class Cutter:
             far.connect(str(self.to))
             self.open += [near, far]
             for source, sink in ((near, far), (far, near)):
-                # The greeting of ZMTP and a few frames; then anywhere, in the middle of a frame as well. A round's
-                # largest frame has 4 KB: most connections carry some of them.
+                # A cut comes after the greeting of ZMTP and a few frames, anywhere, also in the middle of a
+                # frame. A round's largest frame has 4 KB: most connections carry some of them.
                 left = self.rng.randrange(400, 20_000)
                 thread = threading.Thread(target=self.pump, args=(source, sink, left))
                 self.threads.append(thread)
@@ -127,7 +127,7 @@ class Cutter:
 
 
 def enough(cutters: list[Cutter]) -> bool:
-    """Whether both kinds of connections were cut, and that several times."""
+    """Whether both kinds of connections were cut, four times or more in all."""
     cuts = [cutter.cuts for cutter in cutters]
     return min(cuts) >= 1 and sum(cuts) >= 4
 

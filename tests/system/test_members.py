@@ -220,7 +220,7 @@ def test_an_outcome_held_by_a_killed_process_is_redelivered(
     leave_to_group(b"x")
     assert line(victim) == "told x 1"
     victim.kill()
-    told = client.outcomes(timeout=PATIENCE_S)  # freed, the iterator would requeue what is not done
+    told = client.outcomes(timeout=PATIENCE_S)  # if it were freed, the iterator would requeue what is not done
     outcome = next(told)
     assert (outcome.payload, outcome.deliveries, outcome.redelivered) == (b"x", 2, True)
     assert outcome.ack_wait()

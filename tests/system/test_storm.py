@@ -82,7 +82,7 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
             pace(rng)
 
     with connect(timeout=PATIENCE_S) as one, connect(timeout=PATIENCE_S) as two, connect(timeout=PATIENCE_S) as three:
-        # An operation for each sum that may be reached, and a waiter for each credit that may be given.
+        # An operation for each sum that may be reached, and a waiter for each grant that may be given.
         sums = [one.register("amounts", timeout=600, when=total(CHUNK * (n + 1))) for n in range(steps_max)]
         jobs = [two.register("jobs", timeout=600) for _ in range(steps_max)]
         one.flush(timeout=LONG_S)
@@ -104,22 +104,22 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
             assert not thread.is_alive()
         for client in (one, two, three):
             client.flush(timeout=LONG_S)
-        # Each amount counts once, and each credit goes to one waiter. So the sums reached are exactly those fired.
+        # Each amount counts once, and each grant goes to one waiter. So the sums reached are exactly those fired.
         done = len(steps)
         assert 0 < done < steps_max - 1
         assert sums[done - 1].result(timeout=LONG_S).state is State.COMPLETED, "an amount was lost"
-        assert jobs[done - 1].result(timeout=LONG_S).state is State.COMPLETED, "a credit was lost"
+        assert jobs[done - 1].result(timeout=LONG_S).state is State.COMPLETED, "a grant was lost"
         assert three.fire_wait("amounts", amount=CHUNK - 1) == 0, "an amount was counted twice"
         assert three.fire_wait("jobs", limit=1) == 1
         assert jobs[done].result(timeout=LONG_S).state is State.COMPLETED
         states = Counter(waited.state() for waited in plain)
         unknown = states[State.UNAVAILABLE]
         assert unknown < len(plain) / 2, f"too many operations are UNAVAILABLE: {states}"
-        assert not jobs[done + 1].done(), "a credit was given twice"
+        assert not jobs[done + 1].done(), "a grant was given twice"
         said = [client.stats() for client in (one, two)]
         assert sum(each.given_up for each in said) == unknown
         assert sum(each.outcomes_after_giving_up for each in said) <= unknown
-    print(f"{dict(states)}, {done} amounts and credits, {kills} kills")
+    print(f"{dict(states)}, {done} amounts and grants, {kills} kills")
     stats = daemon.stats()
     assert stats["counters"]["starts"] == kills + 1
     # The daemon sweeps the operations that the clients left, a part of them in each turn.

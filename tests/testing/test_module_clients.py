@@ -328,7 +328,7 @@ BACKWARDS = "def pytest_collection_modifyitems(items):\n    items.reverse()\n"
     ("words", "conftest"),
     [
         (("-n0", "test_manual.py", "test_real.py"), BACKWARDS),
-        (("-n2", "test_manual.py", "test_real.py"), ""),
+        pytest.param(("-n2", "test_manual.py", "test_real.py"), "", marks=pytest.mark.long),
         (("-n0", "test_factory.py"), ""),
     ],
     ids=["backwards", "two workers", "a factory"],

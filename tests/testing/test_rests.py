@@ -112,7 +112,7 @@ def test_a_coroutine_waits_for_a_call_that_is_days_away(manual: Manual) -> None:
     assert manual.now == pytest.approx(60 * HOUR_S, abs=0.1)
 
 
-def test_a_daemon_that_stops_after_a_rest_is_noticed_as_soon_as_ever(manual: Manual) -> None:
+def test_a_daemon_that_stops_after_a_rest_is_noticed_as_quickly_as_usual(manual: Manual) -> None:
     with td.connect() as client:
         manual.advance(timedelta(days=2))
         manual.stop()
@@ -147,7 +147,7 @@ def test_a_client_of_a_loop_that_was_closed_by_hand_holds_up_no_clock(manual: Ma
 
 
 def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
-    """Run a program of random choices; all that happens, with its times. Within a millisecond the order is left out."""
+    """Run a program of random choices. Returns all that happens, with times; not the order within a millisecond."""
     rng, happened = random.Random(seed), list[tuple[object, ...]]()
     with Manual() as manual:
         if not rests:
@@ -192,7 +192,7 @@ def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
         def serves() -> None:
             workers.append(td.connect(group="web"))
             workers[-1].serve(calls)
-            manual.advance(0)  # else its thread may have begun before what follows, or not
+            manual.advance(0)  # else its thread might begin before the next step, or after it
 
         def changes_worker() -> None:
             workers.pop().close()

@@ -1,4 +1,4 @@
-"""The bytes of one peer: those of libzmq are understood, and a bounded number of any others is kept."""
+"""The bytes of one peer: those of libzmq are understood, and of any others a bounded number is kept."""
 
 from __future__ import annotations
 

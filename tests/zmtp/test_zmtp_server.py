@@ -19,7 +19,9 @@ import zmq
 from support.real.patience import PATIENCE_S, until
 from support.real.polled import PolledTransport, would_wake
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
-from timerd.host.shares import MEMORY_MAX, Share, Shares
+from timerd.config.config import FRAME_MEMORY
+from timerd.host.budget import Budget
+from timerd.host.shares import Share, Shares, Why
 from timerd.zmtp.connection import QUEUED_MAX
 from timerd.zmtp.peer import LONG, SIGNATURE
 from timerd.zmtp.server import BYTES_PER_CALL, STEPS_PER_CALL
@@ -32,6 +34,7 @@ READY = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
 HELLO = SIGNATURE + b"\3\0" + b"NULL".ljust(20, b"\0") + bytes(32) + bytes((4, len(READY))) + READY
 SESSION = bytes(range(16))
 CLIENTS_MAX = 4
+PROCESS_MAX = Budget(FRAME_MEMORY).process_max
 MOST = 2 * CLIENTS_MAX + CONNECTIONS_BESIDE
 
 
@@ -223,15 +226,17 @@ def test_the_connections_of_a_process_are_bounded(transport: PolledTransport, pa
 
 
 def test_if_all_places_are_taken_the_newest_connection_of_the_process_with_most_makes_room() -> None:
-    shares, ended = Shares(100, total_max=10), []
+    shares, ended = Shares(100, 10, Budget(FRAME_MEMORY)), []
 
     class Holder:
-        wanted_memory = 0
-        is_admitted = False
+        wanted_memory = memory = 0
+        is_admitted = is_listed = False
+        is_new = True
 
         def __init__(self, share: Share) -> None:
             self.share, self.number = share, shares.new_number()
             shares.add(share, self)
+            shares.shown(share, self)
 
         def wake(self) -> None: ...
 
@@ -249,12 +254,13 @@ def test_if_all_places_are_taken_the_newest_connection_of_the_process_with_most_
     assert not come(8), "each has five of ten"
     assert not come(7)
     assert come(9) and len(shares) == 10
-    assert set(shares.take_refused()) == {(7, False), (8, False)} and not shares.take_refused()
+    assert set(shares.take_refused()) == {(7, Why.NO_FILES), (8, Why.NO_FILES)} and not shares.take_refused()
 
 
 def test_connections_of_clients_are_no_excess() -> None:
     """A process of many clients keeps them, however many connections others open."""
-    many, other = Share(7), Share(8)
+    shares = Shares(100, 100, Budget(FRAME_MEMORY))
+    many, other = Share(7, shares), Share(8, shares)
     many.clients, many.connections = 30, dict.fromkeys(range(62))  # type: ignore[assignment]
     other.connections = dict.fromkeys(range(10))  # type: ignore[assignment]
     assert (many.excess, other.excess) == (2, 10)
@@ -271,7 +277,8 @@ def test_the_memory_of_a_process_is_bounded(transport: PolledTransport, paths: I
     for _ in range(5):
         frames += received(transport)
     share = next(iter(transport._shares._by_process.values()))
-    assert share.memory == MEMORY_MAX and len(share.waiting) == 10 - MEMORY_MAX // FRAME_SIZE_MAX
+    # Five frames fit, and the beginnings of the five others.
+    assert PROCESS_MAX - FRAME_SIZE_MAX < share.memory <= PROCESS_MAX and len(share.waiting) == 5
     deadline = time.monotonic() + PATIENCE_S
     while len(frames) < len(peers):
         for peer in peers:
@@ -279,7 +286,7 @@ def test_the_memory_of_a_process_is_bounded(transport: PolledTransport, paths: I
                 with suppress(BlockingIOError):
                     left[peer] = left[peer][peer.send(left[peer]) :]
         frames += received(transport)
-        assert share.memory <= MEMORY_MAX
+        assert share.memory <= PROCESS_MAX
         assert time.monotonic() < deadline, "a frame never came"
     assert {frame for _, frame in frames} == {bytes(FRAME_SIZE_MAX)}
     assert share.memory == 0 and not share.waiting
@@ -297,7 +304,7 @@ def test_frames_for_many_peers_that_read_nothing_are_bounded_for_their_process(
     for connection in connections:
         transport.send(connection, bytes(1_300_000))
     share = next(iter(transport._shares._by_process.values()))
-    assert 0 < share.memory <= MEMORY_MAX
+    assert 0 < share.memory <= PROCESS_MAX
     for peer in peers:
         peer.close()
 
@@ -336,12 +343,6 @@ def test_frames_that_a_peer_leaves_unread_are_bounded(transport: PolledTransport
         got += len(data)
     assert got // (1 << 20) >= 3, "whole messages came, and the stream is in order"
     peer.close()
-
-
-def test_the_memory_of_processes_is_counted_apart() -> None:
-    one, other = Share(1), Share(2)
-    one.memory = MEMORY_MAX
-    assert not one.has_room(1) and other.has_room(FRAME_SIZE_MAX)
 
 
 def test_an_end_in_the_midst_of_anything_leaves_nothing(

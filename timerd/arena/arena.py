@@ -99,7 +99,7 @@ class Arena:
     def remove(self) -> None:
         """Remove the names of the arena, its seed and the journal's buffer; a process that maps them keeps them.
 
-        If the name is another arena's, these files are the next daemon's. This one's were removed before.
+        If the name leads to another arena, these files belong to the next daemon: this daemon's were removed before.
         """
         if self.location.path.exists() and not self.is_named():
             return

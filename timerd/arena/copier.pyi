@@ -1,9 +1,9 @@
-"""Copies an arena as it was at one turn boundary, beside the turns that change it."""
+"""Copies an arena as it was between two turns, while later turns change it."""
 
 from _typeshed import ReadableBuffer
 
 class Copier:
-    """Copies `memory` into the file `fd`. As a buffer it is the log that Core.begin_copy takes: call that first.
+    """Copies `memory` into the file `fd`. First pass it to Core.begin_copy: as a buffer it is the log.
 
     The log has room for `images_max` lines. One thread copies, and releases. Raises OSError when there is no memory.
     """

@@ -70,7 +70,7 @@ class Liveness(Protocol):
 
 
 class Adopter(Protocol):
-    """The calls by which a transport reports its own connections of clients: the end of such a one is its client's."""
+    """The calls by which a transport reports its own connections of clients: when one ends, its client has ended."""
 
     def adopt(self, session: bytes) -> int:
         """A connection of another socket has shown this session. Returns its watch, which is reported as SHOWN."""

@@ -86,14 +86,14 @@ class Query(NamedTuple):
         """A field that is a list of `most` str at most."""
         texts = _field(self.fields, name, list)
         if len(texts) > most or not all(type(text) is str for text in texts):
-            raise MalformedError(f"query: {len(texts)} of {most} members in {name!r}, or one that is not a str")
+            raise MalformedError(f"query: {name!r} has {len(texts)} items (at most {most}), or one that is not a str")
         return texts
 
     def numbers(self, name: str, most: int) -> list[int]:
         """A field that is a list of `most` 64-bit numbers at most."""
         numbers = _numbers(self.fields, name)
         if len(numbers) > most:
-            raise MalformedError(f"query: {len(numbers)} of {most} numbers in {name!r}")
+            raise MalformedError(f"query: {name!r} has {len(numbers)} numbers; at most {most} are taken")
         return numbers
 
 
@@ -114,10 +114,10 @@ def read_hello(frame: bytes) -> Hello:
     label = _field(found, "name", str)
     name = label.encode()
     if len(name) > NAME_SIZE_MAX or not label.isprintable():
-        raise InvalidNameError(f"the client's name has {len(name)} of {NAME_SIZE_MAX} bytes, or is not printable")
+        raise InvalidNameError(f"the client's name has {len(name)} bytes (at most {NAME_SIZE_MAX}), or is unprintable")
     purgatories = _field(found, "purgatories", list)
     if len(purgatories) > PURGATORIES_MAX:
-        raise MalformedError(f"hello: {len(purgatories)} of {PURGATORIES_MAX} purgatories")
+        raise MalformedError(f"hello: it names {len(purgatories)} purgatories; at most {PURGATORIES_MAX} are taken")
     return Hello(
         incarnation=incarnation_of(_bytes(found, "proof", PROOF_SIZE)),
         name=name,

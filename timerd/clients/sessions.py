@@ -7,7 +7,7 @@ hello has the secret whose hash the incarnation is (timerd_wire/proof.py), so on
     HELLO, session zero            a new incarnation: a slot and a session
     HELLO, its session             resumes: same slot and session, the numbering goes on; a silent client is live again
     HELLO, session of a dead one   no answer until the sweep is done; then the client goes on from its tombstone
-    HELLO, known incarnation,      the same session again if no command was applied, because the WELCOME was lost;
+    HELLO, known incarnation,      if no command was applied, the same session again: the WELCOME was lost;
       session not shown            else SessionGone
     HELLO, unknown incarnation,    SessionGone: its unacknowledged commands are unknown
       a session shown
@@ -217,7 +217,7 @@ class Sessions:
         self.silence.make_leases_whole(self._by_slot.values(), now_ns)
 
     def count_silence(self, until_ns: int, now_ns: int) -> Lapses:
-        """Clients that were silent for too long until the last turn that had read the sockets dry."""
+        """The clients whose silence was too long, counted up to the last turn that read the sockets dry."""
         return self.silence.count(self._by_slot.values(), until_ns, now_ns)
 
     def _add(self, slot: int, process: Process, lease_ns: int, now_ns: int) -> Session:

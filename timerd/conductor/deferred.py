@@ -13,7 +13,8 @@ So a process that takes less than its share waits for one event at most, and a p
 waits until the others have taken as much. When no frame is left, all debts are forgiven.
 
 Within a process its clients take turns, a frame each. The frames of one client stay in order. When too many frames of a
-process are deferred, its connections are not read until half of them are done.
+process are deferred, its connections are not read until half of them are done. They are not read either while the
+process is over its share of the memory for frames, and that memory is nearly spent (host/budget.py).
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from timerd.clients.session import Session
 
 FRAMES_MAX = 128  # deferred frames of a process; beyond it its connections are held
 BYTES_MAX = 2 << 20
-LINES_KEPT = 512  # processes without deferred frames are forgotten beyond it, if they owe nothing
+FRAME_COST = 1_024  # bytes that a deferred frame may take beside its own: with the first of a client comes a queue
+LINES_KEPT = 512  # beyond it processes without deferred frames are forgotten: those that owe nothing, or the least
 EXPECTED_FIRST = 4_096  # records of the first frame of a process that is not known
 
 
 class Line:
     """The deferred frames of a process."""
 
-    __slots__ = ("bytes", "clients", "expected", "frames", "is_held", "process", "start", "taken")
+    __slots__ = ("bytes", "clients", "expected", "frames", "is_held", "is_waiting", "process", "start", "taken")
 
     def __init__(self, process: int, start: int) -> None:
         self.process = process
@@ -43,6 +45,7 @@ class Line:
         self.frames = 0
         self.bytes = 0
         self.is_held = False
+        self.is_waiting = False  # whether it is in the heap
         self.clients: dict[Session, deque[bytes]] = {}  # the client whose turn it is comes first
 
 
@@ -50,15 +53,19 @@ class Deferred:
     """The deferred frames of all processes; `frames` is the number of them.
 
     `hold` is called with a process and True when its connections are not to be read, and with False when they are.
+    `charge` is called with a process and the memory that it takes, or gives back (negative). It returns False when the
+    connections of the process are not to be read.
     """
 
-    def __init__(self, hold: Callable[[int, bool], None]) -> None:
+    def __init__(self, hold: Callable[[int, bool], None], charge: Callable[[int, int], bool]) -> None:
         self.frames = 0
         self._hold = hold
+        self._charge = charge
         self._lines: dict[int, Line] = {}  # by process
         self._by_client: dict[Session, Line] = {}
         self._waiting: list[tuple[int, int, Line]] = []  # a heap: lines with frames, but the one that has the core
         self._served: Line | None = None  # it has the core: its frame is applied, or its long event is under way
+        self._applied: Session | None = None  # between first() and pass_on(): the client whose frame is applied
         self._now = 0  # records
         self._order = 0
 
@@ -73,7 +80,7 @@ class Deferred:
     def add(self, session: Session, process: int, frame: bytes) -> None:
         """Defer a frame of a client of this process, behind the client's others."""
         line = self._by_client.get(session) or self._line_of(process)
-        if not line.frames and line is not self._served:
+        if not line.is_waiting and line is not self._served:
             line.start = max(line.start, self._now)
             self._wait(line)
         line.clients.setdefault(session, deque()).append(frame)
@@ -81,7 +88,8 @@ class Deferred:
         line.frames += 1
         line.bytes += len(frame)
         self.frames += 1
-        if not line.is_held and (line.frames >= FRAMES_MAX or line.bytes >= BYTES_MAX):
+        may_go_on = self._charge(line.process, len(frame) + FRAME_COST)
+        if line.frames and not line.is_held and (line.frames >= FRAMES_MAX or line.bytes >= BYTES_MAX or not may_go_on):
             line.is_held = True
             self._hold(line.process, True)
 
@@ -96,9 +104,12 @@ class Deferred:
     def first(self) -> tuple[Session, bytes]:
         """Give the core to the next process: the client whose turn it is there, and its oldest frame."""
         self._put_back()
-        line = heappop(self._waiting)[2]
+        line = self._next()
+        while not line.frames:  # they were dropped
+            line = self._next()
         self._give(line)
         session, queue = next(iter(line.clients.items()))
+        self._applied = session
         return session, queue[0]
 
     def charge(self, records: int) -> None:
@@ -112,17 +123,38 @@ class Deferred:
         assert line is not None, "no process has the core"
         session, queue = next(iter(line.clients.items()))
         del line.clients[session]
+        self._applied = None
         if done:
-            self.frames -= 1
-            line.frames -= 1
-            line.bytes -= len(queue.popleft())
-            if line.is_held and line.frames <= FRAMES_MAX // 2 and line.bytes <= BYTES_MAX // 2:
-                line.is_held = False
-                self._hold(line.process, False)
+            self._forget(line, queue.popleft())
         if queue:
             line.clients[session] = queue
         else:
             del self._by_client[session]
+        self._go_on(line)
+
+    def drop(self, process: int) -> None:
+        """Drop the frames of a process, but the one that is applied now. Their clients send them again."""
+        line = self._lines.get(process)
+        if line is None:
+            return
+        for session, queue in list(line.clients.items()):
+            while len(queue) > (session is self._applied):
+                self._forget(line, queue.pop())
+            if not queue:
+                del line.clients[session], self._by_client[session]
+        self._go_on(line)
+
+    def _forget(self, line: Line, frame: bytes) -> None:
+        self.frames -= 1
+        line.frames -= 1
+        line.bytes -= len(frame)
+        self._charge(line.process, -len(frame) - FRAME_COST)
+
+    def _go_on(self, line: Line) -> None:
+        """Frames of a process are done: read its connections again if few are left. Without any all debts are over."""
+        if line.is_held and line.frames <= FRAMES_MAX // 2 and line.bytes <= BYTES_MAX // 2:
+            line.is_held = False
+            self._hold(line.process, False)
         if not self.frames:
             self._put_back()
             self._now = max(each.start for each in self._lines.values())
@@ -131,12 +163,24 @@ class Deferred:
         line = self._lines.get(process)
         if line is None:
             if len(self._lines) >= LINES_KEPT:
-                self._lines = {
-                    number: kept
-                    for number, kept in self._lines.items()
-                    if kept.frames or kept.start > self._now or kept is self._served
-                }
+                self._forget_lines()
             line = self._lines[process] = Line(process, self._now)
+        return line
+
+    def _forget_lines(self) -> None:
+        """Forget processes without deferred frames: those that owe nothing, and if there are many others, the least."""
+        busy = [each for each in self._lines.values() if each.frames or each is self._served]
+        idle = sorted(
+            (each for each in self._lines.values() if not each.frames and each is not self._served),
+            key=lambda each: each.start,
+            reverse=True,
+        )
+        owing = [each for each in idle[: LINES_KEPT // 2] if each.start > self._now]
+        self._lines = {each.process: each for each in (*busy, *owing)}
+
+    def _next(self) -> Line:
+        line = heappop(self._waiting)[2]
+        line.is_waiting = False
         return line
 
     def _give(self, line: Line) -> None:
@@ -157,4 +201,5 @@ class Deferred:
 
     def _wait(self, line: Line) -> None:
         self._order += 1
+        line.is_waiting = True
         heappush(self._waiting, (line.start + line.expected, self._order, line))

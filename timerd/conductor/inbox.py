@@ -234,7 +234,7 @@ class Inbox:
             self._bounds.cut()
             return False
         if status == EXPECTED:
-            # The next one is held back until answers are acknowledged; a later one was sent too early.
+            # The next command is held back until answers are acknowledged; a later command was sent too early.
             session.held |= HEADER.unpack_from(frame)[6] <= self._core.last_command(session.slot) + 1
             self._send_expected(session, now_ns)
         else:

@@ -12,15 +12,17 @@ each peer must have a bound (timerd/zmtp).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
 from timerd.clients.liveness import Adopter
+from timerd.host.budget import Budget
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 from timerd.host.listener import user_of
+from timerd.host.newcomers import SHOWN_WITHIN_NS
 from timerd.host.selector import Selector
-from timerd.host.shares import Shares
+from timerd.host.shares import Shares, Why
 from timerd.packets.connection import PacketConnection
 from timerd.packets.server import PacketServer
 from timerd.zmtp.connection import Connection
@@ -66,6 +68,22 @@ class Transport(Protocol):
     def hold(self, process: int, is_held: bool) -> None:
         """Leave the frames of a process (as sender() names it) in the network; or read them again."""
 
+    def defer(self, process: int, size: int) -> bool:
+        """Charge a process for memory of its deferred frames; a negative size: give it back. False: hold the process.
+
+        Nobody else has to wait for memory because of that: it is over its share (host/budget.py).
+        """
+
+    def on_shed(self, drop: Callable[[int], None]) -> None:
+        """Call `drop` with a process whose deferred frames have to go, because others need their memory."""
+
+    def tend(self, now_ns: int) -> None:
+        """Close connections that have shown nothing for too long, and free memory. Call it after receive()."""
+
+    @property
+    def due_ns(self) -> int:
+        """When to call tend() even if nothing has come."""
+
     def send(self, connection: int, frame: bytes) -> None:
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
 
@@ -89,8 +107,8 @@ class SocketTransport:
     """ROUTER, XPUB and packets over Unix sockets, with safe permissions from the moment of bind.
 
     `liveness` learns of the connections whose end is a client's end. `clients_max`: as many clients one process may
-    have. `connections_max`: as many connections there may be at all. Stale socket files of a killed daemon are
-    replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
+    have. `connections_max`: as many connections there may be at all. `budget`: the memory for frames. Stale
+    socket files of a killed daemon are replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
     """
 
     def __init__(
@@ -102,9 +120,11 @@ class SocketTransport:
         *,
         clients_max: int,
         connections_max: int,
+        budget: Budget,
     ) -> None:
         self._liveness = liveness
-        self._shares = shares = Shares(CONNECTIONS_PER_CLIENT * clients_max + CONNECTIONS_BESIDE, connections_max)
+        most = CONNECTIONS_PER_CLIENT * clients_max + CONNECTIONS_BESIDE
+        self._shares = shares = Shares(most, connections_max, budget)
         self._complaints: list[tuple[int, TimerdError]] = []
         self._outlets: dict[int, Connection | PacketConnection] = {}  # by slot
         self._ready: dict[int, OutletMessage] = {}  # by slot: its connection has ended, or a packet has subscribed
@@ -127,7 +147,7 @@ class SocketTransport:
             self._commands.has_input()
             or self._packets.has_input()
             or self._outcomes.has_input()
-            or bool(self._ready or self._packets.asking)
+            or bool(self._ready or self._packets.asking or self._shares.budget.is_releasing)
         )
 
     def connections(self) -> int:
@@ -166,6 +186,19 @@ class SocketTransport:
 
     def hold(self, process: int, is_held: bool) -> None:
         self._shares.hold(process, is_held)
+
+    def defer(self, process: int, size: int) -> bool:
+        return self._shares.defer(process, size)
+
+    def on_shed(self, drop: Callable[[int], None]) -> None:
+        self._shares.drop_deferred = drop
+
+    def tend(self, now_ns: int) -> None:
+        self._shares.tend(now_ns)
+
+    @property
+    def due_ns(self) -> int:
+        return self._shares.due_ns
 
     def send(self, connection: int, frame: bytes) -> None:
         found = self._commands.get(connection) or self._packets.get(connection)
@@ -212,6 +245,7 @@ class SocketTransport:
             packets.slot, packets.watch = slot, self._liveness.adopt(packets.session)
             packets.is_admitted = True
             packets.share.clients += 1
+            self._shares.shown(packets.share, packets)
             self._outlets[slot] = packets
         self._ready[slot] = OutletMessage(connection, slot, SUBSCRIBE)
 
@@ -252,14 +286,28 @@ class SocketTransport:
         if not self._complaints and not self._shares.has_refused:
             return []
         found, self._complaints = self._complaints, []
-        for (process, has_all), number in self._shares.take_refused().items():
-            why = "no more files may be open (LimitNOFILE=, ulimit -n)"
-            if has_all:
-                most = self._shares.most_of(process)
-                why = f"it has {most}, as many as it may: close some, or use a larger --quota-clients"
-            error = ResourceLimitError(f"{_named(process)}: a connection was closed: {why}")
+        for (process, why), number in self._shares.take_refused().items():
+            error = ResourceLimitError(f"{_named(process)}: {self._reason(why, process)}")
             found += [(max(process, 0), error)] * number
         return found
+
+    def _reason(self, why: Why, process: int) -> str:
+        """The event and its reason, for an error message. The error log has room for 223 bytes."""
+        mib = self._shares.budget.most >> 20
+        spent = f"the {mib} MiB of --frame-memory are in use, and it has more than its share: read answers, or raise it"
+        match why:
+            case Why.HAS_ALL:
+                most = self._shares.most_of(process)
+                why_closed = f"it has {most}, as many as it may: close some, or use a larger --quota-clients"
+            case Why.NO_FILES:
+                why_closed = "no more files may be open (LimitNOFILE=, ulimit -n)"
+            case Why.SILENT:
+                why_closed = f"it had shown nothing after {SHOWN_WITHIN_NS // 1_000_000_000} s"
+            case Why.OVER_SHARE:
+                why_closed = spent
+            case Why.FRAMES_OVER_SHARE:
+                return f"its deferred frames were dropped: {spent}"
+        return f"a connection was closed: {why_closed}"
 
     def close(self) -> None:
         """Close the sockets and remove their files, before the lock is given up: they could be the next daemon's."""

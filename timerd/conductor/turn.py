@@ -84,7 +84,9 @@ class Conductor:
         self._subscriptions = Subscriptions(core, transport, sessions, outbox, self._errors, bounds)
         self._snapshots = Snapshots(copies, sessions, clock)
         self._queries = queries = Queries(core, sessions, self._snapshots, outbox)
-        greeter, deferred = Greeter(core, clock, sessions, outbox, pid=pid), Deferred(transport.hold)
+        self._transport = transport
+        greeter, deferred = Greeter(core, clock, sessions, outbox, pid=pid), Deferred(transport.hold, transport.defer)
+        transport.on_shed(deferred.drop)
         self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, deferred, gap, bounds)
         self._departures = Departures(core, sessions, liveness, deferred, bounds)
         self._wall = WallWatch(clock.wall_ns, clock.now_ns)
@@ -117,6 +119,7 @@ class Conductor:
             self._compare_clocks(now_ns)
         work = self._subscriptions.accept(now_ns)
         frames = self._inbox.read(now_ns)
+        self._transport.tend(now_ns)
         if frames:
             gap.received(now_ns)
         if gap.is_open:
@@ -180,7 +183,7 @@ class Conductor:
             self.due_ns = self._gap.due_ns
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
-        self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns)
+        self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns, self._transport.due_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
         took_ns = self._clock.now_ns() - now_ns

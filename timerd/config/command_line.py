@@ -61,8 +61,8 @@ def parser() -> argparse.ArgumentParser:
         usage="timerd [--version | --show-config] [--config FILE] [--KNOB VALUE ...]",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Waits for other processes: operations that complete by an event on a key,\n"
-        "or expire at their deadline, kept in shared memory. Runs in the foreground\n"
+        description="Keeps the waits of other processes in shared memory: operations that complete\n"
+        "by an event on a key, or expire at their deadline. Runs in the foreground\n"
         "until SIGTERM; the arena outlives it.",
         epilog=f"""\
 examples:

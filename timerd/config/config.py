@@ -40,6 +40,7 @@ from .knobs import Formula, Knob
 
 JOURNAL_LEVELS = tuple(level.name.lower() for level in JournalLevel if level)
 LOG_LEVELS = ("debug", "info", "warning", "error")
+FRAME_MEMORY = 32 << 20  # bytes
 YEAR_NS = 366 * DURATIONS["d"]
 RECORDS_MAX = 4 * CAPACITY_MAX
 
@@ -194,6 +195,10 @@ class Config(NamedTuple):
     quota_answers: Annotated[
         int, Knob("count", "unacknowledged refusals and answers a client may have", 1, ANSWERS_PER_CLIENT_MAX)
     ] = ANSWERS_PER_CLIENT_MAX
+    frame_memory: Annotated[
+        int,
+        Knob("bytes", "memory for frames that come in, or wait, of all clients; processes share it", 8 << 20, 1 << 40),
+    ] = FRAME_MEMORY
     lease: Annotated[
         int, Knob("duration", "how long a client may say nothing before it is silent", 2 * HEARTBEAT_NS, YEAR_NS)
     ] = LEASE_NS

@@ -15,7 +15,7 @@ GROUP_ID_MAX = (1 << 32) - 2  # the last number means "leave it as it is" to cho
 def group_id_of(name: str, source: str) -> int:
     """The id of a unix group, given by its name or number; `source`: where it was given. Raises InvalidConfigError.
 
-    A number needs no name in this system: in a container the group may be known outside alone.
+    A number needs no name in this system: in a container the group may have a name only outside the container.
     """
     try:
         return grp.getgrnam(name).gr_gid
@@ -32,7 +32,7 @@ def group_id_of(name: str, source: str) -> int:
 
 
 def change_group(file: Path | int, group_id: int) -> None:
-    """Make that the group of one of our files. Raises ResourceLimitError."""
+    """Give one of our files the group `group_id`. Raises ResourceLimitError."""
     try:
         os.chown(file, -1, group_id)
     except OSError as error:

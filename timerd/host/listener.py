@@ -17,7 +17,7 @@ from pathlib import Path
 
 from timerd.host.own_file import File, remove_own
 from timerd.host.selector import Selector
-from timerd.host.shares import Share, Shares
+from timerd.host.shares import Share, Shares, Why
 from timerd.host.unix_socket import listen_guarded
 
 ACCEPTS_PER_CALL = 16
@@ -93,7 +93,7 @@ class Listener:
         """No file can be opened. The spare one makes room to end a connection, which would wake the daemon for ever."""
         self._spare.close()
         with suppress(OSError), self._socket.accept()[0] as accepted:
-            self._shares.turn_away(process_of(accepted))
+            self._shares.turn_away(process_of(accepted), Why.NO_FILES)
         with suppress(OSError):  # another thread may have taken the place; then there is a spare one the next time
             self._spare = _spare_file()
 

@@ -55,7 +55,7 @@ class InstanceLock:
 def _kept(directory: Path) -> int:
     """A locked descriptor of the directory: with it, systemd-tmpfiles removes no old file there."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with suppress(OSError):  # a file system without locks; systemd-tmpfiles cleans up right now; a member holds it
+    with suppress(OSError):  # a file system without locks; systemd-tmpfiles cleans up right now; a neighbour holds it
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return descriptor
 

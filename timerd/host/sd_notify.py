@@ -1,4 +1,4 @@
-"""systemd's notification protocol (sd_notify(3)) on the standard library: one datagram a state."""
+"""systemd's notification protocol (sd_notify(3)) on the standard library: one datagram for each state."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """The share of each process: its connections, and the memory for the frames of these. Each share has bounds.
 
     connections of a process      connections_max
-    memory of a process           MEMORY_MAX: large frames that come in, and messages that wait to be sent
-    connections of all            total_max; beyond it the process with the largest excess loses its newest connection
+    memory of all                 one budget, which the processes share (budget.py)
+    connections of all            total_max; beyond it a newcomer ends first, that of the process with the most of them.
+                                  Without newcomers the process with the largest excess loses its newest connection
 
-A client that has shown its session has a right to two connections. The connections of a process beyond the rights of
-its clients are its excess.
+A newcomer has shown nothing yet (newcomers.py). A client that has shown its session has a right to two connections. The
+connections of a process beyond the rights of its clients are its excess.
 
 The kernel names the process (listener.py). Processes of other pid namespaces that it cannot tell apart have the
 number 0, and one share together, with twice the connections.
@@ -13,42 +14,56 @@ number 0, and one share together, with twice the connections.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
+from timerd.host.budget import Account, Budget, Waiter
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
+from timerd.host.newcomers import Newcomers
 
-MEMORY_MAX = 24 << 20
+
+class Why(Enum):
+    """The reason for which a connection was closed, or frames were dropped."""
+
+    HAS_ALL = "its process has as many connections as it may"
+    NO_FILES = "all connections are taken"
+    SILENT = "it has shown nothing for too long"
+    OVER_SHARE = "the memory for frames is spent, and its process is over its share"
+    FRAMES_OVER_SHARE = "the same, for frames that waited to be applied"
 
 
-class Holder(Protocol):
+class Holder(Waiter, Protocol):
     """A connection, as far as shares know it."""
 
     number: int
+    share: Share
+    is_listed: bool  # whether bytes of it may wait to be read
     is_admitted: bool  # whether it has shown the session of a client
+    is_new: bool  # whether it has shown nothing yet
 
     @property
-    def wanted_memory(self) -> int:
-        """The memory that it needs to go on."""
-
-    def wake(self) -> None:
-        """Go on: there may be memory."""
+    def memory(self) -> int:
+        """The memory that it holds."""
 
     def end(self) -> None:
         """Close this connection; another one gets its place."""
 
 
-class Share:
+class Share(Account):
     """The share of one process."""
 
-    __slots__ = ("clients", "connections", "is_held", "memory", "process", "waiting")
+    __slots__ = ("_shares", "clients", "connections", "deferred", "is_held", "newcomers", "process")
 
-    def __init__(self, process: int) -> None:
+    def __init__(self, process: int, shares: Shares) -> None:
+        super().__init__(shares.budget)
+        self._shares = shares
         self.process = process
         self.connections: dict[int, Holder] = {}  # by number: the oldest first
         self.clients = 0  # connections that are admitted
-        self.memory = 0
-        self.waiting: deque[Holder] = deque()  # for memory
+        self.newcomers = 0  # connections that have shown nothing yet
+        self.deferred = 0  # memory of frames that wait to be applied
         self.is_held = False  # whether its connections are not to be read
 
     @property
@@ -56,39 +71,57 @@ class Share:
         """Connections beyond what its clients have a right to."""
         return len(self.connections) - CONNECTIONS_PER_CLIENT * self.clients
 
-    def has_room(self, size: int) -> bool:
-        """Whether `size` bytes of memory are left. A process that holds none may always take some."""
-        return not self.memory or self.memory + size <= MEMORY_MAX
-
-    def give(self, size: int) -> None:
-        """Give memory back. Connections that wait for it go on."""
-        self.memory -= size
-        while self.waiting and self.has_room(self.waiting[0].wanted_memory):
-            self.waiting.popleft().wake()
+    def shed(self) -> None:
+        """Close the connection that holds the most memory; or drop the deferred frames, if these are more."""
+        fattest = max(self.connections.values(), key=_memory_of, default=None)
+        if fattest is None or fattest.memory < self.deferred:
+            self._shares.turn_away(self.process, Why.FRAMES_OVER_SHARE)
+            self._shares.drop_deferred(self.process)
+        else:
+            self._shares.turn_away(self.process, Why.OVER_SHARE)
+            fattest.end()
 
 
 class Shares:
-    """The shares of all processes that are connected."""
+    """The shares of all processes that are connected.
 
-    def __init__(self, connections_max: int, total_max: int) -> None:
+    `drop_deferred` is called with a process whose deferred frames have to go.
+    """
+
+    def __init__(self, connections_max: int, total_max: int, budget: Budget) -> None:
         self._connections_max = connections_max
         self._total_max = total_max
+        self.budget = budget
+        self.drop_deferred: Callable[[int], None] = lambda process: None
         self._by_process: dict[int, Share] = {}
+        self._newcomers: Newcomers[Holder] = Newcomers()
         self._total = 0
         self._made = 0
-        self._refused: Counter[tuple[int, bool]] = Counter()
+        self._refused: Counter[tuple[int, Why]] = Counter()
 
     def __len__(self) -> int:
         return self._total
 
+    @property
+    def due_ns(self) -> int:
+        """When to call tend() even if nothing has come."""
+        return min(self._newcomers.due_ns, self.budget.due_ns)
+
+    def tend(self, now_ns: int) -> None:
+        """End newcomers whose time is over, and free memory that nobody needs. Call it when the sockets were read."""
+        if self._newcomers:
+            for connection in self._newcomers.overdue(now_ns):
+                self._end(connection, Why.SILENT)
+        self.budget.tend(now_ns)
+
     def open(self, process: int) -> Share | None:
         """The share for a new connection of a process; None: there is no room. An older connection may end for it."""
-        share = self._by_process.get(process) or Share(process)
+        share = self._by_process.get(process) or Share(process, self)
         if len(share.connections) >= self.most_of(process):
-            self._refused[process, True] += 1
+            self.turn_away(process, Why.HAS_ALL)
             return None
         if not self._make_room(share):
-            self.turn_away(process)
+            self.turn_away(process, Why.NO_FILES)
             return None
         return share
 
@@ -96,9 +129,9 @@ class Shares:
         """How many connections a process may have."""
         return self._connections_max * (1 if process else 2)
 
-    def turn_away(self, process: int) -> None:
-        """Note a connection that was closed because all connections are taken, not because of its process."""
-        self._refused[process, False] += 1
+    def turn_away(self, process: int, why: Why) -> None:
+        """Note a connection that was closed, or frames that were dropped."""
+        self._refused[process, why] += 1
 
     def new_number(self) -> int:
         """A number for a connection, which is never used twice."""
@@ -108,46 +141,90 @@ class Shares:
     def add(self, share: Share, connection: Holder) -> None:
         """Charge a connection to the share that open() has given for it."""
         share.connections[connection.number] = connection
+        share.newcomers += 1
+        self._newcomers.add(connection)
         self._by_process[share.process] = share
         self._total += 1
 
+    def shown(self, share: Share, connection: Holder) -> None:
+        """A connection is no newcomer any more."""
+        if connection.is_new:
+            connection.is_new = False
+            share.newcomers -= 1
+            self._newcomers.remove(connection)
+
     def remove(self, share: Share, connection: Holder) -> None:
-        """A connection has ended."""
+        """A connection has ended. It has given its memory back."""
         del share.connections[connection.number]
         share.clients -= connection.is_admitted
+        self.shown(share, connection)
         self._total -= 1
         self._drop_empty(share)
 
     def hold(self, process: int, is_held: bool) -> None:
         """Read no connection of a process, also none that it makes from now on; or read them again."""
-        share = self._by_process.get(process)
-        if share is None:
-            share = self._by_process[process] = Share(process)
+        share = self._of(process)
         share.is_held = is_held
         self._drop_empty(share)
 
+    def defer(self, process: int, size: int) -> bool:
+        """Charge a process for frames that wait to be applied; a negative size: give back. False: hold it."""
+        share = self._of(process)
+        share.deferred += size
+        if size < 0:
+            share.give(-size)
+        else:
+            share.charge(size)
+        self._drop_empty(share)
+        return not share.is_short
+
+    def _of(self, process: int) -> Share:
+        share = self._by_process.get(process)
+        if share is None:
+            share = self._by_process[process] = Share(process, self)
+        return share
+
     def _drop_empty(self, share: Share) -> None:
-        if not share.connections and not share.is_held:
-            del self._by_process[share.process]
+        if not (share.connections or share.is_held or share.memory):
+            self._by_process.pop(share.process, None)
 
     @property
     def has_refused(self) -> bool:
         return bool(self._refused)
 
-    def take_refused(self) -> Counter[tuple[int, bool]]:
-        """Connections closed since the last call, by process, and by whether the process was at its own bound."""
+    def take_refused(self) -> Counter[tuple[int, Why]]:
+        """Connections closed and frames dropped since the last call, by process and reason."""
         refused, self._refused = self._refused, Counter()
         return refused
 
     def _make_room(self, newcomer: Share) -> bool:
         if self._total < self._total_max:
             return True
-        greediest = max(self._by_process.values(), key=lambda share: share.excess)
+        if self._newcomers:
+            newest = max(self._by_process.values(), key=_newcomers_of)
+            self._end(next(each for each in newest.connections.values() if each.is_new), Why.NO_FILES)
+            return True
+        greediest = max(self._by_process.values(), key=_excess_of)
         if greediest.excess <= newcomer.excess + 1:
             return False
-        newest = next((each for each in reversed(greediest.connections.values()) if not each.is_admitted), None)
-        if newest is None:
+        last = next((each for each in reversed(greediest.connections.values()) if not each.is_admitted), None)
+        if last is None:
             return False
-        self.turn_away(greediest.process)
-        newest.end()
+        self._end(last, Why.NO_FILES)
         return True
+
+    def _end(self, connection: Holder, why: Why) -> None:
+        self.turn_away(connection.share.process, why)
+        connection.end()
+
+
+def _memory_of(connection: Holder) -> int:
+    return connection.memory
+
+
+def _newcomers_of(share: Share) -> int:
+    return share.newcomers
+
+
+def _excess_of(share: Share) -> int:
+    return share.excess

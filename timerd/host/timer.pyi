@@ -5,7 +5,7 @@ class Timer:
 
     def fileno(self) -> int: ...
     def arm(self, at_ns: int) -> None:
-        """Fire at `at_ns`; NEVER disarms."""
+        """Fire at `at_ns`. `arm(NEVER)` disarms the timer (`timerd.core.NEVER`)."""
     def read(self) -> int:
         """Number of times it fired since the last read; 0 if it did not."""
     def close(self) -> None: ...

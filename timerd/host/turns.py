@@ -1,4 +1,4 @@
-"""Turns of connections: process after process, and the connections of a process one by one. Held processes have none.
+"""Turns of connections: process after process, and the connections of a process one by one. Held processes get none.
 
 As an example, one process has 400 connections with a large packet in each, and another process has one connection. The
 turn of that connection comes after one packet of the first process, and not after 400.
@@ -32,7 +32,7 @@ class Turns(Generic[Connection]):
             waiting.append(connection)
 
     def next(self) -> Connection | None:
-        """The next connection; its process is the last from now on. None: the processes of all are held."""
+        """The next connection. Its process then goes behind the others. None: the processes of all are held."""
         for share in self._by_share:
             if not share.is_held:
                 break

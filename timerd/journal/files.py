@@ -230,9 +230,9 @@ class JournalFiles:
                 os.ftruncate(descriptor, BLOCK_SIZE + segment.blocks() * BLOCK_SIZE)
                 return
             if found.first_row + found.first_block * BLOCK_ROWS > header.journal_rows:
-                self.notes.append(f"the journal goes on behind segment {sequence}: that begins behind the last row")
+                self.notes.append(f"the journal goes on behind segment {sequence}: it begins behind the last row")
                 return
-            # From the block that was known to be full; from the first block if that one is no longer full.
+            # Go on from the block that was known to be full, or from the first block if that block is no longer full.
             block = max((header.journal_written - found.first_row) // BLOCK_ROWS - 1, found.first_block)
             if segment.good(block, 1)[1] != BLOCK_ROWS:
                 block = found.first_block

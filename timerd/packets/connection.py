@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+import struct
 from collections.abc import Iterable
 from typing import Protocol
 
+from timerd.host.chunks import OWN_SIZE, Chunks
 from timerd.host.shares import Share
 from timerd_shm.declare.limits import PACKET_SIZE_MAX
 from timerd_wire.packets import FRAME, Joined, Packets, cut
@@ -13,7 +14,8 @@ from timerd_wire.packets import FRAME, Joined, Packets, cut
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one client; beyond it frames are dropped
 EASY_SIZE_MAX = 16_384  # a frame of this size may wait even if its process has no memory left, if no other frame waits
 PACKETS_PER_WRITE = 64
-PACKET_COST = 128  # bytes that a waiting packet takes beside its body: many small packets took three times their bodies
+HEAD = struct.Struct("<IB")  # of a packet that waits: the size of its body, and its kind
+WAIT_COST = 512  # bytes that a frame may take beside its own when it waits
 
 
 class FrameServer(Protocol):
@@ -31,16 +33,16 @@ class PacketConnection:
 
     __slots__ = (
         "_joined",
-        "_queued",
+        "_queue",
         "_server",
         "_taken",
-        "_waiting",
         "descriptor",
         "has_ended",
         "interest",
         "is_admitted",
         "is_closed",
         "is_listed",
+        "is_new",
         "number",
         "packets",
         "session",
@@ -58,25 +60,29 @@ class PacketConnection:
         self.slot = -1  # the client whose outcomes it gets
         self.watch = 0  # the watch by which its end is reported as its client's end; 0 = it has no client
         self.is_admitted = False
+        self.is_new = True  # whether it has never been admitted
         self.interest = 0  # what its server waits for
         self.is_listed = False  # whether its server looks at it without waiting
         self.is_closed = False
         self.has_ended = False  # whether the client has closed it
         self._server = server
-        self._waiting: deque[tuple[int, bytes]] = deque()  # packets, as (kind, body)
-        self._queued = 0  # bytes of them
+        self._queue = Chunks()  # packets that wait to be sent: a head, and a body
         self._joined = Joined()
         self._taken = 0  # memory for the frame that comes in parts
 
     @property
     def waits_to_send(self) -> bool:
         """Whether something waits until the client reads."""
-        return bool(self._waiting)
+        return bool(self._queue)
 
     @property
     def has_parts(self) -> bool:
         """Whether a frame that comes in parts is not complete."""
         return self._taken > 0
+
+    @property
+    def memory(self) -> int:
+        return self._queue.memory + self._taken
 
     @property
     def wanted_memory(self) -> int:
@@ -94,47 +100,56 @@ class PacketConnection:
 
     def take_part(self, kind: int, body: bytes) -> bytes | None:
         """Take a part of a frame. Returns the frame if it is complete. Raises ValueError for what no client sends."""
-        if not self.share.has_room(len(body)):
-            self.drop_parts()
-            return None
         frame = self._joined.take(kind, body)
-        self._charge(self._joined.held)
+        wanted, taken = self._joined.wanted, self._taken
+        if wanted != taken:
+            self._taken = 0
+            self.share.give(taken)
+            if wanted and self.share.take(wanted):
+                self._taken = wanted
+            elif wanted:
+                self._joined.drop()
         return frame
 
     def drop_parts(self) -> None:
         """Drop the parts of a frame: something else has come, so the frame will not be completed."""
         self._joined.drop()
-        self._charge(0)
+        taken, self._taken = self._taken, 0
+        self.share.give(taken)
 
     def send(self, frame: bytes) -> bool:
         """Send a frame; False: it was dropped, because the client does not keep up. Raises OSError."""
-        size = len(frame)
-        if size <= PACKET_SIZE_MAX:
-            if not self._waiting and self.packets.send(FRAME, frame):
-                return True
-            return self._wait_with(((FRAME, frame),), size)
-        if not self._wait_with(cut(frame), size):
+        size, share = len(frame), self.share
+        if self._queue:
+            if self._queue.memory + size > QUEUED_MAX or not share.has_room(size + WAIT_COST):
+                return False
+        elif size <= PACKET_SIZE_MAX and self.packets.send(FRAME, frame):
+            return True
+        elif share.is_short if size <= EASY_SIZE_MAX else not share.has_room(size + WAIT_COST):
             return False
-        self.write_more()
+        if size <= PACKET_SIZE_MAX:
+            self._wait(((FRAME, frame),))
+        else:
+            self._wait(cut(frame))
+            if not self.is_closed:
+                self.write_more()
         return True
 
     def write_more(self) -> None:
         """Send some of the waiting packets. Raises OSError."""
-        for _ in range(PACKETS_PER_WRITE):
-            if not self._waiting:
-                return
-            kind, body = self._waiting[0]
-            if not self.packets.send(kind, body):
-                return
-            self._waiting.popleft()
-            self._queued -= len(body) + PACKET_COST
-            self.share.give(len(body) + PACKET_COST)
+        queue = self._queue
+        before = queue.memory
+        try:
+            for _ in range(PACKETS_PER_WRITE):
+                if not queue or not self._send_first():
+                    return
+        finally:
+            self.share.give(before - queue.memory)
 
     def drop_waiting(self) -> None:
         """Drop the packets that wait to be sent."""
-        self._waiting.clear()
-        given, self._queued = self._queued, 0
-        self.share.give(given)
+        size = self._queue.memory
+        self.share.give_later(self._queue.take_all(), size)
 
     def close(self) -> None:
         """Close the descriptor; what waited is dropped."""
@@ -143,21 +158,29 @@ class PacketConnection:
         self.drop_parts()
         self.drop_waiting()
 
-    def _wait_with(self, packets: Iterable[tuple[int, bytes]], size: int) -> bool:
-        if self._queued + size > QUEUED_MAX:
+    def _send_first(self) -> bool:
+        """Send the first packet that waits. False: there is no room for it. Raises OSError."""
+        chunk, *others = self._queue.first(2)
+        size, kind = HEAD.unpack_from(chunk)
+        # A large body is a chunk of its own: bytes, which are not copied here.
+        body = bytes(others[0]) if size >= OWN_SIZE else bytes(chunk[HEAD.size : HEAD.size + size])
+        if not self.packets.send(kind, body):
             return False
-        if not self.share.has_room(size) and (self._queued or size > EASY_SIZE_MAX):
-            return False
-        for kind, body in packets:
-            self._waiting.append((kind, body))
-            self._queued += len(body) + PACKET_COST
-            self.share.memory += len(body) + PACKET_COST
+        del chunk, others
+        self._queue.drop(HEAD.size + size)
         return True
 
-    def _charge(self, held: int) -> None:
-        """Charge the process for `held` bytes of a frame that comes in parts."""
-        taken, self._taken = self._taken, held
-        if held > taken:
-            self.share.memory += held - taken
-        elif held < taken:
-            self.share.give(taken - held)
+    def _wait(self, packets: Iterable[tuple[int, bytes]]) -> None:
+        """Have packets wait to be sent. This connection may end for it, if its process is over its share."""
+        queue = self._queue
+        before = queue.memory
+        for kind, body in packets:
+            head = HEAD.pack(len(body), kind)
+            if len(body) >= OWN_SIZE:
+                queue.add(head)
+                queue.add(body)
+            else:
+                queue.add(head + body)
+        grown = queue.memory - before
+        if not self.share.take(grown):
+            self.share.charge(grown)  # of a small frame

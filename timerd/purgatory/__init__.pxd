@@ -1,8 +1,8 @@
 """One C unit: each .pxd file here is inline functions, which timerd/core.pyx compiles together.
 
 So a call between rooms costs nothing, and the compiler sees a registration as one function. The price is that any edit
-compiles all. A file therefore has one noun, and cimports only from rooms to the left, or from files of its own room
-without a circle. tests/docs/test_cimports.py reads the levels from here:
+compiles everything again. A file therefore has one noun, and cimports only from rooms to the left, or from files of its
+own room without a circle. tests/docs/test_cimports.py reads the levels from here:
 
     state < memory < journal < index < wheel < events < members < operation < commands < turn < start < binding < core.pyx
 

@@ -139,7 +139,7 @@ def too_many_purgatories(pid: int, made: int, count: int) -> TimerdError:
 
 def too_many_calls(names: int, most: int) -> TimerdError:
     return InvalidValueError(
-        f"{names} of {HANDLED_NAMES_MAX} names, {most} of {GROUP_HELD_MAX} calls at a time: name fewer"
+        f"{names} names ({HANDLED_NAMES_MAX} at most), {most} calls at a time ({GROUP_HELD_MAX} at most): name fewer"
     )
 
 
@@ -172,7 +172,7 @@ def buffer_ends_elsewhere(written: int, rows: int, capacity: int) -> TimerdError
 
 
 def rows_not_in_buffer(written: int, tail: int, head: int, level: int) -> TimerdError:
-    return InvalidValueError(f"{written} rows written, of {tail} to {head} in the buffer of level {level}")
+    return InvalidValueError(f"rows up to {written} are written; the buffer of level {level} has {tail} to {head}")
 
 
 def copied_already() -> TimerdError:

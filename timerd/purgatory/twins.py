@@ -19,8 +19,8 @@ A twin calls twins. The methods of Core choose between twins and plain functions
 being made, and no function of the core has to name its stores. memory/before_images.h says what TD_LOGGED does.
 
 Why this step works on text: it must find every store of the core, including those that are written next year. Cython
-writes one statement a line. An assignment that this step does not know ends the build. A test compares copies with the
-arena, byte by byte (tests/arena/test_before_images.py).
+writes each statement on a line of its own. An assignment that this step does not know ends the build. A test compares
+copies with the arena, byte by byte (tests/arena/test_before_images.py).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     client = td.client()              # of a module: the same object in all tests
     client.serve(calls)               # at import: it serves in each test, from the beginning on
 
-A client that a module has made stays. `td.client()` of a test is another one after it, and so is what the test has set
-by `configure()`, or has given to `serve()`.
+A client that a module has made stays. The things that a test makes end with the test: its `td.client()`, its settings
+by `configure()`, and what it has given to `serve()`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from timerd_client.threaded.link import ThreadedLink, drive
 from timerd_shm.declare.errors import TimerdError
 
 END_TIMEOUT_S = 1.0
-WHY = "the test in which it connected has ended, or another has begun; what it makes now is of the present test"
+WHY = "the test in which it connected has ended, or another has begun; what it makes now belongs to the present test"
 
 log = logging.getLogger("timerd.testing")
 
@@ -39,7 +39,7 @@ log = logging.getLogger("timerd.testing")
 def connected_anew(
     is_meant: Callable[[Target], bool], while_ending: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Iterator[None]:
-    """In this block, which is a test: the clients that are meant have connections of their own.
+    """In this block, which is one test, the clients for which `is_meant` is true have connections of their own.
 
     Clients that serve calls of a group connect at once, as their handlers are to run. Others connect at their next use.
     At the end of the test the connections end within `while_ending()`.
@@ -72,7 +72,7 @@ def _end(link: Link) -> None:
     if isinstance(link, ThreadedLink):
         if link.connection.may_answer():
             drive(flows.end(link, END_TIMEOUT_S))
-        else:  # what nobody has taken was not said in a test, or the test has stopped its daemon
+        else:  # the test has stopped its daemon, or nothing has received these frames outside of a test
             link.end_handlers(END_TIMEOUT_S)
             link.stop(END_TIMEOUT_S)
     elif isinstance(link, LoopLink) and not link.loop.is_closed():

@@ -79,7 +79,7 @@ def timerd_client(timerd_daemon: Daemon) -> td.Client:
 def timerd_manual() -> Iterator[Manual]:
     """A daemon in this process, on a clock that stands still until `timerd_manual.advance(30)`.
 
-    Every client of this process is one of it: `td.client()`, `td.Client()`, `td.connect()` and those of td.aio.
+    Every client of this process belongs to it: `td.client()`, `td.Client()`, `td.connect()` and those of td.aio.
     """
     from .manual.manual import Manual
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from itertools import islice
 from typing import Protocol
 
+from timerd.host.chunks import Chunks
 from timerd.host.shares import Share
 
 from .peer import EASY_SIZE_MAX, Peer, Side, head_of
 
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one peer; beyond it messages are dropped
-PIECES_PER_WRITE = 64
+CHUNKS_PER_WRITE = 64
+WAIT_COST = 512  # bytes that a message may take beside its own when it waits
 
 
 class MessageServer(Protocol):
@@ -32,8 +32,8 @@ class Connection:
     """Made for an accepted connection, of which it owns the descriptor."""
 
     __slots__ = (
-        "_pieces",
-        "_queued",
+        "_kept",
+        "_queue",
         "_server",
         "_taken",
         "descriptor",
@@ -42,6 +42,7 @@ class Connection:
         "is_closed",
         "is_held_back",
         "is_listed",
+        "is_new",
         "is_read_dry",
         "number",
         "peer",
@@ -56,20 +57,25 @@ class Connection:
         self.peer = Peer(side)
         self.slot = -1  # the client whose outcomes the peer gets
         self.is_admitted = False
+        self.is_new = True  # whether its handshake is not complete
         self.interest = 0  # what its server waits for
         self.is_listed = False  # whether its server looks at it without waiting
         self.is_read_dry = False  # whether the last read found less than it could have
         self.is_held_back = False  # whether it waits for memory to go on reading
         self.is_closed = False
         self._server = server
-        self._pieces: deque[bytes | memoryview] = deque()  # they wait to be sent
-        self._queued = 0  # bytes of these
+        self._queue = Chunks()  # it waits to be sent
+        self._kept = 0  # bytes that were read, and are not dealt with; without those of the large frame
         self._taken = 0  # memory for the large frame that comes in
 
     @property
     def waits_to_send(self) -> bool:
         """Whether something waits until the peer reads."""
-        return bool(self._pieces)
+        return bool(self._queue)
+
+    @property
+    def memory(self) -> int:
+        return self._queue.memory + self._kept + self._taken
 
     @property
     def wanted_memory(self) -> int:
@@ -98,12 +104,11 @@ class Connection:
     def make_room(self) -> bool:
         """Take memory for the large frame that comes in, if any. False: no memory is left, so the connection waits."""
         if self.peer.large and not self._taken:
-            if not self.share.has_room(self.peer.large):
+            if not self.share.take(self.peer.large):
                 self.is_held_back = True
-                self.share.waiting.append(self)
+                self.share.wait(self)
                 return False
             self._taken = self.peer.large
-            self.share.memory += self._taken
         return True
 
     def read(self) -> bytes | None:
@@ -124,36 +129,39 @@ class Connection:
             self.share.give(taken)
         return message
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether more bytes, or fewer, are kept than its process is charged for."""
+        return self._kept != (0 if self._taken else self.peer.kept)
+
+    def settle(self) -> None:
+        """Charge the process for the bytes that were read and not dealt with. This connection may end for it."""
+        kept, self._kept = self._kept, 0 if self._taken else self.peer.kept
+        if self._kept > kept:
+            self.share.charge(self._kept - kept)
+        else:
+            self.share.give(kept - self._kept)
+
     # Out --------------------------------------------------------------------------------------------------------------
 
     def send(self, message: bytes) -> bool:
         """Send a message of one part; False: it was dropped, because the peer does not keep up. Raises OSError."""
-        size = len(message)
-        if not self.peer.is_ready or not self._has_room(size):
-            return False
-        self._write((head_of(message), message))
-        return True
+        return self.peer.is_ready and self._write(head_of(message), message)
 
     def send_handshake(self) -> None:
         """Send the bytes of the handshake, from the `out` of the Peer. Raises OSError."""
         out, self.peer.out = self.peer.out, b""
-        if self._has_room(len(out)):  # otherwise the peer asks again and again, and does not read
-            self._write((out,))
+        self._write(out, b"")  # without room the peer asks again and again, and does not read
 
     def write_more(self) -> None:
-        """Send some of the waiting pieces, by one system call. Raises OSError."""
-        pieces = self._pieces
+        """Send some of what waits, by one system call. Raises OSError."""
         try:
-            sent = os.writev(self.descriptor, list(islice(pieces, PIECES_PER_WRITE)))
+            sent = os.writev(self.descriptor, self._queue.first(CHUNKS_PER_WRITE))
         except BlockingIOError:
             return
-        self._queued -= sent
-        given = sent
-        while pieces and sent >= len(pieces[0]):
-            sent -= len(pieces.popleft())
-        if sent:
-            pieces[0] = memoryview(pieces[0])[sent:]
-        self.share.give(given)
+        before = self._queue.memory
+        self._queue.drop(sent)
+        self.share.give(before - self._queue.memory)
 
     def close(self) -> None:
         """Close the descriptor; what waited is dropped."""
@@ -161,26 +169,34 @@ class Connection:
         os.close(self.descriptor)
         if self.is_held_back:
             self.share.waiting.remove(self)
-        self._pieces.clear()
-        given, self._queued, self._taken = self._queued + self._taken, 0, 0
+        given, self._kept, self._taken = self._kept + self._taken, 0, 0
         self.share.give(given)
+        size = self._queue.memory
+        self.share.give_later(self._queue.take_all(), size)
 
-    def _has_room(self, size: int) -> bool:
-        if self._queued + size > QUEUED_MAX:
-            return False
-        return self.share.has_room(size) or (not self._queued and size <= EASY_SIZE_MAX)
-
-    def _write(self, pieces: tuple[bytes, ...]) -> None:
-        sent = 0
-        if not self._pieces:
+    def _write(self, head: bytes, body: bytes) -> bool:
+        """Send bytes, or have them wait. False: there is no room, and they were dropped. Raises OSError."""
+        share, size, sent = self.share, len(head) + len(body), 0
+        if self._queue:
+            if self._queue.memory + size > QUEUED_MAX or not share.has_room(size + WAIT_COST):
+                return False
+        else:
+            if size > EASY_SIZE_MAX and not share.has_room(size + WAIT_COST):
+                return False
             try:
-                sent = os.writev(self.descriptor, pieces)
+                sent = os.writev(self.descriptor, (head, body))
             except BlockingIOError:
-                sent = 0
-        for piece in pieces:
-            if sent < len(piece):
-                left = memoryview(piece)[sent:] if sent else piece
-                self._pieces.append(left)
-                self._queued += len(left)
-                self.share.memory += len(left)
-            sent = max(0, sent - len(piece))
+                if share.is_short:
+                    return False
+        if sent < size:
+            self._wait(head[sent:], body[max(0, sent - len(head)) :])
+        return True
+
+    def _wait(self, head: bytes, body: bytes) -> None:
+        """Have bytes wait to be sent. This connection may end for it, if its process is over its share."""
+        before = self._queue.memory
+        self._queue.add(head)
+        self._queue.add(body)
+        grown = self._queue.memory - before
+        if not self.share.take(grown):
+            self.share.charge(grown)  # of a small message, or of one that was sent in part

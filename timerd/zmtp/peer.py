@@ -82,6 +82,11 @@ class Peer:
         return 0 if self._body is None else self._size
 
     @property
+    def kept(self) -> int:
+        """Bytes that were read and are kept."""
+        return len(self._data) if self._body is None else len(self._body)
+
+    @property
     def wanted(self) -> int:
         """How many bytes to read next, at most."""
         if self._stage is Stage.ANSWER:
@@ -93,10 +98,8 @@ class Peer:
         self.is_starved = False
         if self._body is not None:
             self._body += data
-        elif self._at < len(self._data):
-            self._data, self._at = self._data[self._at :] + data, 0
         else:
-            self._data, self._at = data, 0
+            self._data = self._data + data if self._data else data
 
     def next(self) -> bytes | None:
         """The next message; b"" for a part of a message of several parts, which no client sends.
@@ -141,7 +144,7 @@ class Peer:
         data, at = self._data, self._at
         left = len(data) - at
         if left < 2 or (data[at] & LONG and left < 9):
-            self.is_starved = True
+            self._starve()
             return None
         self._flags = flags = data[at]
         if flags & LONG:
@@ -152,13 +155,20 @@ class Peer:
         end = begin + size
         if end <= len(data):
             self._at = end
-            self.is_starved = end == len(data)
+            if end == len(data):
+                self._starve()
             return data[begin:end]
         if size > EASY_SIZE_MAX:
             self._body, self._size = bytearray(data[begin:]), size
-            self._data, self._at = b"", 0
-        self.is_starved = True
+            self._at = len(data)
+        self._starve()
         return None
+
+    def _starve(self) -> None:
+        """More bytes are needed. Keep those alone that are not done."""
+        self.is_starved = True
+        if self._at:
+            self._data, self._at = self._data[self._at :], 0
 
     def _check(self, flags: int, size: int) -> None:
         if flags & ~(MORE | LONG | COMMAND) or flags & (MORE | COMMAND) == MORE | COMMAND:
@@ -182,6 +192,8 @@ class Peer:
         if mechanism != self._side.mechanism:
             raise ProtocolError(f"mechanism {mechanism!r}; this socket has {self._side.mechanism!r}")
         self._at = GREETING_SIZE
+        if len(greeting) == GREETING_SIZE:
+            self._starve()
         self._stage = Stage.HELLO if self._side.is_plain else Stage.READY
         if not self._side.is_plain:
             self.out += self._ready()

@@ -1,4 +1,4 @@
-"""The attacks of the suite `overload`: one hostile process beside a bystander. Each target has a module.
+"""The attacks of the suite `overload`: one hostile process beside three witnesses. Each target has a module.
 
 An attack is a function of an `Attacker`. It goes on while `attacker.is_on()`, and counts in `attacker.acts` what it
 did. It uses the public client, libzmq or bare sockets, so it sends only what any neighbour may send. To add one: write
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from timerd_wire.transports import Transport
 
-from . import collisions, connections, files, frames, members, operations, outlets, packets
+from . import collisions, connections, crowds, files, frames, members, operations, outlets, packets
 from .attacker import Act
 
 
@@ -23,7 +23,7 @@ class Attack(NamedTuple):
     files: int = 0  # that the daemon may open; 0: as many as this process
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
     says: str = ""  # a text that the daemon's log must then have
-    transport: Transport = "zeromq"  # of the attacker's clients, and of the bystander
+    transport: Transport = "zeromq"  # of the attacker's clients, and of the witnesses
 
 
 FEW_CLIENTS = ("--clients=64", "--quota-clients=64")
@@ -42,6 +42,9 @@ ATTACKS = {
     "fan": Attack(operations.fire_many_watchers),
     "counting-20": Attack(operations.fire_20_at_counting_watchers),
     "counting-1000": Attack(operations.fire_1000_at_counting_watchers),
+    "watermarks": Attack(operations.advance_many_watchers),
+    "unhandled": Attack(operations.leave_calls_unhandled),
+    "dead-owners": Attack(operations.fire_past_dead_owners),
     "snapshots": Attack(operations.ask_for_snapshots),
     "ask": Attack(frames.ask_again),
     "refusals": Attack(frames.be_refused_differently),
@@ -65,9 +68,19 @@ ATTACKS = {
     "unix-sessions": Attack(packets.show_sessions, transport="unix"),
     "unix-hellos": Attack(packets.greet_in_parts, transport="unix"),
     "unix-unread": Attack(packets.read_nothing, transport="unix"),
+    "unread-killed": Attack(crowds.leave_unread_and_die),
+    "large-crowd": Attack(crowds.hang_in_large_frames),
+    "silent": Attack(crowds.stay_silent, files=3_000),
+    "unix-unread-killed": Attack(crowds.leave_packets_unread_and_die, transport="unix"),
+    "unix-parts-crowd": Attack(crowds.hang_in_parts, transport="unix"),
+    "unix-continuations": Attack(crowds.continue_nothing, says="a connection was closed", transport="unix"),
+    "unix-silent": Attack(crowds.stay_silent_at_packets, files=3_000, transport="unix"),
     "unix-slots": Attack(members.take_slots, transport="unix"),
     "unix-dropped": Attack(members.drop_clients, transport="unix"),
     "unix-fan": Attack(operations.fire_many_watchers, transport="unix"),
+    "unix-watermarks": Attack(operations.advance_many_watchers, transport="unix"),
+    "unix-unhandled": Attack(operations.leave_calls_unhandled, transport="unix"),
+    "unix-dead-owners": Attack(operations.fire_past_dead_owners, transport="unix"),
     "unix-counting-20": Attack(operations.fire_20_at_counting_watchers, transport="unix"),
     "unix-counting-1000": Attack(operations.fire_1000_at_counting_watchers, transport="unix"),
 }

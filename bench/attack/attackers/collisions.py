@@ -1,9 +1,9 @@
 """Attacks on the tables of keys and of ids: names that shared one chain while the hashes had no secret.
 
-The attacker is a member, so it reads the arena. It does not know the seed, which stands in a file of the daemon's user.
-So it can use two kinds of names. Names of the first kind share a chain under the old hash (the finalizer of
-MurmurHash3), if the number at the seed's old offset is taken for the seed. Names of the second kind have the same low
-bits.
+The attacker is a neighbour, so it reads the arena. It does not know the seed, which stands in a file of the daemon's
+user. So it can use two kinds of names. Names of the first kind would share a chain under the old hash (the finalizer of
+MurmurHash3), with the number that now stands at the seed's old offset as its seed. Names of the second kind have the
+same low bits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def unmix(h: int) -> int:
 
 
 def keys_of_one_chain(seed: int) -> Iterator[list[bytes]]:
-    """Endless rounds of keys. A round's keys share a chain under the old hash with `seed`, or low bits, in turn."""
+    """Rounds of keys, without end: of one chain under the old hash with `seed`, then of equal low bits, and so on."""
     first = 1
     while True:
         numbers = range(first, first + NAMES)
@@ -64,7 +64,7 @@ def collide_keys(attacker: Attacker) -> None:
 
 
 def collide_ids(attacker: Attacker) -> None:
-    """Send ids that differ in their upper half alone: 16 bytes that an honest client makes by a hash of its id."""
+    """Send ids of 16 bytes that differ in their upper half alone. An honest client would send a hash of each id."""
     number = 0
     with patch("timerd_client.link.surface.id_hash", bytes), attacker.client(name="attacker") as client:
         while attacker.is_on():

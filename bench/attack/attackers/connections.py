@@ -55,7 +55,7 @@ def look_and_leave(attacker: Attacker) -> None:
 def leave_in_the_midst(attacker: Attacker) -> None:
     """Send more messages than libzmq's queues take, then a PING, then close: libzmq 4.3.5 aborts its process then."""
     while attacker.is_on():
-        with contextlib.suppress(OSError), _greeted(attacker) as connection:
+        with contextlib.suppress(OSError), greeted(attacker) as connection:
             connection.sendall(b"\0\1x" * 150 + b"\4\x07\4PING\0\0")
             attacker.did()
 
@@ -64,7 +64,7 @@ def send_parts_without_end(attacker: Attacker) -> None:
     """Send one message whose parts never end."""
     part = b"\3" + (60_000).to_bytes(8, "big") + bytes(60_000)
     while attacker.is_on():
-        with contextlib.suppress(OSError), _greeted(attacker) as connection:
+        with contextlib.suppress(OSError), greeted(attacker) as connection:
             while attacker.is_on():
                 connection.sendall(part)
                 attacker.did()
@@ -76,14 +76,14 @@ def hang_in_large_frames(attacker: Attacker) -> None:
     with contextlib.ExitStack() as stack:
         while attacker.is_on():
             with contextlib.suppress(OSError):
-                connection = stack.enter_context(_greeted(attacker))
+                connection = stack.enter_context(greeted(attacker))
                 connection.settimeout(0.05)
                 connection.sendall(frame)
                 attacker.did()
             attacker.rest(0.001)
 
 
-def _greeted(attacker: Attacker) -> socket.socket:
+def greeted(attacker: Attacker) -> socket.socket:
     """A connection for commands that has sent the handshake of libzmq's DEALER."""
     ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
     greeting = b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + bytes(32)

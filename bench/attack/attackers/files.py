@@ -17,9 +17,9 @@ DIGITS = 5_000
 
 
 def lock_everything(attacker: Attacker) -> None:
-    """Hold the lock of each file that a member may open, also for reading only; try again while the daemon restarts.
+    """Hold the lock of each file that a neighbour may open, even if only to read; try again while the daemon restarts.
 
-    This process runs as the daemon's user. It skips files that only this user may open, because a member could not.
+    This process runs as the daemon's user. It skips files that only this user may open, because a neighbour could not.
     """
     held: dict[int, int] = {}  # inode -> descriptor
     while attacker.is_on():
@@ -39,7 +39,7 @@ def lock_everything(attacker: Attacker) -> None:
 
 
 def fill_holds(attacker: Attacker) -> None:
-    """Fill the journal's holds with files that have no number, and with files that block a reader."""
+    """Fill the journal's holds: with files whose 5,000 digits are no segment number, and files that block a reader."""
     holds = Path(os.path.realpath(attacker.paths.journal)) / "holds"
     number = 0
     while attacker.is_on():

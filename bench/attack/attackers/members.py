@@ -36,7 +36,7 @@ def take_slots(attacker: Attacker) -> None:
 
 
 def name_purgatories(attacker: Attacker) -> None:
-    """Name purgatory after purgatory."""
+    """Use a new purgatory for each event."""
     with attacker.client(name="attacker") as client:
         number = 0
         while attacker.is_on():

@@ -9,7 +9,8 @@ import timerd as td
 from .attacker import Attacker
 
 WATCHERS = 60_000
-PART = 5_000  # watchers of a call
+CALLS = 20_000
+PART = 5_000  # watchers that one register_many() registers
 
 
 def use_up_ids(attacker: Attacker) -> None:
@@ -24,7 +25,7 @@ def use_up_ids(attacker: Attacker) -> None:
 
 
 def register_64_keys(attacker: Attacker) -> None:
-    """Register with 64 new keys each, which is charged as one operation."""
+    """Register operations that have 64 new keys each."""
     with attacker.client(name="attacker") as client:
         number = 0
         while attacker.is_on():
@@ -47,7 +48,7 @@ def fire_many_watchers(attacker: Attacker) -> None:
 
 
 def fire_20_at_counting_watchers(attacker: Attacker) -> None:
-    """Fire a key whose 120,000 watchers count, and are never complete: 20 fires in a frame."""
+    """Fire a key with 120,000 watchers, which count each event and never complete: 20 fires in a frame."""
     _fire_at_counting_watchers(attacker, 20)
 
 
@@ -68,6 +69,57 @@ def _fire_at_counting_watchers(attacker: Attacker, fires: int) -> None:
                     three.fire("hot")
                     attacker.did()
                 three.flush(timeout=1)
+
+
+def advance_many_watchers(attacker: Attacker) -> None:
+    """Let 120,000 operations wait for random watermarks of one key, and raise it above all: one advance settles all."""
+    with attacker.client(name="one") as one, attacker.client(name="two") as two:
+        mark = 0
+        while attacker.is_on():
+            for client in (one, two):
+                for _ in range(WATCHERS // PART):
+                    targets = [{"mark": mark + attacker.random.randrange(1, 1 << 30)} for _ in range(PART)]
+                    with contextlib.suppress(td.TimerdError):
+                        client.register_many(targets, timeout=600)
+                        client.flush(timeout=10)
+            mark += 1 << 30
+            with contextlib.suppress(td.TimerdError):
+                one.advance("mark", mark)
+                one.flush(timeout=10)
+                attacker.did()
+
+
+def leave_calls_unhandled(attacker: Attacker) -> None:
+    """Make 20,000 calls due that no member handles, and let members change their handlers all the time."""
+    with attacker.client(name="asker", group="attackers") as asker, attacker.client(group="attackers") as member:
+        for number in range(CALLS):
+            with contextlib.suppress(td.TimerdError):
+                asker.call_later(f"unhandled/{number % 100}", 0)
+        number = 0
+        while attacker.is_on():
+            calls = td.Calls()
+            calls.handler(f"handled/{number % 200}")(lambda call: None)
+            with contextlib.suppress(td.TimerdError):
+                member.serve(calls)
+                asker.call_later(f"handled/{number % 200}", 0)
+                asker.flush(timeout=1)
+                attacker.did()
+            number += 1
+
+
+def fire_past_dead_owners(attacker: Attacker) -> None:
+    """Leave operations of ended clients on a key, and fire limited events that pass by all of them."""
+    while attacker.is_on():
+        with contextlib.suppress(td.TimerdError):
+            owner = attacker.client(name="owner", orphans="keep")
+            for _ in range(4):
+                owner.register_many(["past"] * PART, timeout=1)
+            owner.close()
+            with attacker.client(name="firer") as firer:
+                for _ in range(200):
+                    firer.fire("past", limit=1)
+                    attacker.did()
+                firer.flush(timeout=5)
 
 
 def ask_for_snapshots(attacker: Attacker) -> None:

@@ -26,7 +26,7 @@ def leave_in_the_midst(attacker: Attacker) -> None:
     """Send frames and the first part of a further frame, then close the connection."""
     begun = [*[(FRAME, b"x")] * FRAMES, next(cut(bytes(FRAME_SIZE_MAX)))]
     while attacker.is_on():
-        with contextlib.suppress(OSError), _connected(attacker) as connection:
+        with contextlib.suppress(OSError), connected(attacker) as connection:
             _send(attacker, connection, begun)
 
 
@@ -34,7 +34,7 @@ def send_parts_without_end(attacker: Attacker) -> None:
     """Begin frame after frame, and never send the last part of any."""
     begun = list(cut(bytes(FRAME_SIZE_MAX)))[:-1]
     while attacker.is_on():
-        with contextlib.suppress(OSError), _connected(attacker) as connection:
+        with contextlib.suppress(OSError), connected(attacker) as connection:
             while attacker.is_on():
                 _send(attacker, connection, begun)
 
@@ -45,7 +45,7 @@ def hang_in_large_frames(attacker: Attacker) -> None:
     with contextlib.ExitStack() as stack:
         while attacker.is_on():
             with contextlib.suppress(OSError):
-                connection = stack.enter_context(_connected(attacker))
+                connection = stack.enter_context(connected(attacker))
                 connection.settimeout(0.05)
                 _send(attacker, connection, begun)
             attacker.rest(0.001)
@@ -67,7 +67,7 @@ def greet_in_parts(attacker: Attacker) -> None:
     """Say hello with new incarnations, and with so many waits that the hello goes in parts."""
     waits = list(range(1 << 20, (1 << 20) + WAITS))
     while attacker.is_on():
-        with contextlib.suppress(OSError), _connected(attacker) as connection:
+        with contextlib.suppress(OSError), connected(attacker) as connection:
             while attacker.is_on():
                 _send(attacker, connection, cut(hello(os.urandom(16), waits=waits)))
 
@@ -111,7 +111,7 @@ def _over_many(attacker: Attacker, packets: list[tuple[int, bytes]]) -> None:
         while attacker.is_on():
             if len(connections) < CONNECTIONS:
                 with contextlib.suppress(OSError):
-                    connections.append(stack.enter_context(_connected(attacker)))
+                    connections.append(stack.enter_context(connected(attacker)))
                     connections[-1].setblocking(False)
             for connection in list(connections):
                 try:
@@ -131,7 +131,7 @@ def _send(attacker: Attacker, connection: socket.socket, packets: Iterable[tuple
         attacker.did()
 
 
-def _connected(attacker: Attacker) -> socket.socket:
+def connected(attacker: Attacker) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(1.0)
     try:

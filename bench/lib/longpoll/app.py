@@ -1,7 +1,7 @@
 """The application: a long poll and a post, over timerd or over Redis, with the same lines around them.
 
 GET  /poll/KEY?since=TEXT    200, a value and X-Since, which the next poll names; 204 after a minute
-POST /post/KEY               204: the server has it; 503: it is not there
+POST /post/KEY               204: the server has the value; 503: the server is not there, or refused it
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import timerd as td
 from timerd_client.web import WSGI
 
 POLL_S = 60.0
-CONNECTIONS = 4_000  # to Redis, of a worker: one for each poll that waits
+CONNECTIONS = 4_000  # of one worker to Redis: one for each poll that waits
 Found = tuple[bytes, str] | None  # a value, and the position behind it
 
 
@@ -47,7 +47,7 @@ class OverRedis:
 
         self.errors = (redis.RedisError,)
         path = str(Path(os.environ["TIMERD_RUNTIME_DIR"]) / "redis.sock")
-        # Its socket_timeout is 5 s since redis-py 8: each poll that waits for longer would break.
+        # Since redis-py 8 the default socket_timeout is 5 s: each poll that waits for longer would break.
         pool = redis.ConnectionPool(
             connection_class=redis.UnixDomainSocketConnection,
             path=path,

@@ -15,8 +15,8 @@ from collections import deque
 from typing import NamedTuple
 
 POSTERS = 64  # connections for posts
-SETTLE_S = 10.0  # messages that have not come by then are lost
-AGAIN_S = 0.05  # after 503 or a broken connection
+SETTLE_S = 10.0  # after the run: messages that have not come by then are lost
+AGAIN_S = 0.05  # a reader's pause after 503 or a broken connection
 
 
 class Result(NamedTuple):
@@ -108,7 +108,7 @@ class Load:
         self._next = 0  # the number of the next post
 
     def open(self) -> None:
-        """Every reader polls."""
+        """Begin to poll with every reader."""
         for reader in self._readers:
             self._poll(reader)
 

@@ -18,13 +18,13 @@ from timerd_client.workload import Workload, fire_plan, key_names, plan
 
 PREFIX = "k"  # of every key; the rest is the row, in hexadecimal
 EACH_MAX = 10_000.0  # operations a second. At higher rates every way sends batches, one each millisecond
-GRACE_NS = 3_000_000_000  # after the last deadline. An operation without an outcome is lost by then
+GRACE_NS = 3_000_000_000  # after the last deadline. An operation that has no outcome by then counts as lost
 POLL_S = 0.001
 COMPLETED, EXPIRED = int(State.COMPLETED.value), int(State.EXPIRED.value)
 
 
 class Book:
-    """An owner's columns, in the order of its plan. Filled by the thread that receives an outcome."""
+    """An owner's columns, in the order of its plan. The thread that receives outcomes notes them here."""
 
     def __init__(self, workload: Workload) -> None:
         count = workload.count
@@ -49,7 +49,7 @@ class Book:
         self._note(row_of(key), COMPLETED, 0, fired_ns)
 
     def expired(self, key: str | bytes, settled_ns: int = 0) -> None:
-        """Note that the owner has received an expiry. `settled_ns`: when another process settled it, or 0."""
+        """Note that the owner has received an expiry. `settled_ns`: when another process settled it; else 0."""
         self._note(row_of(key), EXPIRED, settled_ns, 0)
 
     def _note(self, row: int, state: int, settled_ns: int, fired_ns: int) -> None:

@@ -90,7 +90,7 @@ def process(play: Callable[..., None], *arguments: Any, forked: bool = False) ->
 
 
 def play_forked(parents: Connection, play: Callable[..., None], *arguments: Any) -> None:
-    """Play in a forked process. First close its copy of the parent's end, else it would never see the pipe's end."""
+    """Play in a forked process. First close its copy of the parent's side, else it would never see that side close."""
     parents.close()
     play(*arguments)
 

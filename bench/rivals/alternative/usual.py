@@ -1,4 +1,4 @@
-"""The scripts of scripts.py with redis-py: a pipeline for calls that are due at one time, and pub/sub."""
+"""The scripts of scripts.py with redis-py: one pipeline for all calls that are due at one time, and pub/sub."""
 
 from __future__ import annotations
 

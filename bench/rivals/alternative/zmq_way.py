@@ -1,4 +1,4 @@
-"""Clients of the asyncio daemon (broker.py): one frame for calls that are due at one time, a thread for answers."""
+"""Clients of the asyncio daemon (broker.py): calls that are due at one time go in one frame; a thread takes answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ZmqOwner(Owner):
 
 
 class ZmqFirer(Firer):
-    """Fires events that are due at one time in one frame."""
+    """Sends all events that are due at one time in one frame."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

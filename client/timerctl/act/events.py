@@ -28,10 +28,10 @@ in between is not seen. Among a million keys the search takes a few seconds.
 """
 FIRE_EPILOG = f"""\
 {MET}
-How many operations completed is the daemon's own count. It is of this event
-when it was applied: an event stays in the ring, so a registration with an older
-mark (since=) that arrives later has it, too. With --wait that number is all
-that is printed, hints go to standard error, and the exit status is 1 when it
+The daemon itself counts the operations that the event completes when it is
+applied. An event stays in the ring, so a registration with an older mark
+(since=) that arrives later gets it, too. With --wait that number is all that is
+printed, hints go to standard error, and the exit status is 1 when the event
 completed none.
 
 examples:
@@ -169,7 +169,7 @@ class Met:
 def applied(arguments: argparse.Namespace, verb: str, settled: str = "") -> Iterator[tuple[Purgatory, Met]]:
     """The purgatory in which to act. When the daemon has applied the event, what it met is printed.
 
-    `settled` is what the operations are that the daemon counts.
+    `settled` says what became of the operations that the daemon counts.
     """
     met = Met()
     with acting(arguments) as client:

@@ -30,7 +30,7 @@ class Watched(NamedTuple):
     elsewhere: dict[str, int]  # operations that watch a key of this name, by another purgatory
 
     def meets(self, verb: str) -> bool:
-        """Whether the event of this command means something to anything that stood there."""
+        """Whether this command's event concerned anything that stood there."""
         if verb == "forget":
             return self.watermark is not None
         if verb == "advance":
@@ -122,7 +122,7 @@ def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> 
 def hints(arguments: argparse.Namespace, verb: str, seen: Watched) -> Iterator[dict[str, Any]]:
     """Hints at what was meant by a command that met nothing: each a sentence with a command line.
 
-    If no watermark, event or purgatory explains it, keys near this one do: a search that near() bounds.
+    If no watermark, event or purgatory explains it, similar keys may: near() finds them, and bounds the search.
     """
     if seen.meets(verb):
         return

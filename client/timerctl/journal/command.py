@@ -73,14 +73,14 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     tail.add_argument("-f", "--follow", action="store_true", help="go on with new rows, until Ctrl-C")
     tail.add_argument("-n", "--rows", metavar="N", type=whole(1, 100_000), default=10, help="how many (default 10)")
     tail.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="all rows from this position on")
-    tail.add_argument("--json", action="store_true", help="print one JSON object a line")
+    tail.add_argument("--json", action="store_true", help="print one JSON object on each line")
     tail.set_defaults(run=run_tail)
 
     export = actions.add_parser(
         "export",
         parents=[place],
         help="rows as JSON lines, or finished files as Parquet",
-        description="Print rows as JSON objects, one a line; or write the finished files\nas Parquet.",
+        description="Print rows as JSON objects, one on each line; or write the finished\nfiles as Parquet.",
         epilog=EXPORT_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

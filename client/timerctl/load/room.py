@@ -47,8 +47,8 @@ def check_instance(reader: ArenaReader, instance: str, workload: Workload, pendi
         ("watch nodes", at_once * (workload.keys_per_op - 1), free[Region.NODES]),
         # All blocks count as free: the event ring frees the blocks of old values when they are needed.
         ("payload blocks", at_once * blocks, reader.region(Region.BLOCKS).count),
-        ("operations a client (quota)", max(each, pending), header.quota_operations),
-        ("bytes a client (quota)", each * blocks * BLOCK_DATA, header.quota_bytes),
+        ("operations of one client (quota)", max(each, pending), header.quota_operations),
+        ("bytes of one client (quota)", each * blocks * BLOCK_DATA, header.quota_bytes),
     ):
         if need > limit:
             raise ResourceLimitError(

@@ -183,7 +183,7 @@ def lines_of(row: Row) -> Iterator[str]:
         yield ""
         yield from KEYS_TABLE.lines([cells_of(key) for key in row["keys"]])
     for event in row["events_on_near_keys"]:
-        yield from wrapped(f"Spelt nearly alike, and on no key of it: {event['key']}, {event_text(event)}.")
+        yield from wrapped(f"Spelt nearly alike, but no key of this operation: {event['key']}, {event_text(event)}.")
     for title, lines in (("To settle it", row["settles"]), ("To cancel it", row["cancel"])):
         if lines:
             yield ""

@@ -1,7 +1,7 @@
 """All facts of one operation: owner, keys, what it lacks, events on its keys, what would settle it, how to cancel it.
 
-Everything comes from the arena. On a live instance it shows no single moment. The ring is searched for events on the
-operation's keys, and on keys near them: at most EVENTS_LOOKED of the newest.
+Everything comes from the arena. On a live instance the facts may be of different moments. The ring is searched for
+events on the operation's keys, and on keys near them: at most EVENTS_LOOKED of the newest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeyFacts(NamedTuple):
 
     name: bytes
     kind: int
-    state: str  # missing, satisfied, failed; watched, where events and no keys count
+    state: str  # missing, satisfied or failed; "watched" if the condition counts events, not keys
     target: int | None  # the watermark to reach
     watermark: int | None  # the present one
     code: int | None  # given to fail()
@@ -186,7 +186,7 @@ class Facts:
         return Tally(satisfied, op.failed.bit_count(), op.keys, op.needed, amount)
 
     def more(self, outcome: Outcome, field: str) -> int | None:
-        """How many more keys have to be `satisfied` or `failed` for that outcome; None: none of them brings it."""
+        """How many more keys have to be `satisfied` or `failed` for that outcome; None: no number of them brings it."""
         if self.settled or self.call is not None or self.rule is None or not self.rule.completes:
             return None
         tally = self.tally()

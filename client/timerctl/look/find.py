@@ -60,7 +60,7 @@ def meant(reader: ArenaReader, text: bytes, by: str | None, purgatory: str | Non
     """The operation of that id or number, for each purgatory that has one. Empty: nothing is known.
 
     An operation that stands in the arena comes before ids that are remembered. Raises UsageError if an id and a number
-    of two operations look alike, and `by` does not say which is meant; or if `by` is "number", and it is none.
+    of two operations look alike, and `by` does not say which is meant; or if `by` is "number", and the text is none.
     """
     number = _number(text)
     if by == "number" and number is None:

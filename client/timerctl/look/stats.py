@@ -39,7 +39,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         help="capacity, counters and latencies",
         description="Capacity, counters and latencies of an instance, from shared memory.",
         epilog=EPILOG,
-        json="print one JSON document (with --watch: one a line)",
+        json="print one JSON document (with --watch: one on each line)",
     )
     command.add_argument("--prometheus", action="store_true", help="print Prometheus' text format")
     command.add_argument(

@@ -42,7 +42,7 @@ class LoopLazy(Lazy[LoopLink]):
         )
 
     def is_free_for(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether this client may be used in `loop`: it has no link, or the link belongs to it or to an ended loop."""
+        """Whether this client may be used in `loop`: it has no link, or one of this loop or of an ended loop."""
         link = self._link
         return link is None or link.loop is loop or link.is_outlived()
 

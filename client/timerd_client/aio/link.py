@@ -77,12 +77,12 @@ class LoopLink(Link):
             self.refuse_closed()
 
     def use(self) -> Use:
-        """The caller keeps the result for as long as it uses this link. Afterwards the link ends, and warns."""
+        """Keep the result while you use this link. When nobody has one any more, the link ends, and warns."""
         return self._users.begin(self._unused)
 
     def _unused(self) -> None:
         """Nobody uses this link any more: the next pass ends it. Any thread may call this."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: this link ends with its sockets, which warn, too
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this link ends with its sockets, and they warn
             self.loop.call_soon_threadsafe(self.passes.make)
 
     def drive(self, seconds: float) -> None:

@@ -91,7 +91,7 @@ class Delayed(OneProcess):
     """A delayed operation, as its owner sees it. It settles once: completed, expired, cancelled, failed or unavailable.
 
     Give functions, or derive a class that overrides `try_complete`, `on_complete`, `on_expiration` and `on_error`.
-    All private attributes are in `_delayed`, so that a derived class may choose its names.
+    All private attributes are in `_delayed`, so that a derived class may choose its own names freely.
     """
 
     IN_PLACE = "make one in each process"

@@ -60,7 +60,7 @@ class Batch:
         self.sealed = False  # takes no more records
         self.wait_until_ns = now_ns  # the batch is not sent before this time
         self.held = False  # `Deadlines` holds the deadline
-        self.claimed: DeliveryOutcome | None = None  # the outcome by the attempts, which `Deadlines` has to confirm
+        self.claimed: DeliveryOutcome | None = None  # the outcome of the attempts, which `Deadlines` has to confirm
         self.settled = False
         self._entered: list[int] = []  # when each record entered, in ns
 

@@ -1,4 +1,4 @@
-"""Holds the deadline of each batch as an operation of timerd, which passes on time even while this process is stuck.
+"""Holds the deadline of each batch as an operation of timerd, so it passes on time even while this process is stuck.
 
 Not here: settling a batch when its deadline passes. The accumulator does that (accumulator.py).
 

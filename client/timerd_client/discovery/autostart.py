@@ -126,7 +126,8 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: Bi
     """
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (listens(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
-        # A daemon that was started by hand may still open its arena: then this one has ended, and we await that one.
+        # A daemon that was started by hand may still open its arena. Then our daemon has ended, and we wait for the
+        # other.
         if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} ended with status "

@@ -133,7 +133,7 @@ class Following(OneProcess):
             first = link.protocol.session.mark()
         if first.incarnation:
             first = Mark(first.incarnation, 0)
-        with before.lock:  # of several threads one begins
+        with before.lock:  # only one of several threads begins anew
             if self._hub.link is before and not self._feed.closed:
                 self._hub, self._feed = subscribed(surface, self._keys, first, buffer)
                 self._mark, self._seen = first, None
@@ -154,7 +154,7 @@ class Following(OneProcess):
             return False
         raise_unless_again(outcome)
         if outcome.state is State.CANCELLED:
-            # As a mark after these two commands would be. If there were others in between, no mark is equal to it.
+            # The mark as it would be read after these two commands. If others came in between, no mark is equal to it.
             self._seen = now._replace(sequence=outcome.mark.sequence, command=look.command + 1)
         return outcome.state is not State.CANCELLED
 

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 RETRY_S: Final = 1.0  # the pause after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # the pause before a schedule is begun again, if a call of it was running
 NOTICED_S: Final = 0.05  # after this time the daemon, too, has noticed that the wall clock was set
-RESCHEDULED_NS: Final = 100_000_000  # if a deadline differs by more from the plan, a caller has rescheduled the call
+RESCHEDULED_NS: Final = 100_000_000  # if a deadline differs from its plan by more, a caller has rescheduled the call
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from timerd_client.protocol.protocol import Protocol
 
 
-EARLY_NS: Final = 1_000_000  # a call that comes earlier than this before its wall clock time is planned anew
+EARLY_NS: Final = 1_000_000  # a call that comes before its wall clock time by more than this is planned anew
 CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # take the id, if no call with this id is pending or running
 REPLACE: Final = int(RegisterFlag.REPLACE)
 BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)  # or replace a pending call of another schedule
@@ -162,7 +162,8 @@ class CallCommands:
         assert schedule is not None, f"{name!r} has no schedule"
         now_ns = self.now_of(schedule)
         if last.is_of(schedule):
-            # A clock that was set back reaches its points again. The daemon's clock is not set, but may be read early.
+            # A clock that was set back reaches its points again. The daemon's clock is never set, but this may read it
+            # just before a point.
             after_ns = min(until_ns, now_ns if schedule.by_wall else now_ns + EARLY_NS)
             plan = last._replace(failures=0, phase=0, ends=0)
         else:

@@ -179,7 +179,7 @@ class Membership(Generic[LinkT]):
     def dead_letters(self) -> list[CallInfo]:
         """The dead letters of this client's group, the oldest first, each with its `number` and `reason`.
 
-        A call becomes a dead letter when it is given up, when its last attempt has failed, and when nobody has served
+        A call becomes a dead letter when it is given up, when its last attempt has failed, or when nobody has served
         it. See `retry_call_wait` and `drop_call_wait`. Raises the errors of `calls`.
         """
         return sorted((info for info, _, _ in self._listed(failed=True)), key=attrgetter("number"))
@@ -236,8 +236,8 @@ class Membership(Generic[LinkT]):
                 save(outcome.payload)
                 outcome.ack()
 
-        In asyncio, use `async for`: after a `break`, listening ends some time later, and with `contextlib.aclosing` at
-        once.
+        In asyncio, use `async for`. After a `break`, listening ends some time later; with `contextlib.aclosing` it ends
+        at once.
 
         An outcome is delivered to one member of the group at a time. Unacknowledged outcomes are requeued when this
         process dies or falls silent, and when the client's last loop over outcomes() ends. So call `ack()` before. Up

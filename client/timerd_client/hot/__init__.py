@@ -1,6 +1,6 @@
 """The path of every request: encoding, numbering, pending operations, settling. It imports no link.
 
-Five extension modules; their .pyi say what each name does.
+Five extension modules, whose .pyi say what each name does, and two modules in Python:
 
     ledger         pending operations, and unacknowledged commands
     promises       an operation, or the rows of a batch, until it settles

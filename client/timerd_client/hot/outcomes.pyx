@@ -115,7 +115,7 @@ def settle_all(
 
 
 cdef int list_grant(dict grants, const OutcomeRecord *record, object one) except -1:
-    """Note that a limited event completes this operation, and no caller has looked at it. Runs no Python code."""
+    """Note that a limited event completes this operation, at which no caller has looked yet. Runs no Python code."""
     cdef Rows rows
     cdef int64_t row
     if isinstance(one, Rows):

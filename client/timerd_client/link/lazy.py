@@ -132,7 +132,7 @@ class Lazy(Generic[LinkT]):
             return self._link
 
     def leave(self) -> LinkT | None:
-        """The next use makes another link. Returns the present one, which the caller has to end, if there is one."""
+        """Let the next use make another link. Returns the present one, if there is one: the caller has to end it."""
         with self._lock:
             link, self._link, self._use = self._link, None, None
             if link is not None:

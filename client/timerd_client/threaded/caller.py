@@ -242,7 +242,7 @@ class Callers:
             or self._moved.callers
             or self._sender.chores
             or self._link.closed
-            or connection.unsent is not None  # a caller with the seat would be woken by the room, and not send
+            or connection.unsent is not None  # room would wake the caller with the seat, which does not send
             or protocol.session.arena != connection.mapped
         )
 

@@ -32,8 +32,9 @@ class DelayedOperation(Delayed):
         client.try_complete_else_watch(Fetch(...), ["topic/0", "topic/1"], timeout=0.5)
 
     `on_complete()` runs exactly once, when the daemon has confirmed, or after the deadline; then `on_expiration()` runs
-    as well. `lock` is held while a function of it runs, for example one lock for all operations of a group (default: a
-    lock of its own). The functions must not block; a thread that holds the lock must not wait for the client.
+    as well. `lock` is held while one of its functions runs, for example one lock for all operations of a group
+    (default: a lock of its own). The functions must not block; a thread that holds the lock must not wait for the
+    client.
 
     Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
     """
@@ -105,7 +106,7 @@ class ThreadedDriver(DelayedDriver[ThreadedLink]):
         self._finish(State.COMPLETED)
 
     def _run(self, function: Callable[[Any], object]) -> None:
-        """Run it in the client's thread, in which this is; with gevent in a greenlet of its own."""
+        """Run the function here, in the client's thread; with gevent in a new greenlet."""
         self.link.waiters.callback(function)(self)
 
     def _evaluate(self) -> None:

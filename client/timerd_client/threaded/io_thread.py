@@ -18,7 +18,7 @@ from .seat import Seat
 from .sender import ThreadedSender
 
 POLL_NS_MAX = 60_000_000_000
-HELD_NS = 100_000_000  # a callback that takes this long is named where a caller has waited in vain
+HELD_NS = 100_000_000  # if a callback takes this long, the error of a caller that has waited in vain names it
 
 
 class IoThread:
@@ -150,7 +150,7 @@ class IoThread:
                 if has_subscribed:
                     continue  # the send may have used up the edge of a frame that came in
                 sender.send_due(now_ns, self._woke_ns)
-                answers = sockets.has_answer()  # the same; but here it is checked
+                answers = sockets.has_answer()  # the send may have used up this edge, too, so ask the socket
                 if not answers and (connection.unsent is None or not sockets.has_room()):
                     sender.rest()
                     return True

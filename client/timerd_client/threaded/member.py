@@ -120,7 +120,7 @@ class Runner:
 
 
 def _busy(hands: list[Hand], *, lost: bool) -> list[Hand]:
-    """Those that have not ended, and wait for more than the answer of a lost daemon."""
+    """The threads that have not ended, except those that only wait for the answer of a lost daemon."""
     return [hand for hand in hands if not (hand.ended or (hand.asks and lost))]
 
 

@@ -29,7 +29,7 @@ from .lifeline import REFUSED_NS, changing
 from .sockets import Held
 
 BUFFER: Final = 1 << 20  # bytes for packets that the daemon has not read; the kernel gives 425,984 by default
-SENDABLE: Final = 1 + PACKET_SIZE_MAX + 32  # of a buffer, so that the kernel takes the largest packet
+SENDABLE: Final = 1 + PACKET_SIZE_MAX + 32  # bytes of a buffer that is large enough for the largest packet
 RETRY_FIRST_NS: Final = 20_000_000
 RETRY_LAST_NS: Final = 500_000_000
 
@@ -40,7 +40,7 @@ class UnixSockets:
     """The connection, and an epoll that stays the same when the connection changes."""
 
     frame_size_max: int = PACKET_SIZE_MAX
-    wake_ns: int = 30_000  # the daemon's alone
+    wake_ns: int = 30_000  # only the wake-up at the daemon's end
 
     def __init__(self, paths: InstancePaths, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self.due_ns: int = NEVER
@@ -89,10 +89,10 @@ class UnixSockets:
                 self._open()
             except OSError as error:  # no daemon listens, very many clients connect, no file can be opened
                 self._close()
-                self._failure = None if isinstance(error, BlockingIOError) else error  # then it is overloaded
+                self._failure = None if isinstance(error, BlockingIOError) else error  # an overloaded daemon
                 self._retry()
                 return
-            if not isinstance(self._failure, ConnectionResetError):  # which may come again at once
+            if not isinstance(self._failure, ConnectionResetError):  # a reset may come again at once: keep it
                 self._failure = None
             self._connected_ns = self._now_ns()
             self.due_ns = NEVER
@@ -234,12 +234,12 @@ class UnixSockets:
 
 
 class End:
-    """The lifeline of a link whose connection for frames is one: a descriptor that is readable after its end."""
+    """The lifeline of a link whose one connection is also its lifeline: a descriptor that is readable after its end."""
 
     def __init__(self) -> None:
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed also if it is dropped
         self._session = b""
-        self._is_daemons = False  # whether the last end was the daemon's
+        self._is_daemons = False  # whether the connection ended with the daemon
         self._is_over = False
 
     def report(self, *, is_daemons: bool) -> None:

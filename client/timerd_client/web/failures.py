@@ -1,4 +1,4 @@
-"""The error of which a framework makes a 500. Flask and Django send a signal; others answer while they handle it.
+"""The error that a framework turns into a 500. Flask and Django send a signal; others answer while they handle it.
 
 No framework is imported here: those that the application has imported are found.
 """
@@ -15,7 +15,7 @@ SIGNALS: Final = (("flask.signals", "got_request_exception"), ("django.core.sign
 
 
 def listen() -> None:
-    """Have Flask and Django note such errors in the scope of their request. Once more changes nothing."""
+    """Have Flask and Django note such errors in the scope of their request. A second call changes nothing."""
     for module, name in SIGNALS:
         signal = getattr(sys.modules.get(module), name, None)
         if signal is not None:

@@ -28,7 +28,7 @@ from timerd_kafka.wire.connection import Connection
 
 LOOK_S = 0.002  # the least time between two looks at the file of the topics
 OPEN_S = 0.01  # the longest time for which the opening of partitions keeps the loop from other work
-CATALOG = "catalog"  # the key on which a change of the topics is an event
+CATALOG = "catalog"  # the key whose events are the changes of the topics
 ANY = topic_key("")  # the key of the events that tell that a broker has read a version of the topics
 
 log = logging.getLogger("timerd_kafka.broker")
@@ -111,7 +111,7 @@ class Broker:
             self._open()
 
     def take_topics(self) -> None:
-        """Open and drop partitions by the topics, and acknowledge: requests that change topics wait for this."""
+        """Open and drop partitions as the topics demand, and acknowledge: requests that change topics wait for this."""
         self._taken, self._taken_topics = self.catalog.version, self._topics()
         for partition in self.store.refresh():
             for purgatory in ("produce", "fetch", "replica"):
@@ -179,7 +179,7 @@ class Broker:
             self.waits.fire("fetch", partition.key)
 
     def replicated(self, partition: Partition) -> None:
-        """The watermarks of a partition have risen: make the waits for replicas look, and the waits of readers."""
+        """The watermarks of a partition have risen: wake the requests that wait for replicas, and all readers."""
         self.waits.fire("produce", partition.key)
         self.more_to_read(partition)
 

@@ -116,7 +116,7 @@ def read_produced(data: bytes) -> Batch:
     if batch is None:
         raise InvalidBatch("no record batch")
     if len(data) > batch.size:  # not read: a frame has room for a million batches
-        raise InvalidBatch(f"{len(data) - batch.size} bytes behind a batch: a producer sends one batch a partition")
+        raise InvalidBatch(f"{len(data) - batch.size} bytes behind a batch: a producer sends one for each partition")
     count, codec = batch.last_offset_delta + 1, batch.attributes & CODECS
     if not codec and count * RECORD_MIN > batch.size - SIZE:
         raise InvalidBatch(f"a batch of {batch.size} bytes has {count} records")

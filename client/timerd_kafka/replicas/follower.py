@@ -82,7 +82,7 @@ class Followers:
     async def _fetch(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, again: dict[Partition, float]
     ) -> None:
-        """Send one request, and handle its answer. It waits at most until a partition that was left out is due."""
+        """Send one request, and handle its answer. It comes at the latest when a partition that was left out is due."""
         clock = asyncio.get_running_loop().time
         now = clock()
         partitions = [partition for partition, when in again.items() if when <= now]

@@ -112,7 +112,7 @@ class Partition:
         return Available(max(end, offset), self.log.size_of(offset, end))
 
     def available_to(self, broker: int, offset: int) -> Available:
-        """The records that a follower may read. New watermarks count, too, for consumers of followers (KIP-392)."""
+        """The records that a follower may read. A new watermark counts as a byte: its consumers need it (KIP-392)."""
         if self.is_deleted:
             return Available(0, 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
         if offset > self.end_offset:

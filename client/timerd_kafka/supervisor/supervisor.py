@@ -1,4 +1,4 @@
-"""Starts the brokers and their timer daemon, and starts each again that has ended.
+"""Starts the brokers and their timer daemon, and restarts each one that ends.
 
 Brokers are forked from this process, which has loaded all modules that they need, and has no other thread. So a new
 broker listens after some ten milliseconds. The supervisor keeps the ports while brokers are restarted.

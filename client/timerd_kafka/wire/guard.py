@@ -132,7 +132,7 @@ def step_of(field: Any, *, flexible: bool, is_tagged: bool) -> Step:
 
 
 def array(element: Step, *, flexible: bool, may_be_null: bool) -> Step:
-    """The step over an array, behind its length (in a compact array length + 1). For kio, any array may be null."""
+    """The step over an array, which follows its length (in a compact array: length + 1). kio lets any array be null."""
 
     def walk(over: Walk, position: int) -> int:
         if flexible:

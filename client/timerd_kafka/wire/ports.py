@@ -24,7 +24,7 @@ def shared_port(host: str, port: int) -> socket.socket:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raise OSError if another program listens at the port, with which a shared port would share its connections."""
+    """Raise OSError if another program listens at the port: it would get a part of the shared port's connections."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # earlier connections may linger
         made.bind((host, port))

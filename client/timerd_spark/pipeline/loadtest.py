@@ -71,8 +71,7 @@ def loadtest(
     payload: int = 100,
     run: str = "",
 ) -> DataFrame:
-    """Play a plan. The result has the outcome of each operation: the terminal view, `behind_ns` and
-    `added_ns`.
+    """Play a plan. The result has a row for each operation: the terminal view, `behind_ns` and `added_ns`.
 
     `players` tasks run at the same time, so the cluster needs as many free slots. Task i % players registers and fires
     operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual

@@ -147,8 +147,8 @@ def _settled(run: Results, rows: Sequence[Any]) -> str:
     )
     if len(rows) > 1:
         explained += (
-            " From the intended time is the client's view: a wait includes the time by which a call was sent later "
-            "than planned. Lateness is the daemon's in both columns."
+            ' The column "from the intended time" is the client\'s view: a wait includes the time by which a call '
+            "was sent later than planned. Lateness is the daemon's in both columns."
         )
     return section(
         "How operations settled",
@@ -263,7 +263,7 @@ def _rounds(run: Results) -> str:
 
 
 def _timeouts(run: Results, reports: dict[str, Any]) -> str:
-    """what_if() as a pivot: a line for each timeout, behind one as it was; columns for each kind of operations."""
+    """what_if() as a pivot: first the line "as it was", then a line for each timeout; columns for each kind."""
     rows = run.stored("what_if").collect()
     kinds = [what for what in ORDER if any(row["what"] == what for row in rows) and what != SEEN]
     cells = {(row["timeout_ns"], row["what"]): row for row in rows}

@@ -95,15 +95,16 @@ def audit(
 
     A *cause* is no defect of the daemon: rows are missing. They were left out (`failOnDataLoss` is `false`) or dropped,
     or the journal has no END row at its end, so that it may lack its last rows (no finding with `open_end`). A finding
-    that `follows` is behind a cause, and may come from it. The causes come first in the result, and those last.
+    that `follows` is behind a cause, and may come from it. The causes come first in the result, and the findings that
+    follow come last.
 
-    `show` gets an AuditedArena of each arena, as text "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps, complete
-    to row 29,873".
+    `show` gets an AuditedArena of each arena, whose text is "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps,
+    complete to row 29,873".
 
     The call does all the work, not the later actions. It reads `df` once, keeps the needed parts until it returns (in
     memory, else on the disk), and runs `partitions` tasks (by default one for each 500,000 operations, and at least
     four). A task holds the rows of its share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside
-    pending operations. The findings stay on the executors as long as the result is referred to.
+    pending operations. The findings stay on the executors as long as the program refers to the result.
 
     Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
     """

@@ -201,7 +201,7 @@ def _groups(*columns: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def bound(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Rows of BOUND: one for each registration with an id, and one for each parcel in which one has several keys."""
+    """Rows of BOUND: one for each registration with an id, one for each parcel with a registration of several keys."""
     import pyarrow.compute as pc
 
     for parcel, rows in opened(batches):
@@ -247,7 +247,7 @@ def twice(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def ordered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """ORDERED: all findings: the causes first, and those that may follow from one last. As AuditedArena.follows()."""
+    """All findings, as rows of ORDERED: causes come first, and findings that may follow from a cause come last."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -37,7 +37,7 @@ _REGISTER, _REGISTERED, _KEY = OF_REGISTRATIONS
 _OF_OPERATIONS: Final = tuple(int(kind) for kind in (RowKind.OUTCOME, RowKind.ACTION, RowKind.GROUP))
 NEVER: Final = (1 << 63) - 1
 TEXTS: Final = ("purgatory", "key", "owner", "group", "id")
-NUMBER_AT: Final = offset_of(OutcomeRow, "operation")  # in all rows of operations; in an event's, of its sequence
+NUMBER_AT: Final = offset_of(OutcomeRow, "operation")  # in all rows of operations; event rows have their sequence there
 _KEYS_AT: Final = offset_of(RegisterRow, "keys")
 
 
@@ -78,7 +78,7 @@ class Facts(NamedTuple):
     lacks: str = ""  # "events": a segment is not of this level; "columns": it is of an older version
 
     def with_more(self, more: Facts) -> Facts:
-        """These facts, with those of a part whose events come later or are among these."""
+        """These facts together with those of another part, whose events come later or lie among these."""
         falls = 0 <= self.last_event < more.first_event and more.first <= self.last
         return Facts(
             oldest=min(self.oldest, more.oldest),
@@ -109,7 +109,7 @@ class Facts(NamedTuple):
 
     @property
     def complete_to(self) -> int:
-        """The last row up to which no row is missing; -1: there is none, or rows are missing nobody knows where."""
+        """The last row up to which no row is missing; -1: there is none, or it is not known where rows are missing."""
         if self.lost_events and not self.left_out and not self.gaps:
             return -1
         return min(self.newest + 1, self.first_gap, *(first for first, *_ in self.left_out)) - 1

@@ -13,7 +13,7 @@ that the estimate of O. O. Aalen and S. Johansen ("An empirical transition matri
 for the three risks up to the timeout. If cancelled lives were censored, S(t) would be of a world without cancellations:
 the share would be too large, and would contradict report().
 
-A few operations with a longer timeout show little: S jumps far at each of their ends, and they may differ from the
+A few operations with a longer timeout show little: S jumps far when one of them ends, and they may differ from the
 others. So the estimate ends where fewer than one in a hundred are still watched. Limits of confidence are Greenwood's
 (M. Greenwood, "The natural duration of cancer", 1926) for log(-log S), which stay within 0 and 1. The limits of the
 mean are those of the area under S (Kaplan and Meier, section 6).
@@ -48,7 +48,7 @@ TIMEOUTS_MAX: Final = 1_000
 WATCHED_SHARE: Final = 0.01  # of all operations: this share has to be watched still
 Z: Final = 1.959964  # of limits that hold with 95 %
 BEYOND_Z: Final = 0.025  # the probability beyond each of them
-STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that their number does not grow with that of lives
+STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that more lives do not make more of them
 
 
 def what_if(
@@ -76,8 +76,8 @@ def what_if(
         beyond          timeout_ns > known_ns: the data do not reach the timeout. All figures are those at known_ns:
                         the truth is at most timeout_ratio_high, and at least in_flight_low
 
-    `rolled` is a rollup() of the same operations by the same columns, with any windows, if there is one. Then pauses
-    are taken from it. Looking for them takes half of the time.
+    `rolled` is a rollup() of the same operations by the same columns, with any windows, if you have one. Then the
+    pauses are taken from it: to look for them takes half of the time.
 
     Raises InvalidValueError for missing columns, and for timeouts that are not durations.
     """

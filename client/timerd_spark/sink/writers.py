@@ -120,10 +120,10 @@ def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any
 
 
 def check_times(options: WriteOptions, times: Sequence[float | None], ids: Sequence[Any]) -> None:
-    """Raises InvalidValueError for a timeout that no operation can have, and for none where it cannot last.
+    """Raises InvalidValueError for a timeout that no operation can have, and for a missing one that needs a group.
 
     The sink's client ends with its task. Without a deadline an operation would stay only while it has an owner: a
-    group. One that is kept for nobody gets the daemon's retention as its deadline.
+    group. An operation that is kept for nobody gets the daemon's retention as its deadline.
     """
     for time, op_id in zip(times, ids, strict=True):
         if (time is None and options.group is not None) or (time is not None and 0 <= time <= TIMEOUT_S_MAX):

@@ -24,7 +24,7 @@ _FORM: Final = struct.Struct("<B?6xQQQQ")  # CODE, is_damaged, row, rows, segmen
 
 
 class LeftOut(NamedTuple):
-    """Rows that were left out. `is_damaged`: they are in damaged blocks of the segment, else in no segment before."""
+    """Rows that were left out. `is_damaged`: they are in damaged blocks of the segment; else they are in no segment."""
 
     is_damaged: bool
     row: int

@@ -206,7 +206,7 @@ def offset_at(directory: Path, at_us: int) -> Offset:
 def _record_at(segment: Segment, at_us: int) -> int | None:
     """The first record of a segment that is of that time or later."""
     low, high = segment.header.first_block, -(-segment.end() // BLOCK_ROWS)
-    while low < high:  # the first block whose last time is not before it
+    while low < high:  # the first block whose last time is not before `at_us`
         middle = (low + high) // 2
         ns = time_before(segment, (middle + 1) * BLOCK_ROWS, blocks=middle + 1 - low)
         if ns is None or wall_us(segment, ns) < at_us:

@@ -294,7 +294,7 @@ class Walk:
                         return
 
     def _lost(self, what: str, remedy: str = SKIP_HINT) -> None:
-        """Rows are lost: log it, if this may be. Else raises JournalError."""
+        """Rows are lost: log it, if rows may be left out. Else raises JournalError."""
         if not self._skip:
             raise JournalError(f"{what}; {remedy}")
         pass_over(what)

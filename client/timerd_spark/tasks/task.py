@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 DRAIN_TIMEOUT_S: Final = 60.0  # at the end of a block: until the daemon has acknowledged everything
 ABORT_TIMEOUT_S: Final = 1.0
-# Spark's settings with which it kills a worker that gives it no rows for some seconds. A session's come first.
+# With these settings Spark kills a worker that gives it no rows for some seconds. The session's setting comes first.
 KILL_IDLE: Final = ("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "spark.python.worker.killOnIdleTimeout")
 IDLE_S: Final = ("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", "spark.python.worker.idleTimeoutSeconds")
 
@@ -186,7 +186,7 @@ def warn_of_idle_kill(df: DataFrame, argument: str, timeout_ns: int) -> None:
     text = setting(IDLE_S, "0")
     try:
         idle_ns = duration_ns("idle", float(text) if text.isdecimal() else text)
-    except InvalidValueError:  # in Spark's other words for it, such as "5min"
+    except InvalidValueError:  # a form that only Spark reads, such as "5min"
         return
     if setting(KILL_IDLE, "false").lower() == "true" and 0 < idle_ns < timeout_ns:
         warnings.warn(

@@ -409,9 +409,7 @@ class Checker(Truth):
         if len({number for number, _ in numbered}) < len(numbered):
             self.wrong(f"{what}: two have the same number: {some([number for number, _ in numbered])}")
         elif got != [index for _, index in numbered]:
-            self.stale(
-                f"{what}: the list holds records {some(got)}, and in order those are {some([i for _, i in numbered])}"
-            )
+            self.stale(f"{what}: the list holds records {some(got)}, not, in order, {some([i for _, i in numbered])}")
 
     def check_handles(self) -> None:
         reader = self.reader
@@ -481,7 +479,7 @@ class Checker(Truth):
                 got = list(walk.remembered_ids(reader, slot, self.ids))
                 what = f"remembered ids of client {slot}"
                 if set(got) != expected:
-                    self.stale(f"{what}: the list holds {some(sorted(got))}, and those are {some(sorted(expected))}")
+                    self.stale(f"{what}: the list holds {some(sorted(got))}, not {some(sorted(expected))}")
                 times = [self.ids[index].settled_ns for index in got]
                 if times != sorted(times):
                     self.stale(f"{what} do not stand in order of settling: {some(times)}")

@@ -76,7 +76,7 @@ class Truth:
         self.heaps: dict[Key, dict[int, tuple[int, int]]] = defaultdict(dict)  # key -> node -> (target, registration)
         self.bucket_ops: dict[int, set[int]] = defaultdict(set)
         self.pending_of: Counter[int] = Counter()  # client slot -> operations
-        self.ids_of: Counter[int] = Counter()  # client slot -> ids of these
+        self.ids_of: Counter[int] = Counter()  # client slot -> ids of its pending operations
         self.settled_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # client slot -> (outcome number, op)
         self.nodes_of: Counter[int] = Counter()
         self.bytes_of: Counter[int] = Counter()
@@ -149,7 +149,7 @@ class Truth:
             if not row.count:
                 self.wrong(f"{region.name} has no records")
             elif row.count != (count := layout.FIXED_COUNTS.get(region, row.count)):
-                self.wrong(f"{region.name} has {row.count} records, and {count} in each arena")
+                self.wrong(f"{region.name} has {row.count} records, and every arena has {count}")
             elif row.high_water > row.count:
                 self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
             elif region in layout.FREE_LINKS and not reader.table(region).is_zero_from(row.high_water):
@@ -295,7 +295,8 @@ class Truth:
         self.bucket_ops[op.bucket - 1].add(index)
         level, position = divmod(op.bucket - 1, BUCKETS)
         own, present = due >> LEVEL_BITS * level, tick >> LEVEL_BITS * level
-        # The bucket is behind the present one, within two spans. The farthest bucket stands for all deadlines beyond.
+        # The bucket comes after the present one, within two spans. The farthest bucket also has all deadlines beyond
+        # it.
         reached = own if level < LEVELS - 1 else min(own, present + BUCKETS - 1)
         if not present < own or reached - present >= BUCKETS or reached % BUCKETS != position:
             self.stale(
@@ -363,7 +364,7 @@ class Truth:
     def check_nodes(self, index: int, op: OpRecord) -> None:
         """Check the watch nodes of an operation, with their fields about its keys."""
         pending = op.state == OpState.PENDING
-        runs = not pending and op.flags & CALL  # then the masks of keys say whether the call runs
+        runs = not pending and op.flags & CALL  # in such a call the masks of keys show whether it runs
         decided = 0 if op.condition == Condition.OWNER or runs else op.failed
         if not runs and op.condition not in (Condition.TOTAL, Condition.OWNER):
             decided |= op.progress

@@ -24,7 +24,7 @@ PURGATORY_COUNTERS: tuple[Counter, ...] = (
     Counter("expired", "ops", "operations that reached their deadline first"),
     Counter("cancelled", "ops", "operations withdrawn by their owner, by key, by id or as orphans"),
     Counter("failed", "ops", "operations whose condition could no longer hold"),
-    Counter("rejected", "commands", "commands refused, without refused_by_id: `timerctl errors` says why"),
+    Counter("rejected", "commands", "commands refused, except those in refused_by_id: `timerctl errors` says why"),
     Counter("events", "events", "fire, advance, fail, cancel_for_key and forget, as applied"),
     Counter("pending", "ops", "operations that have not settled", gauge=True),
     Counter("watched", "watchers", "entries of watcher lists; exact: a settled operation leaves at once", gauge=True),

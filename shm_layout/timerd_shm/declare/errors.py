@@ -157,7 +157,7 @@ class TimerdUnavailableError(TimerdError):  # no OSError: gunicorn takes an OSEr
 
 
 class BackpressureError(TimerdError):
-    """The daemon does not keep up, and the call has waited its second. Slow down and retry."""
+    """The window is full: the daemon does not keep up. A thread's call waits a second for room. Slow down and retry."""
 
     code = ErrorCode.BACKPRESSURE
 
@@ -193,7 +193,7 @@ class ArenaDamagedError(TimerdError):
 
 
 class SessionGoneError(TimerdError):
-    """The daemon no longer knows this client: unsettled operations are unknown. The client goes on; register again."""
+    """The daemon no longer knows this client, nor its pending operations. The client goes on; register again."""
 
     code = ErrorCode.SESSION_GONE
 

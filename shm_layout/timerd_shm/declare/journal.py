@@ -48,7 +48,7 @@ TEXT_INLINE = 60
 SEGMENT_SIZE_MIN = 64 << 10
 SEGMENT_SIZE_MAX = 1 << 30
 BUFFER_HEADER_SIZE = 4096
-SNAPSHOT_UNFINISHED = 16  # with a level: not all rows for what existed when the journal began are written yet
+SNAPSHOT_UNFINISHED = 16  # a bit beside the level: rows for what existed when the journal began are still being written
 BUFFER_ROWS_MIN = 1024  # more than the largest group of rows that belong together, plus the rest of a segment before it
 
 

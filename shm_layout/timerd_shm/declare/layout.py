@@ -2,7 +2,7 @@
 
     0                header (ArenaHeader)
     REDO_OFFSET      redo slot: REDO_MAX entries (RedoEntry); their count is in the header
-    REGIONS_OFFSET   region table (RegionRecord), one row a Region
+    REGIONS_OFFSET   region table (RegionRecord), one row for each Region
     HEADER_SIZE      the regions themselves, each on a multiple of 4096
 
 Everything is little endian. An *index* counts records of a region from 0; a field that names a record holds index + 1,

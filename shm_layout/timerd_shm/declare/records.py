@@ -93,7 +93,7 @@ class RegionRecord(NamedTuple):
 class OpRecord(NamedTuple):
     """A delayed operation, with the watch node of its first key in its last 64 bytes.
 
-    Its op id is generation << 32 | index. That node has the operation's index; the nodes of further keys lie in NODES.
+    Its op id is generation << 32 | index. The first key's node has the operation's index; further nodes lie in NODES.
     """
 
     state: Annotated[int, U8, "OpState"]
@@ -153,7 +153,8 @@ class OpRecord(NamedTuple):
 
 
 class WatchNode(NamedTuple):
-    """One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES.
+    """One key of one operation, with the key's name. Its index counts the nodes in operations first, then those of
+    NODES.
 
     A node waits in its key's list or heap until the key is satisfied or failed for the operation. Event watchers of a
     key stand in a list, a circle, in order of registration. Watermark watchers of a key stand in a leftist heap by

@@ -51,13 +51,13 @@ class DownKind(IntEnum):
     WELCOME = 4  # msgpack: the session, the slot, limits
     RESULT = 5  # msgpack: answer to a query
     ERROR = 6  # msgpack: {"code", "message"}: the frame was refused
-    SESSION_GONE = 7  # a ReportHeader: this client is not known any more; its unacknowledged commands are unknown
+    SESSION_GONE = 7  # a ReportHeader: the client is no longer known, nor what became of its unacknowledged commands
 
 
 class DownFlag(IntFlag):
     """Flags of a REPORT."""
 
-    ASKED = 1  # the REPORT answers ASK: the daemon has sent no outcomes and answers beyond it
+    ASKED = 1  # the REPORT answers ASK: the daemon has sent no outcomes or answers beyond it
 
 
 class PacketKind(IntEnum):
@@ -135,7 +135,7 @@ class OutcomeFlag(IntFlag):
 
 
 class Met(IntEnum):
-    """The limit that ARENA_FULL or QUOTA_EXCEEDED met: top byte of the answer's value. Below it is the number."""
+    """The limit that an ARENA_FULL or QUOTA_EXCEEDED met: top byte of the answer's value. The rest is its number."""
 
     NOTHING = 0
     OPERATIONS = 1

@@ -645,7 +645,7 @@ _Static_assert(offsetof(OpRecord, next) == 120, "OpRecord.next");
 _Static_assert(offsetof(OpRecord, prev) == 124, "OpRecord.prev");
 _Static_assert(offsetof(OpRecord, first_node) == 128, "OpRecord.first_node");
 
-/* One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES. */
+/* One key of one operation, with the key's name. Its index counts the nodes in operations first, then those of */
 typedef struct WatchNode {
     uint64_t hash; /* keyed hash of purgatory and name */
     uint64_t target; /* watermark to reach; 0 in an event key; in the name of a call when the call is due, CLOCK_REALTIME, 0 = by its deadline alone; in a failed key the code given to fail() */

@@ -69,7 +69,7 @@ def ring_slot(key_hash: int, slots: int) -> int:
 
 
 def handle_tag(seed: bytes, client_slot: int, command: int) -> int:
-    """The 32-bit tag of an operation in the handle table: those of sixteen neighbours differ in their lane alone."""
+    """An operation's 32-bit tag in the handle table. Sixteen neighbouring commands have tags in lanes of their own."""
     line = command >> HANDLE_LANE_BITS & (1 << 40) - 1
     h = siphash(seed, struct.pack("<HQ", client_slot, line)[:7])
     return (h << HANDLE_LANE_BITS | (command ^ h >> 32) & (HANDLE_LANES - 1)) & 0xFFFF_FFFF

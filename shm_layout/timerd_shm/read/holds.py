@@ -2,10 +2,10 @@
 
 hold("/var/lib/timerd/journal", "spark", 17)      # "spark" needs segment 17 and those behind it
 
-Every member of the daemon's group may write into holds/, so its content is not trusted. Only regular files with a short
-number count. Nothing there makes the daemon wait: neither a FIFO nor a lease does (O_NONBLOCK), and links are not
-followed. The daemon looks at a limited number of files. If there are more, all segments count as held, because one of
-the other files may hold any segment. --journal-hold-limit bounds the segments that are kept for holds in any case.
+Every neighbour may write into holds/, so its content is not trusted. Only regular files with a short number count.
+Nothing there makes the daemon wait: neither a FIFO nor a lease does (O_NONBLOCK), and links are not followed. The
+daemon looks at a limited number of files. If there are more, all segments count as held, because one of the other files
+may hold any segment. --journal-hold-limit bounds the segments that are kept for holds in any case.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> N
         if segment is None:
             path.unlink(missing_ok=True)
             return
-        # A new file under a name that nobody can guess: another member could have laid a link there.
+        # A new file under a name that nobody can guess: a neighbour could have laid a link there.
         fresh = path.with_name(f".{name}.{secrets.token_hex(8)}")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         with open(descriptor, "w") as file:

@@ -39,7 +39,7 @@ SEGMENT_SUFFIX = ".segment"
 SEGMENT_NAME = re.compile(r"(\d{12})\.segment")
 SEGMENT_LAST = 10**12 - 1  # the last number that a name has room for
 CHUNK_BLOCKS = 64
-BLOCKS_MAX = SEGMENT_SIZE_MAX // BLOCK_SIZE - 1  # of a segment; a file may be longer, or sparse and without end
+BLOCKS_MAX = SEGMENT_SIZE_MAX // BLOCK_SIZE - 1  # of a segment; a file may be longer, or sparse and endless
 HEADER_CRC = offset_of(SegmentHeader, "crc") + 4  # the CRC covers the bytes from here on
 BLOCK = struct_of(BlockHeader)
 NOTHING = bytes(ROW_SIZE)
@@ -127,7 +127,7 @@ def rows_of_block(data: bytes | memoryview, header: SegmentHeader, block: int) -
 
 
 def full_blocks(data: memoryview, header: SegmentHeader, block: int) -> int:
-    """How many blocks from that one on are good and full: as rows_of_block(), without a call for each."""
+    """How many blocks from that one on are good and full: as by rows_of_block(), without a call for each."""
     unpack, crc32, own = BLOCK.unpack_from, zlib.crc32, (header.sequence, header.incarnation)
     row = header.first_row + block * BLOCK_ROWS
     for at in range(0, len(data), BLOCK_SIZE):
@@ -242,8 +242,10 @@ class Segment:
         return max(found, 0)
 
     def _run(self, block: int, count: int) -> tuple[int, int, bool]:
-        """The place of a block, how many of the `count` blocks from it on follow each other there, and whether others
-        that stand elsewhere follow."""
+        """Where a block stands, and how many of `count` blocks stand there one behind the other.
+
+        The last value: whether blocks behind these may stand elsewhere.
+        """
         moved = self._moved
         if not moved:
             return block, count, False
@@ -261,7 +263,7 @@ class Segment:
         return data[: len(data) // BLOCK_SIZE * BLOCK_SIZE]
 
     def _meet(self, data: memoryview) -> bool:
-        """The wrong block stands here: look for blocks that stand elsewhere. Returns whether there are any."""
+        """If another block stands here, look for all blocks that stand elsewhere. Returns whether there are any."""
         if self._moved is not None or len(data) < BLOCK_SIZE or stated_block(data[:BLOCK_SIZE], self.header) is None:
             return False
         self._moved = {}
@@ -315,9 +317,9 @@ class Segment:
         return None
 
     def first(self, blocks_max: int | None = None) -> int:
-        """The first block that exists. Blocks before it are missing, as if in a segment that was removed.
+        """The first block that exists. Blocks before it count as missing, like those of a removed segment.
 
-        But if the block in the first place is damaged, it counts as existing, and is the first.
+        But a damaged block in place of the first one counts as existing, so it is the first.
         """
         block = self.header.first_block
         data = memoryview(self.read(block, 1))

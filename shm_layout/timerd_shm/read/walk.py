@@ -29,7 +29,7 @@ from timerd_shm.declare.records import (
 from .reader import ArenaReader, DamageError, Table
 
 Item = TypeVar("Item", covariant=True)
-# How many links behind a client's list of outcomes its other lists have their heads.
+# The heads of a client's other lists: their distances, in links, from the head of its list of outcomes.
 ANSWERS_HEAD, IDS_HEAD = (
     (offset_of(ClientRecord, name) - offset_of(ClientRecord, "next")) // layout.LINK_UNIT
     for name in ("answers_next", "ids_next")
@@ -143,8 +143,8 @@ def watermark_watchers(
 ) -> Iterator[tuple[int, int]]:
     """Pairs (watch node, its parent or -1): the nodes that wait for a key's watermark, parents first, left first.
 
-    `top` is the node at the top of the heap (Place.FIRST). The heap has two links a node (see WatchNode): `prev` is the
-    left child. The left child's `next` is the right child, or the parent when there is no right child.
+    `top` is the node at the top of the heap (Place.FIRST). Each node of the heap has two links (see WatchNode): `prev`
+    is the left child. The left child's `next` is the right child, or the parent when there is no right child.
     """
     source: Indexed[WatchNode] = reader.nodes if records is None else records
     what = f"heap from node {top}"

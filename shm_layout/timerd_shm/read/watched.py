@@ -1,6 +1,6 @@
-"""The watchers of a key: a search of all watch nodes. No table leads there, because the hashes have a secret seed.
+"""The watchers of a key: a search of all watch nodes. A reader cannot use the key table: its hashes have a secret seed.
 
-A search costs a microsecond a node at most. On a live instance it shows no single moment.
+A search costs at most a microsecond for each node. On a live instance the result is not of a single moment.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def test_clients_without_room_at_the_liveness_socket_work_without_it(make_daemon
 
 
 def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
-    """The process lives, but the arena says that the client's was another one: so it is after a restart."""
+    """A process with the client's pid lives, but it began at another time than the arena says."""
     daemon = make_daemon(patch=NO_LIVENESS + SHORT_RETURN)
     stranger, look = spawn(), Look(daemon)
     stop(stranger.pid)

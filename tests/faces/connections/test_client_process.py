@@ -1,7 +1,7 @@
 """A client and its process: fork, autostart, the end of a script, many clients, and what people are shown of them.
 
-Only a threaded client has a lock that another thread may hold in a fork, a thread that may import, and a last word when
-its script ends. Forks beside the client of a loop are in test_client_aio.py.
+Only a threaded client has a lock that another thread may hold during a fork, a thread that may import, and events to
+send when its script ends. Forks beside the client of a loop are in test_client_aio.py.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_a_fork_under_the_clients_lock_leaves_the_child_no_lock_to_wait_for(daem
     pending = parent.register("k", timeout=60)
     batch = parent.register_many(["k", "l"], timeout=60)
     read, write = os.pipe()
-    with parent._link.lock:  # another thread's, as far as the child can see
+    with parent._link.lock:  # for the child, another thread holds it
         pid = os.fork()
         if pid == 0:
             said = []
@@ -133,7 +133,7 @@ asyncio.run(main())
     pid = int(pids.pop())
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not daemon_running(paths) and ended(pid))
-    assert [file.name for file in paths.directory.iterdir()] == ["auto.lock"], "which is never unlinked"
+    assert [file.name for file in paths.directory.iterdir()] == ["auto.lock"], "only the lock file is left"
 
 
 def test_a_daemon_that_a_worker_starts_inherits_neither_its_limits_nor_its_secrets(
@@ -227,7 +227,7 @@ def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, fac
 
 
 def test_the_threads_of_a_client_import_nothing(daemon: Daemon) -> None:
-    """A fork while one of them did would leave the module's lock held in the child, and there nobody lets go of it."""
+    """If one of them imported a module during a fork, the module's lock would be held for ever in the child."""
     program = (
         "import sys\n"
         "import timerd as td\n"

@@ -38,7 +38,7 @@ class Outage:
         self._daemon = daemon
 
     def hasten(self, *, lost_ns: int = int(LOST_S * 1e9), grace_ns: int = 100 * MS) -> None:
-        """Set other bounds. The defaults are for a killed daemon: they are shorter than the silence of a living one."""
+        """Set other bounds. The defaults are for a killed daemon: a living daemon may be silent for longer."""
 
         def change() -> None:
             link, protocol = self._client._link, self._client._protocol

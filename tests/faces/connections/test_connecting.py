@@ -40,7 +40,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
 
 
 def ended_long_ago(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if it had not run for RESTART_S."""
+    """As if the daemon had not run for RESTART_S."""
     long_ago = time.time() - 2 * RESTART_S
     os.utime(daemon.paths.lock, (long_ago, long_ago))
     now_ns = time.monotonic_ns

@@ -28,7 +28,7 @@ def descriptors() -> int:
 @pytest.fixture
 def held(daemon: Daemon) -> tuple[int, int]:
     """The numbers of threads and descriptors of this process without a client."""
-    td.connect(timeout=PATIENCE_S).close()  # libzmq's own remain
+    td.connect(timeout=PATIENCE_S).close()  # libzmq's own threads and descriptors remain
     return threads(), descriptors()
 
 

@@ -44,7 +44,7 @@ def play_records(suite: Suite, kafka: KafkaCluster) -> None:
         acked = {peer.client: len(peer.result()["acked"]) for peer in producing}
         total = sum(ends(kafka, topic).values())
         eventually(lambda: all(peer.records_read >= total for peer in reading), "each group has read all", READ_S)
-        time.sleep(0.3 if suite.short else 10.0)  # records that come twice come now
+        time.sleep(0.3 if suite.short else 10.0)  # records that come twice would come now
         for peer in reading:
             peer.stop()
         received = {peer.client: len(peer.result()["rows"]) for peer in reading}

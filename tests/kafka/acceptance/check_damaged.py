@@ -114,7 +114,7 @@ def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> N
             lines.append(line)
             closed += not send_slowly(line, struct.pack(">i", FRAME_MAX) + b"\0" * (min(LARGE, most - at) - 4))
         end = time.monotonic() + (0.3 if suite.short else 2.0)
-        while time.monotonic() < end:  # and then the rest of that, byte by byte
+        while time.monotonic() < end:  # then connections that send the remaining bytes one by one
             line = socket.create_connection((host, int(port)), 10)
             lines.append(line)
             with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> N
                 for _ in range(SPARE):
                     line.sendall(b"\0")
                     time.sleep(0.0001)
-        for _ in range(1 if suite.short else MORE):  # and more than that
+        for _ in range(1 if suite.short else MORE):  # then connections beyond that limit
             line = socket.create_connection((host, int(port)), 10)
             lines.append(line)
             closed += not send_slowly(line, struct.pack(">i", FRAME_MAX) + b"\0" * LARGE)

@@ -238,7 +238,7 @@ def report_lost(suite: Suite, how: str, before: list[Waiting], during: list[Wait
             "daemon_lost",
             daemon=how,
             request=kind,
-            sent=f"{sent} it was",
+            sent=f"{sent} the outage",
             **{name: codes.get(name, 0) for name in sorted({*codes, "none"})},
             unanswered=late.count(math.inf),
             beyond_timeout_max_s=max(late),

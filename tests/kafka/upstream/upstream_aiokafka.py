@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiokafka  # noqa: F401 - before their folder is on the path, which has the same package without its extensions
+import aiokafka  # noqa: F401 - before their folder is on the path: it has the package without its extensions
 import pytest
 
 import upstream_shim

@@ -11,7 +11,7 @@ import os
 import sys
 import types
 
-import kafka  # noqa: F401 - before their folder is on the path, which may have the same package
+import kafka  # noqa: F401 - before their folder is on the path: it may have the package, too
 import pytest
 
 import upstream_shim

@@ -7,7 +7,7 @@ wrong between them, drawn from a seed.
     schedule.py   events in the order of their time; callers: threads of which one runs at a time
     network.py    sockets in memory that drop, delay, double, reorder and break; connections that show an end
     kernel.py     sockets of packets in memory, which the real code of both sides uses
-    unix.py       this code: a client's sockets, and the daemon's transports together
+    unix.py       the real code over this kernel: a client's sockets, and the daemon's transports together
     daemon.py     a daemon; it is killed between two stores, starts again, is stopped, or loses its arena
     process.py    a process with one client; it is killed, stopped, or closes the client
     workload.py   what processes do

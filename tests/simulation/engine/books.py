@@ -248,7 +248,7 @@ class Books:
                 self.fail(f"{who}: completed at {watched.target}, advanced to {advanced}")
 
     def died(self, process: Process) -> None:
-        """Note which commands of the process were applied. From now on, only outcomes that others get matter."""
+        """Note which commands of the process were applied. From now on, only outcomes at other processes matter."""
         self.dead.add(process.client._protocol.session.incarnation)
         for watched in self.watched:
             if watched.process is process:
@@ -329,7 +329,7 @@ class Books:
             self.expected.pop(payload, None)
 
     def cancel(self, id: str, cancel: Callable[[], bool]) -> None:
-        """A process cancels the call of this id. If this succeeds, and no other call was asked for, it never begins."""
+        """A process cancels the call of this id. If it succeeds, and no other call was asked for, no call begins."""
         payload, arena = self.newest.get(id), self.arena
         with self.withdrawing(id):
             sure = not self.asking[id] and self.cancelling[id] == 1
@@ -356,7 +356,7 @@ class Books:
             yield now
 
     def announce(self, phase: CallPhase, told: DeliveredOutcome) -> None:
-        """A client announces that it is about to run a handler or on_failure. Its process may end before it begins."""
+        """A client announces that it is about to run a handler or on_failure. Its process may end before the run."""
         found = unpack(told.payload)
         assert found is not None, told
         plan, payload = found
@@ -393,7 +393,7 @@ class Books:
 
     @contextmanager
     def _run(self, process: Process, call: Call, runs: list[Running], who: str, has_id: bool) -> Iterator[Running]:
-        """Add a run to `runs`. It must not run twice at a time, nor beside another call of its id, nor too soon."""
+        """Add a run to `runs`. No call runs twice at a time, nor beside another call of its id, nor too soon."""
         protocol = process.client._protocol
         incarnation, arena = protocol.session.incarnation, protocol.session.arena
         now = Running(process, incarnation, call, arena, self.schedule.now_ns, has_id)
@@ -426,7 +426,7 @@ class Books:
             self.running_now.remove(now)
 
     def _look_at_ends(self, now: Running, before: list[Running], who: str) -> None:
-        """After the second process has ended in a call, it rests, then runs alone. (Points of schedules may repeat.)"""
+        """After two processes have ended in a call, it rests, and then runs alone. (Points of schedules may repeat.)"""
         died = [run.died_ns for run in before if run.died_ns is not None and not self.was_silent(run.incarnation)]
         if not now.call.payload or len(died) < ALONE_FROM:
             return
@@ -529,7 +529,7 @@ class Books:
             ]
             over = any(run.is_last for run in ended) or any(what[:2] == (name, payload) for what in self.failings)
             if arena == self.arena and not self._is_cancelling(payload) and not over and not self.has_evicted():
-                self.fail(f"{payload!r} for {name!r} was accepted, {len(ended)} attempts have ended, and no last one")
+                self.fail(f"{payload!r} for {name!r} was accepted, {len(ended)} attempts have ended, none the last")
         for id, asked_ns, arena in self.made_again:
             every = (*self.runs.values(), *self.failings.values())  # the call may have joined one that was given up
             began = [run for runs in every for run in runs if run.call.id == id and run.has_id]

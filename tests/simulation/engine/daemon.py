@@ -45,13 +45,13 @@ from .unix import PATHS, Transports
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
 
 LEASE_NS = 15_000 * MS
-POINTS_MAX = 150  # the stores of a turn at which the daemon may be killed
+POINTS_MAX = 150  # a kill at a store comes at one of this many first stores of a turn
 BUFFER_ROWS = 2_048
 SEGMENT_SIZE = 1 << 20
 
 
 class WatchedSessions(Sessions):
-    """Sessions that note the incarnations of clients that have ever lost what they held, because silent or dead.
+    """Sessions that note the incarnations of clients that ever lost what they held, because they were silent or dead.
 
     A silent client keeps what it holds exactly while its process runs and its takeover is not over.
     """
@@ -217,7 +217,7 @@ class Daemon:
         self.lifelines = Lifelines(self._pidfds)
         self.transports = Transports(self.network, self.kernel, self, self._on_input)
         WatchedSessions.away, WatchedSessions.silent = self.away, self.silent
-        steps = Random(repr(self._rng.getstate()))  # separate: copies change nothing else
+        steps = Random(repr(self._rng.getstate()))  # what copies draw does not change the other draws of the run
         self._copies = SteppedCopies(self._core, self.memory, steps, self._faults)
         _, self._conductor = attached(
             self._core,

@@ -1,4 +1,4 @@
-"""A command of a client, of which one can ask later whether the daemon has applied it."""
+"""A command of a client. Later one can ask whether the daemon has applied it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Issued:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.incarnation = process.client._protocol.session.incarnation
-        self.arena = process.client._protocol.session.arena  # 0: it has none, so the command is sent to the next one
+        self.arena = process.client._protocol.session.arena  # 0: the client has none; the next arena gets it
         self.number = process.client._protocol.ledger.issued
         self.was_applied: bool | None = None  # as known when its process died
 

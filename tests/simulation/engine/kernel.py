@@ -134,7 +134,7 @@ class Half(File):
             raise BrokenPipeError(errno.EPIPE, "the other side has ended")
         peer = self.peer
         if peer.is_closed or (self.is_daemons and self.kernel.drops_what_the_daemon_sends):
-            return True  # where that side is closed, this one is to learn it soon
+            return True  # if the other side is closed, this side learns it soon
         if peer.queued >= self.kernel.high_water:
             self.kernel.faults[f"no room for a packet {'down' if self.is_daemons else 'up'}"] += 1
             return False
@@ -143,7 +143,7 @@ class Half(File):
         return True
 
     def later(self, what: Callable[[], object]) -> None:
-        """Do it at this side in its turn, unless this side is closed by then."""
+        """Do `what` at this side, after all that was sent to it before, unless this side is closed by then."""
         kernel, weather, rng = self.kernel, self.kernel.weather, self.kernel.rng
         longest_ns = weather.delay_ns
         if rng.random() < weather.long_delay:
@@ -178,14 +178,14 @@ class Half(File):
         self.has_end = True
 
     def cut(self) -> None:
-        """The other side is lost, and all that has not been received here."""
+        """The other side is lost, and with it all that was not received here."""
         self.arrived.clear()
         self.has_end = True
         self.changed()
 
 
 class Packets:
-    """The packets of a Half, as of timerd_wire.packets."""
+    """Packets over a Half, with the interface of timerd_wire.packets."""
 
     def __init__(self, half: Half) -> None:
         self.half = half
@@ -220,7 +220,7 @@ class Socket(File):
         assert not blocks, "the schedule would block"
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
-        """The queues of this kernel are as its seed says."""
+        """Do nothing: `weather` decides how much a queue of this kernel holds."""
 
     def getsockopt(self, level: int, option: int) -> int:
         return 1 << 20
@@ -261,7 +261,7 @@ class CountedServer(PacketServer):
 
 
 class NoServer:
-    """In the place of the servers of ZeroMQ, whose clients have a network of their own."""
+    """Stands for a server of ZeroMQ: clients of ZeroMQ use network.py instead."""
 
     def __init__(self, *given: object, **more: object) -> None:
         self.received = self._nothing
@@ -283,7 +283,7 @@ class NoServer:
 
 
 class Kernel:
-    """The descriptors of all processes of one simulation; `weather` is what readers and queues are like."""
+    """The descriptors of all processes of one simulation. `weather` has the delays, the faults and the queues' room."""
 
     def __init__(self, schedule: Schedule, rng: Random, faults: Counter[str]) -> None:
         self.schedule = schedule
@@ -302,7 +302,7 @@ class Kernel:
         return self.weather.high_water
 
     def number(self, file: File) -> int:
-        """The descriptor of a new file: 1 and so on, because no two are to be taken for each other."""
+        """The descriptor of a new file: 1, 2, and so on. None is used again, so no file is taken for another."""
         self._made += 1
         self.files[self._made] = file
         return self._made
@@ -338,7 +338,7 @@ class Kernel:
                     listening.backlog.remove(file)
 
     def kill_daemon(self) -> None:
-        """The daemon's descriptors are closed."""
+        """Close the daemon's descriptors."""
         self.drops_what_the_daemon_sends = False
         for file in list(self.files.values()):
             if file.is_daemons:

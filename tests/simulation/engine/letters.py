@@ -22,7 +22,7 @@ class Letter(NamedTuple):
     reason: str
 
     def is_of(self, run: tuple[str, object, int]) -> bool:
-        """Whether this letter may come from the run (name, payload or point, attempt). Grace may skip first points."""
+        """Whether this letter may come from the run (name, payload or point, attempt). Grace may skip some points."""
         if isinstance(self.which, datetime) and isinstance(run[1], datetime):
             return run[0] == self.name and run[1] >= self.which
         return run[:2] == (self.name, self.which)

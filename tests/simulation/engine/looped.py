@@ -221,7 +221,7 @@ class LoopedProcess(Process):
                 self.wait(outcomes.aclose)  # type: ignore[attr-defined]
 
     def handler(self, handler: Callable[..., None]) -> Callable[..., Any]:
-        """A handler of a thread as a coroutine function."""
+        """The coroutine function that runs this handler, which is written for a thread."""
 
         async def handle(*given: Any) -> None:
             ended: asyncio.Future[None] = self.loop.create_future()

@@ -100,7 +100,7 @@ class Network(DaemonEnd["Sockets"]):
                 self.up_subscriptions.append((slot, UNSUBSCRIBE))
 
     def admit(self, connection: int, slot: int) -> None:
-        if self._asker in self._by_routing.values():  # else the connection is lost meanwhile
+        if self._asker in self._by_routing.values():  # else the connection was lost meanwhile
             super().admit(connection, slot)
 
     def publish(self, slot: int, frame: bytes) -> None:
@@ -141,7 +141,7 @@ class Network(DaemonEnd["Sockets"]):
     def carry(
         self, channel: Channel, deliver: Callable[[], None], *, what: str, reliable: bool = False, once: bool = False
     ) -> None:
-        """Deliver to the other side some time later; or drop it, or deliver it twice (not with `once`)."""
+        """Deliver a frame to the other side some time later; or drop it, or deliver it twice (not with `once`)."""
         weather, rng = self.weather, self.rng
         if not reliable and rng.random() < weather.drop:
             self.faults[f"dropped {what}"] += 1

@@ -101,9 +101,9 @@ class Process:
         )
 
     def protocol(self, orphans: Orphans, group: str | None, window: int) -> Protocol:
-        """The protocol of its client. Its link draws an incarnation once more, behind its first wake-up.
+        """The protocol of its client. Its first incarnation is not drawn: the link draws one after its first wake-up.
 
-        So each seed takes the steps that it took when it was chosen for a test.
+        So the draws keep the order that they had when the tests' seeds were chosen.
         """
         draws = iter([bytes])
         return Protocol(
@@ -140,11 +140,11 @@ class Process:
         STOPPED.add(self.pid)
 
     def stall(self) -> None:
-        """Something keeps the GIL: nothing of it goes on, and the kernel sees it running."""
+        """Something keeps the GIL: the process does nothing, and the kernel sees it running."""
         self.stopped = True
 
     def stop_if_stalled(self) -> None:
-        """SIGSTOP, if it still stands still."""
+        """SIGSTOP, if it is still stalled."""
         if self.stopped and self.alive:
             self.stop()
 
@@ -277,7 +277,7 @@ class PumpedWaiters(ThreadedWaiters):
 
 
 class SimulatedConnection(Connection):
-    """Each complaint is in the books, because they say which commands were refused."""
+    """Each complaint goes into the books: complaints name the commands that were refused."""
 
     def received(self) -> None:
         complaints, self._protocol.incoming.complaints = self._protocol.incoming.complaints, []

@@ -51,7 +51,7 @@ HOUR = 3_600 * SECOND
 START_NS = 1_000 * SECOND
 STEPS = 3_000
 PROCESSES_MIN, PROCESSES_MAX = 2, 6
-JOURNALED = 3  # one of this number of seeds writes a journal
+JOURNALED = 3  # one seed in three writes a journal
 TRANSPORTS = ("zeromq", "unix", "mixed")  # of a seed's clients; mixed: each client has its own
 
 
@@ -136,7 +136,7 @@ class Simulation:
         if rng.random() < 0.2:  # almost only groups and their calls
             self.members = True
             self.acts = {name: rng.random() for name in GROUP_ACTS}
-        self.only_calls = calls.random() < 0.15  # many of which end processes
+        self.only_calls = calls.random() < 0.15  # then many of the calls end processes
         if self.only_calls:
             self.members = True
             self.acts = {"call_later": 1.0, "cancel_call": calls.random()}
@@ -345,7 +345,7 @@ class Simulation:
             self.schedule.after(self.rng.randrange(longest_ns), process.go_on)
 
     def stall_process(self) -> None:
-        """A handler keeps the GIL of a process, perhaps for longer than the takeover. Some are then stopped as well."""
+        """A handler keeps the GIL, perhaps for longer than the takeover. Some of these processes are then stopped."""
         process, rng = self._some(), self.stalls
         if process is not None and not process.stopped:
             self.faults["process stalled"] += 1
@@ -380,7 +380,7 @@ class Simulation:
             self._bury(process)
 
     def _end_process(self, process: Process) -> None:
-        """A handler ends its process, as by a fault of the memory. A supervisor starts another process."""
+        """A handler ends its process, as a segmentation fault would. A supervisor starts another process."""
 
         def end() -> None:
             if process.alive:
@@ -437,7 +437,7 @@ class Simulation:
 
     def _set_wall_clock(self, by_ns: int) -> None:
         if "cancel_call" in self.acts and any("cron" in plan for plan in self.plans):
-            self.books.points_may_repeat = True  # the daemon forgets with the call which points have run
+            self.books.points_may_repeat = True  # with the call, the daemon forgets which points have run
         self.clock.jump(by_ns)
         self.daemon.wall_clock_set()
         for process in self.living:

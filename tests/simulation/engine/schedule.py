@@ -190,7 +190,7 @@ class Caller:
 
 
 class Gate:
-    """A lock at which callers wait, as `threading.Lock`. With `closed`, it is a gate as waits/gate.py has it."""
+    """A lock at which callers wait, like `threading.Lock`. With `closed`, it is like the gate of waits/gate.py."""
 
     def __init__(self, schedule: Schedule, *, closed: bool = False) -> None:
         self._schedule = schedule
@@ -220,7 +220,7 @@ class Gate:
 
 
 class Condition:
-    """As `threading.Condition`: a caller waits without holding the lock."""
+    """Like `threading.Condition`: a caller waits without holding the lock."""
 
     def __init__(self, schedule: Schedule, lock: threading.Lock) -> None:
         self._schedule = schedule

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from timerd.clients.liveness import Adopter
 from timerd.conductor.transport import OutletMessage, SocketTransport
+from timerd.config.config import FRAME_MEMORY
+from timerd.host.budget import Budget
 from timerd.host.selector import Selector
 from timerd_client.transport.unix_sockets import End, UnixSockets
 from timerd_shm.declare.errors import TimerdError
@@ -62,7 +64,7 @@ class PacketSockets(UnixSockets):
         return half if isinstance(half, Half) else None
 
     def passed(self) -> None:
-        """After a pass: events that are left in the epoll wake the client again, and soon there must be fewer."""
+        """After a pass: if the epoll still has events, the client is woken again. Soon none must be left."""
         if self._watching.is_closed or not self._watching.poll(0):
             self._spins = 0
             return
@@ -71,7 +73,7 @@ class PacketSockets(UnixSockets):
         self.on_input()
 
     def disconnected(self) -> None:
-        """The daemon ends the connection, and packets on their way are lost. A client ends none but its last."""
+        """The daemon ends the connection, and packets on their way are lost. A client itself ends only its last one."""
         half = self.half
         if half is not None:
             self._end_connection(half.peer.descriptor)
@@ -93,7 +95,10 @@ class Transports:
     def __init__(self, network: Network, kernel: Kernel, liveness: Adopter, on_input: Callable[[], None]) -> None:
         self._network = network
         self.selector = Selector()
-        self.packets = SocketTransport(PATHS, self.selector, liveness, None, clients_max=1_000, connections_max=1_000)
+        budget = Budget(FRAME_MEMORY)
+        self.packets = SocketTransport(
+            PATHS, self.selector, liveness, None, clients_max=1_000, connections_max=1_000, budget=budget
+        )
         epoll = kernel.file(self.selector.fileno())
         assert isinstance(epoll, Epoll)
         epoll.on_ready = on_input
@@ -126,6 +131,19 @@ class Transports:
     def hold(self, process: int, is_held: bool) -> None:
         self._network.hold(process, is_held)
         self.packets.hold(process, is_held)
+
+    def defer(self, process: int, size: int) -> bool:
+        return self.packets.defer(process, size)
+
+    def on_shed(self, drop: Callable[[int], None]) -> None:
+        self.packets.on_shed(drop)
+
+    def tend(self, now_ns: int) -> None:
+        self.packets.tend(now_ns)
+
+    @property
+    def due_ns(self) -> int:
+        return self.packets.due_ns
 
     def send(self, connection: int, frame: bytes) -> None:
         self._network.send(connection, frame)
@@ -160,7 +178,7 @@ class Transports:
         return connection is not None
 
     def end_some(self, choose: Callable[[int], int]) -> bool:
-        """The daemon ends a connection of packets, one of `choose(how many)`; False: there is none."""
+        """The daemon ends one connection of packets: `choose(their number)` is its index. False: there is none."""
         connections = list(self.packets._packets._by_number.values())
         if connections:
             connections[choose(len(connections))].end()

@@ -30,7 +30,7 @@ from timerd_spark.source.segments import Span, Walk
 
 
 def largest(directory: Path) -> int:
-    """The number of the largest segment, the last one left out."""
+    """The number of the largest segment, not counting the last one."""
     return max(segments_of(directory)[:-1], key=lambda sequence: segment_path(directory, sequence).stat().st_size)
 
 

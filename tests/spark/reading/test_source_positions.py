@@ -192,7 +192,7 @@ def test_offsets_say_how_many_rows_there_are_and_of_when(tmp_path: Path) -> None
     assert behind("j", {}, newest[tmp_path.name]).rows == newest[tmp_path.name]["number"], "it has just come"
     two = {"endOffset": json.dumps(read_until | {"b": read_until[tmp_path.name]}), "latestOffset": json.dumps(newest)}
     away = {one.journal: one for one in behind_of(two)}
-    assert away["b"] == Behind("b", None, None, None, found.read_until), "what a journal has that is away is not known"
+    assert away["b"] == Behind("b", None, None, None, found.read_until), "the rows of an absent journal are not known"
     assert away[tmp_path.name].rows == found.rows
     rig.drop_journal()
 

@@ -114,7 +114,7 @@ def test_a_batch_that_is_read_again_later_is_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"startingOffsets": "latest"}, {"startingTimestamp": "2026-11-01T00:00:00Z"}])
 def test_the_first_batch_begins_where_it_began_when_it_is_read_again(tmp_path: Path, options: dict[str, str]) -> None:
-    """Spark keeps no beginning of it: it asks for one again, and then "latest" is elsewhere."""
+    """Spark does not store where the first batch began. It asks again, and by then "latest" is elsewhere."""
     rig = JournaledRig(tmp_path)
     client = rig.client()
     settle_all(rig, client, 0, 100)
@@ -133,7 +133,7 @@ def test_the_first_batch_begins_where_it_began_when_it_is_read_again(tmp_path: P
     rig.drop_journal()
 
 
-def test_a_host_that_comes_is_begun_where_it_was_when_its_first_batch_is_read_again(tmp_path: Path) -> None:
+def test_the_first_batch_of_a_new_host_begins_at_the_same_row_when_it_is_read_again(tmp_path: Path) -> None:
     first = JournaledRig(tmp_path / "a")
     settle_all(first, first.client(), 0, 20)
     reader = stream(tmp_path)
@@ -151,7 +151,7 @@ def test_a_host_that_comes_is_begun_where_it_was_when_its_first_batch_is_read_ag
     late.drop_journal()
 
 
-def test_rows_that_were_removed_are_a_row_of_the_events_view_where_that_may_be(
+def test_rows_that_were_removed_are_a_row_of_the_events_view_if_the_option_allows_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = JournaledRig(tmp_path, keep=2 * 64 << 10)
@@ -222,7 +222,7 @@ def test_a_checkpoint_is_refused_with_another_journal(there: int, tmp_path: Path
         with pytest.raises(JournalError, match=r"there is no journal in .* Is its mount missing\?"):
             stream(directory).latestOffset(end, ReadAllAvailable())
         return
-    for places in (start, end):  # as those of an earlier version, whose rows compare by numbers alone
+    for places in (start, end):  # as in an earlier version, which compares only the numbers of rows
         del places["journal"]["incarnation"]
     said = f"the newest is {segments_of(directory)[-1]}"
     if there == 500:

@@ -27,7 +27,7 @@ CHAIN_MOST = 12
 
 
 def mix(h: int) -> int:
-    """The finalizer of MurmurHash3, which the tables used: everybody can compute it."""
+    """The finalizer of MurmurHash3, which the tables once used: everybody can compute it."""
     for multiplier in MULTIPLIERS:
         h = (h ^ h >> 33) * multiplier & MASK
     return h ^ h >> 33

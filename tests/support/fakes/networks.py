@@ -126,7 +126,7 @@ class Lifelines(ends.Lifelines):
 
 
 class Copies:
-    """Copies of the arena that are only counted. One takes `take_ns`; its memory is free `free_ns` after its removal.
+    """Copies of the arena that are only counted. Each takes `take_ns`. Its memory is free `free_ns` after its removal.
 
     `cpu_ns` is the CPU time of one copy; None: all of `take_ns`.
     """

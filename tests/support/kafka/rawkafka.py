@@ -149,7 +149,7 @@ def fetch_fields(
 
 
 def varint(number: int) -> bytes:
-    """A signed number as Kafka's records have it: zigzag, seven bits a byte."""
+    """A signed number as Kafka's records have it: zigzag, with seven bits in each byte."""
     number = (number << 1) ^ (number >> 63)
     out = bytearray()
     while number & ~0x7F:

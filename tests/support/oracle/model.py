@@ -452,7 +452,7 @@ class Model:
 
     @staticmethod
     def reaches(event: Event, op: Operation, ordinal: int) -> bool:
-        """Whether an event counts for a watched key: by both kinds, the event's amount, and the grants that it has."""
+        """Whether an event counts for a watched key, by the kinds of both, the event's amount and its grants left."""
         key = op.keys[ordinal]
         if op.is_owners:
             return event.kind is not EventKind.FORGET and not event.limited

@@ -482,7 +482,7 @@ class Play:
             )
 
     def everything_is_delivered_at_the_end(self) -> None:
-        """Let one member listen in each group. All outcomes that are not done are delivered to it, and it does them."""
+        """Let one member listen in each group. It gets all outcomes that are not done, and reports them as done."""
         while len(self.sides) > 4:
             self.let_one_die()
         for client, _ in self.sides:

@@ -40,5 +40,5 @@ def is_stale(name: str, source: Path) -> bool:
 
 
 if stale := [name for name, source in SOURCES.items() if is_stale(name, source)]:
-    sys.exit(f"compiled of an older source: {', '.join(stale)}. Run: make build")
+    sys.exit(f"compiled from an older source: {', '.join(stale)}. Run: make build")
 sys.meta_path.insert(0, Interpreted)

@@ -30,8 +30,11 @@ class PacketPeer:
 
     def try_send(self, kind: int, body: bytes) -> bool:
         """Send a packet; False if there is no room, or the connection has ended."""
+        return self.try_send_raw(bytes((kind,)) + body)
+
+    def try_send_raw(self, packet: bytes) -> bool:
         try:
-            self._socket.send(bytes((kind,)) + body)
+            self._socket.send(packet)
         except (BlockingIOError, BrokenPipeError, ConnectionResetError):
             return False
         return True

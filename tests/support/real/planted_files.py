@@ -1,4 +1,4 @@
-"""Files that a neighbour plants in place of a plain file. To open or read one takes long, hangs, or fails."""
+"""Files that a neighbour plants in place of a plain file. Opening or reading one takes long, hangs, or fails."""
 
 from __future__ import annotations
 

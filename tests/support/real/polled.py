@@ -8,6 +8,8 @@ from typing import Any
 
 from timerd.clients.liveness import Sign, Watches
 from timerd.conductor.transport import OutletMessage, SocketTransport
+from timerd.config.config import FRAME_MEMORY
+from timerd.host.budget import Budget
 from timerd.host.selector import Selector
 from timerd_shm.host.paths import InstancePaths
 
@@ -22,9 +24,10 @@ class PolledTransport(SocketTransport):
 
     def __init__(self, paths: InstancePaths, **bounds: Any) -> None:
         self.selector = Selector()
+        self.paths = paths
         self.adopted: list[tuple[int, bytes | bool]] = []  # (watch, session), and (watch, whether the client ended it)
         self._watches = 0
-        super().__init__(paths, self.selector, self, **bounds)
+        super().__init__(paths, self.selector, self, **{"budget": Budget(FRAME_MEMORY), **bounds})
 
     def adopt(self, session: bytes) -> int:
         self._watches += 1

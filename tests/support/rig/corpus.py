@@ -180,7 +180,7 @@ UP: dict[str, Case] = {
     "a session that is not known": Case(UpKind.ACK, header=(("session", NOTHING),)),
 }
 
-# Frames with which members have attacked neighbours. Each frame is allowed: its cost is bounded, and it harms no other.
+# Frames with which clients have attacked other clients. Each is allowed: its cost is bounded, and it harms nobody else.
 ATTACKS: dict[str, Case] = {
     "64 keys of one operation": commands(
         Register(tuple(Key(b"%d" % number) for number in range(KEYS_MAX)), timeout_ns=10 * S)

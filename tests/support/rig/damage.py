@@ -77,8 +77,8 @@ def busy_rig() -> Rig:
 
 
 def grouped_rig() -> Rig:
-    """A busy rig with two groups. A member of one holds outcomes, received and not. In the other, without members, some
-    outcomes wait.
+    """A busy rig with two groups. A member of one holds outcomes, some of them received. The other has no members, and
+    some outcomes wait in it.
     """
     rig = busy_rig()
     carol = rig.client(group=b"workers", listens=True)

@@ -48,7 +48,7 @@ S = 1_000_000_000
 START_NS = 1_000 * S  # far from 0, and on a tick of every width in use
 BUDGET = 1 << 30  # for tests that are not about bounded turns
 FRAME_COMMANDS = 8_192
-INCARNATION = 0x1234_5678_9ABC_DEF0  # not random, as the seed of the hashes, so that failures can be repeated
+INCARNATION = 0x1234_5678_9ABC_DEF0  # not random, and the hashes' seed is not either, so that failures can be repeated
 
 
 # a client -------------------------------------------------------------------------------------------------------------

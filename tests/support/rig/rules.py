@@ -299,7 +299,7 @@ def looks_outlive_the_daemon(rig: Rig) -> None:
 
 
 def complete_counts_by_its_effective_time(rig: Rig) -> None:
-    """One COMPLETE is read in a gap that began before the deadline, the other after it, before the wheel moves."""
+    """One COMPLETE is read in a gap that began before the deadline. The other is late, but the wheel has not moved."""
     owner = rig.client()
     first = rig.do(owner, owned(b"k", timeout_ns=10 * MS), owned(b"k", timeout_ns=10 * MS))
     owner.issue(complete(first, wait=True))

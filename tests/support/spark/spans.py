@@ -47,7 +47,7 @@ def small_journal(directory: Path) -> Path:
 
 
 def settle_all(rig: JournaledRig, client: Client, first: int, count: int) -> None:
-    """Settle `count` operations, ten a turn, because a small arena holds few."""
+    """Settle `count` operations, ten in each turn, because a small arena holds few."""
     for at in range(first, first + count, 10):
         settle(rig, client, *numbered(at, 10))
 

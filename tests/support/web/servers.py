@@ -1,4 +1,4 @@
-"""Real web servers for tests, and a client that holds a thousand of their answers back without a thread for each.
+"""Real web servers for tests, and a client that awaits a thousand of their answers without a thread for each.
 
 with Server.gunicorn("application:app", directory, "-k", "gthread", workers=4) as server:
     with Polls(server.port) as polls:
@@ -24,7 +24,7 @@ import psutil
 
 from support.real.patience import PATIENCE_S, eventually
 
-ENDS_S = 10.0  # at SIGTERM on a busy machine: a second or two on one at rest, and 30 s without drain
+ENDS_S = 10.0  # for an end by SIGTERM on a busy machine. On an idle one it takes 1 to 2 s; without drain, 30 s
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine
 
 # A worker of gunicorn loses a SIGTERM that comes before it has handlers of its own. Its master kills it after 30 s.
@@ -57,7 +57,9 @@ class Server:
     """A server process with its workers, at a port of its own."""
 
     def __init__(self, directory: Path, *command: str, workers: int, port: str = "", **environment: str) -> None:
-        """`command` is what python -m runs; {fd} in it is the listening socket's descriptor, unless it has a `port`."""
+        """`command` is what python -m runs. {fd} in it is the descriptor of a listening socket. A server with a `port`
+        has its own socket.
+        """
         listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = int(port) if port else listener.getsockname()[1]
         self.log_path = directory / "server.log"
@@ -115,7 +117,7 @@ class Server:
         return self.log_path.read_text()
 
     def workers(self) -> list[psutil.Process]:
-        """The processes that answer; one alone is the server's own."""
+        """The processes that answer: the workers, or the server's own process if it has none."""
         try:
             children = psutil.Process(self.process.pid).children(recursive=True)
             found = [one for one in children if "resource_tracker" not in " ".join(one.cmdline())]
@@ -152,10 +154,10 @@ class Server:
         return self.get(path, "POST", body)
 
     def terminate(self, polls: Polls) -> float:
-        """SIGTERM it, take all answers, and wait for its end; the seconds that it took."""
+        """Send SIGTERM, take all answers, and wait for the server's end. Returns the seconds that this took."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        polls.answers()  # first: a worker waits for a moment until its peer has closed, too
+        polls.answers()  # first, because a worker waits for a moment until its peers have closed their connections
         self.process.wait(4 * PATIENCE_S)
         return time.monotonic() - began
 
@@ -164,7 +166,7 @@ class Server:
         self.process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """End it and its workers at once: they are a process group, one that is just being started included."""
+        """End it and its workers at once. They are one process group, also a worker that is just being started."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         eventually(lambda: not self._is_there(), "a worker is there after SIGKILL")

@@ -99,8 +99,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    ("end", "transport"),
+    [
+        long_unless((number + other) % 2 == 0, end, transport)
+        for number, end in enumerate(ENDS)
+        for other, transport in enumerate(TRANSPORTS)
+    ],
+)
 def test_a_client_that_is_used_first_in_a_handler_flushes(
     end: str, transport: str, shared_daemon: Daemon, asker: td.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +161,7 @@ import timerd as td
 begun = 0.0
 def timed():
     print(time.monotonic() - begun)
-atexit._clear()  # nothing of the environment's in between
+atexit._clear()  # no handlers of the environment run in between
 clients = [td.Client(name=f"loser {{number}}") for number in range(3)]
 atexit.register(timed)
 for client in clients:
@@ -188,7 +194,7 @@ def stopped(daemon: Daemon, script: str) -> subprocess.CompletedProcess[str]:
 def test_a_lost_daemon_costs_an_exit_two_seconds_in_sum_and_each_client_reports_its_loss(daemon: Daemon) -> None:
     ran = stopped(daemon, LOSES)
     assert ran.returncode == 0, ran.stderr
-    assert EXIT_S <= float(ran.stdout) < 2 * EXIT_S, "each client or call has waited for itself"
+    assert EXIT_S <= float(ran.stdout) < 2 * EXIT_S, "clients or calls waited one after the other"
     lines = ran.stderr.splitlines()
     assert len([line for line in lines if SAID.search(line)]) == 3, ran.stderr
     assert len([line for line in lines if AND_MORE in line]) == 3, ran.stderr

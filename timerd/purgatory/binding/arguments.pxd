@@ -207,7 +207,7 @@ cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, l
         raise refusals().unknown_purgatory(purgatory)
     if most and a.clients[slot].calls_held and not a.clients[slot].calls:
         return 0  # the member has stopped, and the sweep has not requeued everything that it held
-    for name in names if most else ():
+    for name in names if most else ():  # bound: HANDLED_NAMES_MAX names
         if not 1 <= len(name) <= KEY_SIZE_MAX:
             raise refusals().invalid_call_name(len(name))
         hashes[count] = name_hash(purgatory, <const uint8_t *>PyBytes_AS_STRING(name), <uint32_t>len(name))

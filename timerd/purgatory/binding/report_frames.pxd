@@ -1,4 +1,4 @@
-"""Reports as bytes: one frame for each client whose report is due, up to a number of bytes a call.
+"""Reports as bytes: one frame for each client whose report is due, up to a number of bytes in each call.
 
 Here also: the refusals for the log of errors, and the result of a check.
 """
@@ -32,7 +32,7 @@ cdef inline list report_frames(Arena *a, Round *round, uint64_t bytes_max):
     cdef bytes frame
     cdef list frames = [], more = []
     begin_round(a, round)
-    while True:
+    while True:  # bound: the reports that are due, one for each client
         with nogil:
             slot = next_report(a, round, size >= bytes_max, &x)
         if slot < 0:
@@ -45,7 +45,7 @@ cdef inline list report_frames(Arena *a, Round *round, uint64_t bytes_max):
         size += <uint64_t>len(frame)
     if more:
         round.due_ns = a.turn.now_ns
-    for slot in more:
+    for slot in more:  # bound: clients
         queue_report(a, slot)
     return frames
 

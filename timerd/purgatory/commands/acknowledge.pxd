@@ -21,12 +21,12 @@ from timerd_shm.generated.records cimport *
 cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t acknowledged) noexcept nogil:
     """Prefetch what freeing the next BATCH_MAX acknowledged outcomes will touch, from `link` on.
 
-    Returns the link behind them. An outcome's hint brings the record of an outcome that is freed two batches later. The
-    outcome's own record is in the cache by now.
+    Returns the link behind them. An outcome's hint names an outcome that is freed two batches later, and the record of
+    that one is prefetched. The outcome's own record is in the cache by now.
     """
     cdef OpRecord *op
     cdef uint32_t n = 0
-    while n < BATCH_MAX and link != head:
+    while n < BATCH_MAX and link != head:  # bound: BATCH_MAX
         op = op_at(a, link)
         if op.outcome_number > acknowledged:
             break
@@ -49,7 +49,7 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
     cdef OpRecord *op
     cdef uint32_t n = 0, i, link = c.next, head = link_of(a, &c.next)
     cdef uint64_t bytes = 0
-    while n < BATCH_MAX and link != head:
+    while n < BATCH_MAX and link != head:  # bound: BATCH_MAX
         op = op_at(a, link)
         if op.group or op.outcome_number > acknowledged:
             break
@@ -59,13 +59,13 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
         link = op.next
     commit(a)
     if report_states.unreported:
-        for i in range(n):
+        for i in range(n):  # bound: BATCH_MAX
             if report_states.unreported == link_of(a, &ops[i].next):
                 report_states.unreported = 0 if link == head else link
                 break
     c.next = link
     at(a, link).prev = head
-    for i in range(n):
+    for i in range(n):  # bound: BATCH_MAX
         op = ops[i]
         if op.payload or op.value:
             bytes += blob_length(a, op.payload) + blob_length(a, op.value)
@@ -114,7 +114,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, uint64_t answer) noexcept nogil:
     """Store the newest numbers that the client has received (at most those that exist), and free up to these.
 
-    False if some are left.
+    Returns False if some outcomes or answers are left to free.
     """
     cdef ClientRecord *c = a.clients + slot
     if outcome >= c.next_outcome:

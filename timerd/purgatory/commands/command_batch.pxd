@@ -99,7 +99,7 @@ cdef inline uint64_t deadline_of_few(Arena *a, Prefetched *x) noexcept nogil:
     if not command.flags & REGISTER_FLAG_NO_MARK:
         if command.mark_sequence < a.header.purgatories_floor or command.mark_sequence > a.header.newest:
             return 0
-        for i in range(x.keys):
+        for i in range(x.keys):  # bound: FEW_KEYS
             if may_be_overtaken(a, x.few[i].hash, command.mark_sequence):
                 return 0
     deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
@@ -110,7 +110,7 @@ cdef inline void fill_few(Arena *a, OpRecord *op, uint32_t index, Prefetched *x,
     """Fill the nodes of a registration with few keys, and put them in the keys' lists. Enough nodes are free."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t i, number = index + 1
-    for i in range(x.keys):
+    for i in range(x.keys):  # bound: FEW_KEYS
         if i:
             number = allocate_node(a)
             node.next_of_op = number
@@ -131,7 +131,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
     cdef uint32_t most = min(count, room_for_batch(a, slot)), n = 0, i, index, purgatory = command.purgatory
     cdef uint32_t further = 0, nodes = room_for_nodes(a, slot)
     cdef uint64_t owner = owner_word(slot, c.generation), deadline_ns
-    while n < most and ahead[n].keys and ahead[n].at[1] == purgatory:
+    while n < most and ahead[n].keys and ahead[n].at[1] == purgatory:  # bound: BATCH_MAX
         command = <RegisterCommand *>ahead[n].at
         if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
             break
@@ -168,7 +168,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
     counter(a, purgatory, COUNT_WATCHED)[0] += n + further
     c.pending += n
     c.nodes += further
-    for i in range(n):
+    for i in range(n):  # bound: BATCH_MAX
         link_registered(a, ops[i], <uint32_t>(ops[i] - a.ops), ahead[i].tag, True, True)
     return n
 
@@ -187,7 +187,7 @@ cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Pref
     if command.flags or ahead.length != sizeof(OperationCommand):
         return 0
     # Each has the kind, purgatory, flags and length of the first.
-    while n < most and first_word(ahead[n].at) == head:
+    while n < most and first_word(ahead[n].at) == head:  # bound: BATCH_MAX
         command = <OperationCommand *>ahead[n].at
         if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
             break
@@ -218,6 +218,7 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
     cdef const uint8_t *name
     cdef uint32_t n = 0, settled = 0, key, value, purgatory = ahead.at[1]
     cdef uint64_t slots = 0, bit, held = 0, owner = 0, next_outcome = 0
+    # bound: BATCH_MAX
     while n < count and n < BATCH_MAX and ahead[n].kind == COMMAND_KIND_FIRE and ahead[n].at[1] == purgatory:
         command = <KeyCommand *>ahead[n].at
         if command.flags or command.value_length > BLOCK_DATA or not 1 <= command.key_length <= EVENT_KEY_INLINE:

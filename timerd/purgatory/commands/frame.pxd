@@ -48,7 +48,7 @@ cdef inline uint32_t prefetch_commands(
     cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)  # in that line
     cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
     cdef Prefetched *x = ahead
-    while seen < most and end - p >= <int>sizeof(uint64_t):
+    while seen < most and end - p >= <int>sizeof(uint64_t):  # bound: PREFETCH_GROUP
         __builtin_prefetch(p + FRAME_AHEAD)
         x.at = p
         x.length = length_of(p)

@@ -1,4 +1,4 @@
-"""Prefetching: bring the memory into the cache that the next commands of a frame, or operations of a list, will need.
+"""Prefetching: bring into the cache the memory that the next commands of a frame, or operations of a list, will need.
 
 With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
 node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages. Each
@@ -7,7 +7,7 @@ All of this is only hints: a record may change before its command is applied. Bu
 so nothing beyond the arena is read.
 
 The first stage has work between its misses, so it prefetches. The other stages have hardly any other work. There the
-processor would drop prefetches when too many are under way, but it drops no loads.
+processor would drop prefetches when too many are under way. It drops no loads, so these stages load.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -108,7 +108,7 @@ cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcep
         or command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE)
     ):
         return 0
-    for i in range(1, command.keys):
+    for i in range(1, command.keys):  # bound: FEW_KEYS
         key = x.few + i
         if end - p < 2 or p[1] != KEY_KIND_EVENT or not 1 <= p[0] <= KEY_INLINE or end - p - 2 < p[0]:
             return 0
@@ -116,7 +116,7 @@ cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcep
         key.name = p + 2
         key.hash = key_hash(a.seed, x.at[1], key.name, key.length)
         p = key.name + key.length
-        for k in range(i):
+        for k in range(i):  # bound: FEW_KEYS
             if x.few[k].hash == key.hash:
                 return 0
         __builtin_prefetch(a.key_heads + (key.hash & a.key_mask))
@@ -165,7 +165,7 @@ cdef inline void prefetch_operation(Arena *a, Prefetched *x, uint32_t slot) noex
 
 
 cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
-    """Touch the first node of a chain. If the node lies in its operation, touch that too, for an event."""
+    """Touch the first node of a chain. For an event, touch the whole operation if the node lies in it."""
     if x.kind == COMMAND_KIND_REGISTER or x.key > a.first_nodes:
         TOUCH(node_of(a, x.key - 1))
     else:
@@ -203,7 +203,7 @@ cdef inline void find_record(Arena *a, Prefetched *x) noexcept nogil:
         x.key = a.key_heads[x.position]
         if x.key:
             touch_key(a, x)
-        for probe in range(1, x.keys):
+        for probe in range(1, x.keys):  # bound: FEW_KEYS
             touch_chain(a, x.few[probe].hash)
         if x.kind == COMMAND_KIND_REGISTER and a.slots[x.hash & a.slot_mask].newest > (<RegisterCommand *>x.at).mark_sequence:
             __builtin_prefetch(event_at(a, a.slots[x.hash & a.slot_mask].newest))
@@ -232,7 +232,7 @@ cdef inline WatchNode *second_node(Arena *a, uint32_t op) noexcept nogil:
 
 
 cdef inline WatchNode *touch_node(Arena *a, WatchNode *node) noexcept nogil:
-    """Touch the head of the chain of a node's key; the node of the next key, prefetched, or NULL."""
+    """Touch the head of the chain of a node's key. Returns the node of the next key, prefetched, or NULL."""
     cdef WatchNode *next = next_node(a, node)
     TOUCH(a.key_heads + (node.hash & a.key_mask))
     if next != NULL:
@@ -254,17 +254,17 @@ cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) n
     """The stages behind the first. Each goes one step further, for all commands, than the stage before."""
     cdef uint32_t i, kinds = 0, key
     cdef bint more
-    for i in range(count):
+    for i in range(count):  # bound: PREFETCH_GROUP
         kinds |= 1 << ahead[i].kind
         find_record(a, ahead + i)
-    for i in range(count):
+    for i in range(count):  # bound: PREFETCH_GROUP
         find_next(a, ahead + i)
     if kinds & 1 << COMMAND_KIND_FIRE:
-        for i in range(count):
+        for i in range(count):  # bound: PREFETCH_GROUP
             find_last(a, ahead + i)
     for key in range(1, FEW_KEYS):
         more = False
-        for i in range(count):
+        for i in range(count):  # bound: PREFETCH_GROUP
             if ahead[i].node != NULL:
                 ahead[i].node = touch_node(a, ahead[i].node)
                 more = True

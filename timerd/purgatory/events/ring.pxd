@@ -88,9 +88,10 @@ cdef inline EventRecord *fill_event(
     cdef EventRecord *overwritten
     cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob), sequence = a.header.newest + staged + 1
     # The event overwrites the event of one ring before, which has to leave the ring first.
-    while sequence - a.header.tail >= a.event_mask + 1:
+    while sequence - a.header.tail >= a.event_mask + 1:  # bound: one event
         evict_event(a)
     while not ring_is_empty(a) and a.header.ring_bytes + held > a.header.ring_bytes_max:
+        a.turn.touched += 1
         evict_event(a)
     e = event_at(a, sequence)
     __builtin_prefetch(event_at(a, sequence + EVENTS_PREFETCHED))
@@ -150,7 +151,7 @@ cdef inline uint32_t find_events(
     """Add the key's events after the mark to a.delivery.found, at `count`. Returns the new count, or REPLAY_TOO_OLD."""
     cdef uint64_t sequence = a.slots[hash & a.slot_mask].newest
     cdef EventRecord *e
-    while sequence > mark:
+    while sequence > mark:  # bound: REPLAY_WALK_MAX
         if sequence < a.header.tail or walked[0] >= REPLAY_WALK_MAX:
             return REPLAY_TOO_OLD
         walked[0] += 1

@@ -46,7 +46,7 @@ cdef inline void handle_insert(Arena *a, uint32_t op_index, uint32_t tag) noexce
     cdef uint64_t position = tag & a.handle_mask
     cdef uint32_t steps = 0
     # The table has at least twice as many entries as there are operations, so a free one is near.
-    while a.handles[position].op:
+    while a.handles[position].op:  # bound: charged behind it
         position = next_handle(a, position)
         steps += 1
     a.turn.touched += steps // STEPS_IN_RECORD
@@ -66,7 +66,7 @@ cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
         position = next_handle(a, position)
         steps += 1
     behind = next_handle(a, position)
-    while a.handles[behind].op:
+    while a.handles[behind].op:  # bound: charged behind it
         # This entry may move up if probing for it passes the gap.
         if probes_between(a, a.handles[behind].tag & a.handle_mask, behind) >= probes_between(a, position, behind):
             a.handles[position] = a.handles[behind]

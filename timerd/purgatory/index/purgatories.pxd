@@ -62,7 +62,7 @@ cdef inline int find_purgatory(Arena *a, const char *name, uint32_t length) noex
     """The index of the purgatory of that name; -1 if there is none."""
     cdef PurgatoryRecord *p
     cdef int index
-    for index in range(capacity(a, REGION_PURGATORIES)):
+    for index in range(capacity(a, REGION_PURGATORIES)):  # bound: purgatories
         p = a.purgatories + index
         if p.state and p.name_length == length and memcmp(p.name, name, length) == 0:
             return index
@@ -73,7 +73,7 @@ cdef inline uint32_t made_by(Arena *a, uint32_t pid, uint64_t start_ticks) noexc
     """How many of the purgatories a process has made. The first one, "default", was made with the arena."""
     cdef PurgatoryRecord *p
     cdef uint32_t index, made = 0
-    for index in range(1, capacity(a, REGION_PURGATORIES)):
+    for index in range(1, capacity(a, REGION_PURGATORIES)):  # bound: purgatories
         p = a.purgatories + index
         made += p.state != 0 and p.maker_pid == pid and p.maker_start_ticks == start_ticks
     return made
@@ -84,7 +84,7 @@ cdef inline uint32_t most_made(Arena *a, uint32_t *pid) noexcept nogil:
     cdef PurgatoryRecord *p
     cdef uint32_t index, made, most = 0
     pid[0] = 0
-    for index in range(1, capacity(a, REGION_PURGATORIES)):
+    for index in range(1, capacity(a, REGION_PURGATORIES)):  # bound: purgatories
         p = a.purgatories + index
         made = made_by(a, p.maker_pid, p.maker_start_ticks) if p.state else 0
         if made > most:
@@ -99,7 +99,7 @@ cdef inline int open_purgatory(
     """The index of a new purgatory, made for that process; -1 when all are in use."""
     cdef PurgatoryRecord *p
     cdef uint32_t index = 0, count = capacity(a, REGION_PURGATORIES)
-    while index < count and a.purgatories[index].state:
+    while index < count and a.purgatories[index].state:  # bound: purgatories
         index += 1
     if index == count:
         return -1

@@ -109,7 +109,7 @@ cdef inline uint32_t fullest_slot(Arena *a) noexcept nogil:
     cdef uint32_t *counts = a.remembered.counts
     cdef uint32_t slot, most = a.remembered.fullest
     if counts[most] <= a.remembered.fullest_until or TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
-        for slot in range(a.remembered.slots):
+        for slot in range(a.remembered.slots):  # bound: charged behind it
             if counts[slot] and (counts[slot] > counts[most]) != TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
                 most = slot
         a.remembered.fullest = most

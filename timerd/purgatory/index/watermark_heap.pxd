@@ -1,4 +1,4 @@
-"""Watermark watchers of a key: a leftist heap by (target, registration), with two links a node.
+"""Watermark watchers of a key: a leftist heap by (target, registration), with two links in each node.
 
 `prev` is the first (left) child. `next` is the sibling; of the last child it is the parent, and of the root it is 0. So
 the parent can be reached without a third link, and any node leaves in O(log n). The left child is never the shallower

@@ -66,7 +66,7 @@ cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept n
     """Fill up to row `at`, the first of a block, and begin a segment there. The caller has checked that there is room."""
     cdef Journal *j = &a.journal
     cdef SegmentRow *row
-    while j.head + j.staged < at:
+    while j.head + j.staged < at:  # bound: BLOCK_ROWS
         memset(next_row(j, ROW_KIND_PAD), 0, ROW_SIZE)
     row = <SegmentRow *>next_row(j, ROW_KIND_SEGMENT)
     memset(<uint8_t *>row + 1, 0, sizeof(SegmentRow) - 1)
@@ -95,7 +95,7 @@ cdef inline void put_turn(Arena *a) noexcept nogil:
 
 
 cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
-    """Count rows as dropped, in the transaction being staged. If a crash comes before the commit, neither is true."""
+    """Count rows as dropped, in the transaction being staged: a crash before its commit undoes the count, too."""
     cdef Journal *j = &a.journal
     if j.lost == 0:
         j.lost_from_ns = a.turn.now_ns

@@ -1,9 +1,10 @@
 """The journal's rows, as the core writes them (shm_layout/timerd_shm/declare/journal.py has their fields).
 
 For example, an operation expires. Its OUTCOME row is written behind the last row, where no reader looks yet. commit()
-moves header.journal_rows together with the operation's state word. So each thing that happened has one row, whoever is
-killed, and a start has nothing to reconstruct. The buffer is shared memory, and outlives the daemon as the arena does.
-The writer (journal/writer.py) copies rows into files. Then it moves `tail`: rows below `tail` may be overwritten.
+moves header.journal_rows together with the operation's state word. So each thing that happened has one row, whenever
+the daemon is killed, and a start has nothing to reconstruct. The buffer is shared memory, and outlives the daemon as
+the arena does. The writer (journal/writer.py) copies rows into files. Then it moves `tail`: rows below `tail` may be
+overwritten.
 
 Nothing here waits. When the buffer is full, rows are dropped and counted. When there is room again, a GAP row comes
 first and has their number. Rows that belong together (a registration and its keys) are written together or not at all.
@@ -44,7 +45,7 @@ cdef inline void put_outcome(
     if e != NULL:
         key = event_key_text(a, e)
     else:
-        while ordinal > 1:
+        while ordinal > 1:  # bound: KEYS_MAX
             node = next_node(a, node)
             ordinal -= 1
         key = key_text(a, node)
@@ -88,7 +89,7 @@ cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
     cdef WatchNode *node = first_node(op)
     cdef uint32_t key
     cdef KeyRow *row
-    while node != NULL:
+    while node != NULL:  # bound: KEYS_MAX
         key = key_text(a, node)
         row = <KeyRow *>next_row(&a.journal, ROW_KIND_KEY)
         row.key_kind = node.kind
@@ -337,7 +338,7 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
     cdef OpRecord *op
     if not j.snapshotting:
         return False
-    while j.snapshot_watermark < a.regions[REGION_WATERMARKS].high_water:
+    while j.snapshot_watermark < a.regions[REGION_WATERMARKS].high_water:  # bound: `records`
         if records == 0 or half_full(j):
             return True
         records -= 1
@@ -345,7 +346,7 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
             put_watermark(a, a.watermarks + j.snapshot_watermark)
             commit(a)
         j.snapshot_watermark += 1
-    while j.snapshot_op < a.regions[REGION_OPS].high_water:
+    while j.snapshot_op < a.regions[REGION_OPS].high_water:  # bound: `records`
         if records == 0 or half_full(j):
             return True
         records -= 1

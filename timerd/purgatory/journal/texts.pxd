@@ -1,4 +1,6 @@
-"""Texts of the journal: names and ids. A text is written once a segment, as far as the core remembers. Rows name it."""
+"""Texts of the journal: names and ids. Each is written once in a segment, or again if the core has forgotten where it
+stands. Rows name it.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -17,7 +19,7 @@ cdef inline bint text_is(Journal *j, uint64_t number, uint32_t kind, const uint8
     cdef uint32_t piece
     if row.text_kind != kind or row.length != length:
         return False
-    while length:
+    while length:  # bound: KEY_SIZE_MAX bytes
         piece = length if length < TEXT_INLINE else TEXT_INLINE
         if not same_short((<TextRow *>row_at(j, number)).text, text, piece):
             return False
@@ -32,7 +34,7 @@ cdef inline uint64_t put_text(Journal *j, uint32_t kind, const uint8_t *text, ui
     cdef uint64_t number = j.head + j.staged
     cdef uint32_t piece, rest = length, row_kind = ROW_KIND_TEXT
     cdef TextRow *row
-    while True:
+    while True:  # bound: KEY_SIZE_MAX bytes
         row = <TextRow *>next_row(j, row_kind)
         memset(&row.text_kind, 0, sizeof(TextRow) - 1)
         row.text_kind = kind

@@ -70,10 +70,10 @@ cdef inline bint user_holds_nothing(Arena *a, uint32_t user) noexcept nogil:
     """Whether a user has neither a client nor an operation that an ended client has made."""
     cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
     cdef uint32_t i
-    for i in range(capacity(a, REGION_CLIENTS)):
+    for i in range(capacity(a, REGION_CLIENTS)):  # bound: clients
         if a.clients[i].state != CLIENT_STATE_FREE and a.accounts[i].user == user:
             return False
-    for i in range(capacity(a, REGION_GROUPS)):
+    for i in range(capacity(a, REGION_GROUPS)):  # bound: groups
         if left[i].pending or left[i].outcomes:
             return False
     return True
@@ -82,7 +82,7 @@ cdef inline bint user_holds_nothing(Arena *a, uint32_t user) noexcept nogil:
 cdef inline uint32_t find_user(Arena *a, uint32_t uid) noexcept nogil:
     """The record (index) of a user; 0 if it has none."""
     cdef uint32_t user
-    for user in range(1, capacity(a, REGION_USERS)):
+    for user in range(1, capacity(a, REGION_USERS)):  # bound: users
         if a.users[user].state and a.users[user].uid == uid:
             return user
     return 0
@@ -93,12 +93,12 @@ cdef inline uint32_t open_user(Arena *a, uint32_t uid) noexcept nogil:
     cdef uint32_t user = 1, found = find_user(a, uid), count = capacity(a, REGION_USERS)
     if found or uid == UID_UNKNOWN:
         return found
-    while found == 0 and user < count:
+    while found == 0 and user < count:  # bound: users
         if not a.users[user].state:
             found = user
         user += 1
     user = 1
-    while found == 0 and user < count:
+    while found == 0 and user < count:  # bound: users
         if user_holds_nothing(a, user):
             found = user
         user += 1

@@ -5,11 +5,9 @@ from libc.string cimport memcpy
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
-from timerd.purgatory.memory.hash cimport handle_tag
 from timerd.purgatory.memory.list cimport answer_at, append, link_of, unlink
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport td_put
-from timerd.purgatory.index.operation_table cimport find_operation
 from timerd_shm.generated.records cimport *
 
 from .state cimport REFUSALS, REFUSALS_NAMED, Refusal
@@ -163,18 +161,3 @@ cdef inline void refuse(
 ) noexcept nogil:
     """Refuse a command of a client, for which no group pays."""
     refuse_for(a, slot, 0, command, purgatory, code, value)
-
-
-cdef inline bint is_refused(Arena *a, uint32_t slot, uint64_t command) noexcept nogil:
-    """Whether the command was refused, and the client has not acknowledged the refusal."""
-    cdef uint32_t link = a.clients[slot].answers_next
-    while link != link_of(a, &a.clients[slot].answers_next):
-        if answer_at(a, link).code and answer_at(a, link).command == command:
-            return True
-        link = answer_at(a, link).next
-    return False
-
-
-cdef inline bint is_unknown(Arena *a, uint32_t slot, uint64_t command) noexcept nogil:
-    """Whether the registration with that command number has neither an operation nor a refusal."""
-    return find_operation(a, slot, command, handle_tag(a.seed, slot, command)) == NULL and not is_refused(a, slot, command)

@@ -12,6 +12,7 @@ from timerd_shm.generated.records cimport *
 
 from .accounts cimport charge_account
 from .state cimport CALLS, OUTCOMES, CONFIRM_COMMANDS, Cursor, NOT_DUE, QUEUED, WAITS, Members, ReportState
+from .call_names cimport leave_waiting
 
 
 cdef extern from *:
@@ -103,14 +104,13 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     if a.members.report_states[op.client].unreported == own:
         a.members.report_states[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
     cdef Cursor *evictable
+    # No cursor may stay on an operation that leaves.
     if op.group:
-        # No cursor may stay on an operation that leaves.
         evictable = a.members.evictable[CALLS if op.flags & OP_FLAG_CALL else OUTCOMES] + (op.group - 1)
         if evictable.link == own:
             evictable.link = following(a, op)
     if op.flags & OP_FLAG_CALL:
-        if a.members.unmatched[op.group - 1] == own:
-            a.members.unmatched[op.group - 1] = following(a, op)
+        leave_waiting(a, op)
         if a.members.outdated[op.group - 1] == own:
             a.members.outdated[op.group - 1] = following(a, op)
     unlink(a, &op.next)
@@ -126,7 +126,7 @@ cdef inline void clear_report_state(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void stop_waiting(Arena *a, uint32_t slot) noexcept nogil:
-    """If the client waits for a confirmation, take it out of the list of those."""
+    """If the client waits for a confirmation, take it out of the list of the clients that wait."""
     cdef Members *m = &a.members
     cdef ReportState *state = m.report_states + slot
     if state.due != WAITS:

@@ -11,13 +11,13 @@ A group has two lists: calls (OpFlag.CALL), and all other outcomes. A member tak
 than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of their keys), up to its own
 number at a time. For each kind, ready members stand in a ring, in memory, and take turns.
 
-All outcomes are alike, so the first of the list is delivered. In the list of calls, a cursor passes over those that no
-ready member handles. The cursor begins anew when a member becomes ready.
+All outcomes are alike, so the first of the list is delivered. Calls are found by their names (call_names.pxd). Names
+take turns, and of each name the first call that a ready member may take is delivered.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, settled_of, spent
-from timerd.purgatory.memory.blob cimport blob_length, blob_words, copy_blob
+from timerd.purgatory.memory.blob cimport blob_length, blob_words
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.hash cimport name_hash
 from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
@@ -27,10 +27,14 @@ from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
-from .state cimport CALLS, EVERY_ROOM, OUTCOMES, Draining, Member
+from .state cimport CALLS, EVERY_ROOM, OUTCOMES, PASSED_BY, TO_MATCH, CallName, Draining, Member
 from .accounts cimport account_of, charge_account, left_account, stage_account
+from .call_names cimport (
+    call_name, close_name, join_waiting, list_name, list_of_names, look_for_calls_again, match_name, match_names_of,
+    name_of, name_of_waiting, pass_by,
+)
 from .calls cimport is_letter, must_wait, stage_held, stage_interrupted
-from .clients cimport following, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
+from .clients cimport is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
 
 
@@ -40,6 +44,7 @@ cdef extern from *:
     #define ALONE_WAITS_NS 10000000000ull /* how long a call that is to run alone waits for an idle member */
     #define DRAINING_NS 10000000000ull /* the longest that a member gets no calls, to become idle for such a call */
     #define DRAINING_EVERY_NS 60000000000ull
+    #define SLOTS_IN_RECORD 32 /* looking at so many slots takes as long as touching a record */
     #define GROUP_SHARE 1024 /* records of a group, until the next group gets its turn */
     _Static_assert(GROUP_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
     _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
@@ -47,6 +52,7 @@ cdef extern from *:
     enum:
         DELIVERIES_MAX
         GROUP_SHARE
+        SLOTS_IN_RECORD
     uint64_t ALONE_WAITS_NS, DRAINING_NS, DRAINING_EVERY_NS
 
 
@@ -132,7 +138,7 @@ cdef inline void join_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
         else:
             turns[m.group - 1] = slot + 1
         if kind == CALLS:
-            match_calls(a, m.group)
+            match_names_of(a, slot)
         a.members.dispatching = 1
         return
     if m.next == slot:
@@ -145,20 +151,6 @@ cdef inline void join_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
     m.group = 0
 
 
-cdef inline void match_calls(Arena *a, uint32_t group) noexcept nogil:
-    """Look for a ready member for each call of the group (index + 1), because another member takes calls now."""
-    cdef GroupRecord *g = a.groups + (group - 1)
-    a.members.unmatched[group - 1] = 0 if is_empty(a, &g.calls_next) else g.calls_next
-    a.members.passed_by[group - 1] = 0
-    a.members.dispatching = 1
-
-
-cdef inline void look_for_calls_again(Arena *a, uint32_t group) noexcept nogil:
-    """A call of the group is over, or a member holds none: a call that was passed by may be delivered now."""
-    if a.members.passed_by[group - 1]:
-        match_calls(a, group)
-
-
 cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
     """Whether the client handles the calls of that name, by its name_hash."""
     cdef uint32_t blob = a.clients[slot].names, left = blob_length(a, blob) // sizeof(uint64_t), count, i
@@ -167,22 +159,12 @@ cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
         names = blob_words(a, blob)
         count = BLOCK_DATA // sizeof(uint64_t) if left > BLOCK_DATA // sizeof(uint64_t) else left
         a.turn.touched += 1
-        for i in range(count):
+        for i in range(count):  # bound: BLOCK_DATA // 8 names
             if names[i] == name:
                 return True
         left -= count
         blob = a.blocks[blob - 1].next
     return False
-
-
-cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
-    """The name of a call: the name_hash of its first key. A call keeps its nodes."""
-    cdef WatchNode *node = first_node(op)
-    cdef uint8_t name[KEY_SIZE_MAX]
-    if node.name_blob == 0:
-        return name_hash(node.purgatory, node.name, node.name_length)
-    copy_blob(a, node.name_blob, name)
-    return name_hash(node.purgatory, name, node.name_length)
 
 
 cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:
@@ -205,7 +187,7 @@ cdef inline void wait_for_idle(Arena *a, OpRecord *op, int busy) noexcept nogil:
     """
     cdef Draining *d = a.members.draining + (op.group - 1)
     cdef uint64_t from_ns = max(op.settled_ns + ALONE_WAITS_NS, d.again_ns)
-    a.members.passed_by[op.group - 1] = 1
+    pass_by(a, op)
     if busy >= 0 and from_ns <= a.turn.now_ns:
         d.slot = busy
         d.until_ns = a.turn.now_ns + DRAINING_NS
@@ -219,7 +201,7 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
 
     A call that is to run alone gets a member that holds no call.
     """
-    cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot
+    cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot, passed = 0
     cdef bint alone = op.flags & OP_FLAG_ALONE != 0
     cdef Draining *d = a.members.draining + (op.group - 1)
     cdef uint64_t name
@@ -230,12 +212,13 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
     if kind_of(op) == OUTCOMES:
         return slot
     if must_wait(a, op):
-        a.members.passed_by[op.group - 1] = 1
+        pass_by(a, op)
         return -1
-    name = name_of(a, op)
+    name = name_of_waiting(a, op).hash
     while True:
+        passed += 1
         if not alone and is_draining(d, slot, a.turn.now_ns):
-            a.members.passed_by[op.group - 1] = 1
+            pass_by(a, op)
         elif found < 0 or a.clients[slot].calls_held < a.clients[found].calls_held:
             if handles(a, slot, name):
                 found = slot
@@ -245,6 +228,7 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
                     return found
         slot = a.members.rings[CALLS][slot].next
         if slot == first - 1:
+            a.turn.touched += passed // SLOTS_IN_RECORD
             if alone:
                 wait_for_idle(a, op, found)
                 return -1
@@ -255,7 +239,8 @@ cdef inline bint is_handled(Arena *a, OpRecord *op) noexcept nogil:
     """Whether a member handles the call: live or silent, ready or busy."""
     cdef uint64_t name = name_of(a, op)
     cdef uint32_t slot
-    for slot in range(capacity(a, REGION_CLIENTS)):
+    a.turn.touched += capacity(a, REGION_CLIENTS) // SLOTS_IN_RECORD
+    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients
         if a.clients[slot].group == op.group and is_live(a, slot) and handles(a, slot, name):
             return True
     return False
@@ -286,8 +271,8 @@ cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
     a.members.may_evict = EVERY_ROOM
-    if kind == CALLS and a.members.unmatched[op.group - 1] == 0:
-        a.members.unmatched[op.group - 1] = link_of(a, &op.next)
+    if kind == CALLS:
+        join_waiting(a, op)
     if a.members.turns[kind][op.group - 1]:
         a.members.dispatching = 1
     if g.members == 0 or kind == CALLS:
@@ -411,22 +396,41 @@ cdef inline bint dispatch_group(Arena *a, uint32_t group, uint64_t most) noexcep
     `most`: the records touched (a.turn.touched) at which the next group gets its turn.
     """
     cdef int slot
+    cdef uint32_t number
     cdef OpRecord *op
+    cdef CallName *n
     while a.members.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
         if spent(a) or a.turn.touched >= most:
             return False
         op = op_at(a, a.groups[group].next)
         deliver_to_next(a, op, find_ready(a, op))
-    while a.members.turns[CALLS][group] and a.members.unmatched[group]:
+    while a.members.look_again[group]:
         if spent(a) or a.turn.touched >= most:
             return False
-        op = op_at(a, a.members.unmatched[group])
+        a.turn.touched += 1
+        number = list_of_names(a, group + 1, PASSED_BY).first
+        if number:
+            match_name(a, number)
+        else:
+            a.members.look_again[group] = 0
+    while a.members.turns[CALLS][group] and list_of_names(a, group + 1, TO_MATCH).first:
+        if spent(a) or a.turn.touched >= most:
+            return False
+        a.turn.touched += 1
+        number = list_of_names(a, group + 1, TO_MATCH).first
+        n = call_name(a, number)
+        if n.unmatched == 0:
+            close_name(a, number)
+            continue
+        op = a.ops + (n.unmatched - 1)
         slot = find_ready(a, op)
         if slot >= 0:
+            list_name(a, number, TO_MATCH)
             deliver_to_next(a, op, slot)
+        elif op.flags & OP_FLAG_ALONE or must_wait(a, op):
+            n.unmatched = a.members.waiting[n.unmatched - 1].next
         else:
-            a.turn.touched += 1
-            a.members.unmatched[group] = following(a, op)
+            close_name(a, number)
     return True
 
 
@@ -532,7 +536,7 @@ cdef inline bint is_used(Arena *a, uint32_t group) noexcept nogil:
     cdef uint32_t slot
     if g.members or g.pending or g.unacknowledged:
         return True
-    for slot in range(capacity(a, REGION_CLIENTS)):
+    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients
         if a.clients[slot].state != CLIENT_STATE_FREE and a.clients[slot].group == group + 1:
             return True
     return False

@@ -11,7 +11,8 @@ from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 
 from .accounts cimport find_user, left_account
-from .groups cimport has_to_lose, is_deserted, is_used, join_rings, match_calls
+from .call_names cimport match_names_of
+from .groups cimport has_to_lose, is_deserted, is_used, join_rings
 from .lifecycle cimport keeping_flag, listening_flag, stage_calls, with_silence
 
 
@@ -38,7 +39,7 @@ cdef inline uint32_t left_groups(Arena *a, uint32_t user) noexcept nogil:
     cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
     cdef uint32_t index, found = 0
     if user:
-        for index in range(capacity(a, REGION_GROUPS)):
+        for index in range(capacity(a, REGION_GROUPS)):  # bound: groups; a hello
             if a.groups[index].members == 0 and (left[index].pending or left[index].outcomes):
                 found += not is_deserted(a, index)
     return found
@@ -60,7 +61,7 @@ cdef inline uint32_t open_group(
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
     cdef bint is_free
     made[0] = left[0] = 0
-    for index in range(count):
+    for index in range(count):  # bound: groups; a hello
         g = a.groups + index
         if g.state == 0:
             unused = index if unused == count else unused
@@ -74,7 +75,7 @@ cdef inline uint32_t open_group(
     is_free = unused < count
     if not is_free:
         unused = 0
-        while unused < count and is_used(a, unused):
+        while unused < count and is_used(a, unused):  # bound: groups; a hello
             unused += 1
         if unused == count:
             made[0] = 0
@@ -126,12 +127,13 @@ cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *has
     commit(a)
     drop_blob(a, old)
     join_or_requeue(a, slot)
-    match_calls(a, c.group)
+    match_names_of(a, slot)
+    a.members.dispatching = 1
     return True
 
 
 cdef inline void set_silence(Arena *a, uint32_t slot, uint32_t state, bint keeps) noexcept nogil:
-    """A client falls silent, and `keeps` its calls and outcomes or not. Or it loses these later, or is live again."""
+    """A client falls silent (and `keeps` its calls and outcomes, or not), loses these later, or is live again."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t word = with_silence(c, state, keeps)
     if word == ClientRecord_word_state(c)[0]:

@@ -65,7 +65,7 @@ cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
     """Bytes of the names of an operation's purgatory and keys, each name behind its length."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t length = 1 + a.purgatories[op.purgatory].name_length
-    while node != NULL:
+    while node != NULL:  # bound: KEYS_MAX
         length += 1 + node.name_length
         node = next_node(a, node)
     return length
@@ -79,7 +79,7 @@ cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept n
     p[0] = purgatory.name_length
     memcpy(p + 1, purgatory.name, purgatory.name_length)
     p += 1 + purgatory.name_length
-    while node != NULL:
+    while node != NULL:  # bound: KEYS_MAX
         p[0] = node.name_length
         if node.name_blob:
             copy_blob(a, node.name_blob, p + 1)
@@ -104,7 +104,7 @@ cdef inline uint32_t copy_failures(Arena *a, OpRecord *op, uint8_t *out) noexcep
     cdef uint32_t code
     if failures_length(op) == 0:
         return 0
-    while node != NULL:
+    while node != NULL:  # bound: KEYS_MAX
         if op.failed & (<uint64_t>1 << node.ordinal):
             code = <uint32_t>node.target
             memcpy(p, &code, sizeof(code))
@@ -132,7 +132,7 @@ cdef inline void measure(
     memset(x, 0, sizeof(Extent))
     x.outcome_after = outcome_after
     x.answer_after = answer_after
-    while link and link != head:
+    while link and link != head:  # bound: charged by its caller (x.walked)
         op = op_at(a, link)
         touch_outcome(a, op.prefetch_hint)
         x.walked += 1
@@ -152,7 +152,7 @@ cdef inline void measure(
     # Answers are few, and new ones stand at the end.
     head = link_of(a, &c.answers_next)
     link = c.answers_prev
-    while link != head and answer_at(a, link).command > answer_after:
+    while link != head and answer_at(a, link).command > answer_after:  # bound: the quota of answers
         x.first_answer = link
         x.answers += 1
         link = answer_at(a, link).prev
@@ -162,7 +162,7 @@ cdef inline void measure_looks(Arena *a, uint32_t slot, uint32_t looks_max, Exte
     """Add the client's looks that were not sent."""
     cdef uint32_t number = a.members.report_states[slot].next_look
     x.first_look = number
-    while number and x.looks < looks_max:
+    while number and x.looks < looks_max:  # bound: `looks_max`
         x.looks += 1
         number = a.members.looks[number - 1].next
     x.behind_looks = number
@@ -260,7 +260,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
     header.now_ns = a.turn.now_ns
     if c.answers_prev != link_of(a, &c.answers_next):
         header.answer_newest = answer_at(a, c.answers_prev).command
-    for i in range(x.outcomes):
+    for i in range(x.outcomes):  # bound: the walk that chose them
         fill_outcome(a, op_at(a, link), outcome + i, heap, &used, &last_value, &last_at)
         header.outcome_last = outcome[i].number
         link = op_at(a, link).next
@@ -268,7 +268,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
         # Nothing was left out, so the missing numbers up to the newest are void.
         header.outcome_last = c.next_outcome - 1
     link = x.first_answer
-    for i in range(x.answers):
+    for i in range(x.answers):  # bound: the quota of answers
         kept = answer_at(a, link)
         answer[i].command = kept.command
         answer[i].value = kept.value
@@ -276,7 +276,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
         answer[i].reserved = 0
         link = kept.next
     link = x.first_look
-    for i in range(x.looks):
+    for i in range(x.looks):  # bound: `looks_max`
         due[i].command = a.ops[link - 1].command
         due[i].sequence = a.ops[link - 1].progress
         link = a.members.looks[link - 1].next
@@ -302,7 +302,7 @@ cdef inline void begin_round(Arena *a, Round *r) noexcept nogil:
     """Confirmations that have waited long enough are queued behind reports: outcomes go first."""
     cdef uint64_t due_ns
     r.due_ns = NO_DEADLINE
-    while a.members.first_waits:
+    while a.members.first_waits:  # bound: clients
         due_ns = a.members.report_states[a.members.first_waits - 1].waits_ns + r.confirm_ns
         if due_ns > a.turn.now_ns:
             r.due_ns = due_ns
@@ -324,7 +324,7 @@ cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept n
     """The slot of the next client with a due report, and its extent; or -1. When the round is `full`, all are put off."""
     cdef uint32_t slot
     cdef ReportState *report_states
-    while r.at < r.count:
+    while r.at < r.count:  # bound: clients
         slot = a.members.queue[r.at]
         report_states = a.members.report_states + slot
         r.at += 1

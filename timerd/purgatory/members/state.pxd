@@ -14,6 +14,7 @@ cdef extern from *:
     #define CONFIRM_COMMANDS 1024 /* applied commands that are confirmed at once, without waiting for an outcome */
     #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
     enum { CHECK_FREE = 0, CHECK_IN_DELIVERY = 1, CHECK_DELIVERED = 2 };
+    enum { NOWHERE = 0, TO_MATCH = 1, PASSED_BY = 2 };  /* the list of a group in which a name of calls stands */
     #define REFUSALS 64
     #define REFUSALS_NAMED 32 /* these may name a client; the other positions are enough for all codes and limits */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
@@ -35,6 +36,9 @@ cdef extern from *:
         CHECK_FREE
         CHECK_IN_DELIVERY
         CHECK_DELIVERED
+        NOWHERE
+        TO_MATCH
+        PASSED_BY
         REFUSALS
         REFUSALS_NAMED
 
@@ -106,16 +110,42 @@ ctypedef struct Member:
     uint16_t alone  # calls that it holds and that are to run alone
 
 
+ctypedef struct WaitingCall:
+    # A call's place among the calls of its name that wait for a member (call_names.pxd).
+    uint32_t next  # operation (index + 1); 0 = none
+    uint32_t prev
+    uint32_t name  # index + 1; 0 = the operation does not wait
+
+
+ctypedef struct CallName:
+    # A name of a group, of which calls wait.
+    uint64_t hash  # name_hash
+    uint32_t first  # operation (index + 1)
+    uint32_t last
+    uint32_t unmatched  # the first call that may have a ready member; 0 = none
+    uint32_t chain  # the next name with the same head in the table, or the next free one (index + 1)
+    uint32_t next  # in a list of the group (index + 1)
+    uint32_t prev
+    uint16_t group  # index + 1
+    uint8_t place  # the list: NOWHERE, TO_MATCH or PASSED_BY
+    uint8_t has_passed  # whether a call was passed by that may be delivered later
+
+
+ctypedef struct NameList:
+    uint32_t first  # name (index + 1); 0 = none
+    uint32_t last
+
+
 ctypedef struct Draining:
     # A member of a group that gets no calls for a while, so that it becomes idle for a call that is to run alone.
     uint64_t until_ns
-    uint64_t again_ns  # the next draining does not begin before
+    uint64_t again_ns  # no other draining begins before this time
     uint16_t slot
 
 
 ctypedef struct Refusal:
     uint32_t code
-    uint32_t who  # the client whose share is used up (slot + 1); 1 for a group; 0 = no share is, or many counted as one
+    uint32_t who  # the client whose share is used up (slot + 1); 1 for a group; 0 = none, or many counted as one
     uint32_t group  # the group whose share is used up (index + 1); 0 = it is a client's share
     uint64_t value
     uint64_t count
@@ -147,13 +177,18 @@ ctypedef struct Members:
     uint8_t dispatching  # an outcome may wait for a member
     uint32_t next_group  # the group whose turn it is to be dispatched
     Holdings *holdings  # of each client, then of each group
-    # Of the calls that wait in each group, links: the first that may have a ready member, and the first that may have
-    # been kept too long; 0 = none.
-    uint32_t *unmatched
-    uint32_t *outdated
+    uint32_t *outdated  # link of the first call that waits in each group and may have been kept too long; 0 = none
     Cursor *evictable[KINDS]  # of each group
     uint8_t may_evict  # kinds of room, a bit each, for which an outcome may have come to be one that may go (eviction.pxd)
-    uint8_t *passed_by  # of each group: whether a call was passed by that may be delivered when another call is over
+    # Calls that wait for a member, by name.
+    WaitingCall *waiting  # of each operation; untouched pages take no memory
+    CallName *names
+    NameList *name_lists  # of each group: TO_MATCH, PASSED_BY
+    uint32_t *name_heads
+    uint32_t name_mask  # name_heads has mask + 1 entries
+    uint32_t free_name  # index + 1
+    uint32_t names_used  # how many were ever used
+    uint8_t *look_again  # of each group: whether its names in PASSED_BY are to be matched again
     Draining *draining  # of each group
     # When a retention ends next: of an outcome in a group, of a tombstone.
     uint64_t groups_due_ns
@@ -180,9 +215,15 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     m.report_states = <ReportState *>calloc(clients, sizeof(ReportState))
     m.holdings = <Holdings *>calloc(clients + groups, sizeof(Holdings))
     m.queue = <uint16_t *>calloc(clients, sizeof(uint16_t))
-    m.unmatched = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.outdated = <uint32_t *>calloc(groups, sizeof(uint32_t))
-    m.passed_by = <uint8_t *>calloc(groups, sizeof(uint8_t))
+    m.name_mask = 1023
+    while m.name_mask < operations >> 2:  # bound: 32
+        m.name_mask = 2 * m.name_mask + 1
+    m.waiting = <WaitingCall *>calloc(operations, sizeof(WaitingCall))
+    m.names = <CallName *>calloc(operations, sizeof(CallName))
+    m.name_lists = <NameList *>calloc(2 * groups, sizeof(NameList))
+    m.name_heads = <uint32_t *>calloc(m.name_mask + 1, sizeof(uint32_t))
+    m.look_again = <uint8_t *>calloc(groups, sizeof(uint8_t))
     m.draining = <Draining *>calloc(groups, sizeof(Draining))
     for kind in range(KINDS):
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
@@ -196,8 +237,9 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
         for i in range(CHECKS_MAX - 1):
             m.checks[i].next = i + 2
         m.free_check = 1
-    made = made and m.passed_by != NULL and m.draining != NULL
-    return made and m.report_states != NULL and m.queue != NULL and m.unmatched != NULL and m.outdated != NULL
+    made = made and m.waiting != NULL and m.names != NULL and m.name_lists != NULL and m.name_heads != NULL
+    made = made and m.look_again != NULL and m.draining != NULL
+    return made and m.report_states != NULL and m.queue != NULL and m.outdated != NULL
 
 
 cdef inline void drop_members(Members *m) noexcept nogil:
@@ -205,9 +247,12 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     free(m.report_states)
     free(m.holdings)
     free(m.queue)
-    free(m.unmatched)
     free(m.outdated)
-    free(m.passed_by)
+    free(m.waiting)
+    free(m.names)
+    free(m.name_lists)
+    free(m.name_heads)
+    free(m.look_again)
     free(m.draining)
     free(m.looks)
     free(m.checks)

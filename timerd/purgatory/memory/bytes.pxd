@@ -1,7 +1,7 @@
 """Short runs of bytes (names, the pieces of a blob), copied and compared in words.
 
-If a compiler knows that the length is small, it makes a string instruction of memcpy, which costs more than the
-copying. If not, it makes a call, as for memcmp.
+Where a compiler knows that the length is small, it turns memcpy into a string instruction, which costs more than the
+copying. Elsewhere it makes a call, as for memcmp.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -15,7 +15,7 @@ cdef inline uint64_t word_at(const uint8_t *at) noexcept nogil:
 cdef inline void copy_short(uint8_t *out, const uint8_t *data, uint32_t length) noexcept nogil:
     cdef uint32_t i = 0
     if length >= 16:
-        while i + 16 < length:
+        while i + 16 < length:  # bound: the bytes that the caller copies
             memcpy(out + i, data + i, 16)
             i += 16
         memcpy(out + length - 16, data + length - 16, 16)  # the last 16 bytes; some of them are copied twice
@@ -34,12 +34,12 @@ cdef inline void copy_short(uint8_t *out, const uint8_t *data, uint32_t length) 
 cdef inline bint same_short(const uint8_t *one, const uint8_t *other, uint32_t length) noexcept nogil:
     cdef uint32_t i = 0
     if length >= 8:
-        while i + 8 < length:
+        while i + 8 < length:  # bound: the bytes that the caller compares
             if word_at(one + i) != word_at(other + i):
                 return False
             i += 8
         return word_at(one + length - 8) == word_at(other + length - 8)
-    while i < length:
+    while i < length:  # bound: 8 bytes
         if one[i] != other[i]:
             return False
         i += 1

@@ -16,7 +16,7 @@ cdef inline void log_error(
     cdef ErrorRecord *oldest = errors
     cdef uint32_t index
     length = min(length, sizeof(errors.message) - 1)
-    for index in range(a.regions[REGION_ERRORS].count):
+    for index in range(a.regions[REGION_ERRORS].count):  # bound: errors of the log
         error = errors + index
         if error.count == 0 or (
             error.code == code and memcmp(error.message, message, length) == 0 and error.message[length] == 0

@@ -169,7 +169,7 @@ cdef inline EventRecord *fill_requeued_event(Arena *a, OpRecord *op) noexcept no
     cdef uint32_t key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
     cdef WatchNode *node = first_node(op)
     cdef EventRecord *e
-    while node.ordinal != op.settled_key - 1:
+    while node.ordinal != op.settled_key - 1:  # bound: KEYS_MAX
         node = next_node(a, node)
     if node.name_length > EVENT_KEY_INLINE:
         key_blob = share_blob(a, node.name_blob)

@@ -126,12 +126,12 @@ cdef inline OpRecord *oldest_beyond_share(Arena *a, int kind, uint32_t *passed) 
         first = left_account(a, user, 0)
         left = a.accounts + first
         held = groups = 0
-        for group in range(count):
+        for group in range(count):  # bound: groups
             held += held_in(left + group, kind)
             groups += held_in(left + group, kind) != 0
         if held <= share:
             continue
-        for group in range(count):
+        for group in range(count):  # bound: groups
             if held_in(left + group, kind) <= share // groups:
                 continue
             for calls in range(KINDS):

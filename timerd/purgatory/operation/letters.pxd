@@ -94,7 +94,7 @@ cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
 cdef inline bint empty_deserted(Arena *a) noexcept nogil:
     """Drop letters of the group that is deserted longest, as many as one command may. False if no group is deserted."""
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), found = count, i
-    for index in range(count):
+    for index in range(count):  # bound: groups
         if is_deserted(a, index) and (found == count or a.groups[index].empty_since_ns < a.groups[found].empty_since_ns):
             found = index
     if found == count:

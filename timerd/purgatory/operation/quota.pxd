@@ -91,7 +91,7 @@ cdef inline uint64_t beyond(uint64_t held, uint64_t most) noexcept nogil:
 
 
 cdef inline Shortage shortage_of(Arena *a, Registration *r, GroupRecord *g) noexcept nogil:
-    """How far a registration would take its group beyond the quotas. All zero: to drop dead letters does not help."""
+    """How far a registration would take its group beyond the quotas. All zero: dropping dead letters does not help."""
     cdef Shortage lacks
     lacks.operations = lacks.bytes = lacks.blocks = 0
     if not r.command.flags & REGISTER_FLAG_FOLLOWS:
@@ -163,14 +163,14 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         return ERROR_CODE_INVALID_CONDITION  # a call has one name
     if command.condition == CONDITION_OWNER and command.flags & REGISTER_FLAG_FOR_GROUP:
         return ERROR_CODE_INVALID_CONDITION  # it would have no owner
-    for i in range(command.keys):
+    for i in range(command.keys):  # bound: KEYS_MAX
         if r.keys[i].length == 0:
             return ERROR_CODE_INVALID_KEY
         if r.keys[i].kind == KEY_KIND_WATERMARK and not CONDITIONS_TAKE_WATERMARKS >> command.condition & 1:
             return ERROR_CODE_INVALID_CONDITION
         if (r.keys[i].kind == KEY_KIND_OBSERVE) != observes:
             return ERROR_CODE_INVALID_CONDITION
-        for k in range(i):
+        for k in range(i):  # bound: KEYS_MAX
             if (
                 r.keys[k].hash == r.keys[i].hash
                 and r.keys[k].length == r.keys[i].length

@@ -136,7 +136,7 @@ cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registrat
     cdef WatchNode *node = first_node(op)
     cdef uint32_t i, number
     cdef Key *key
-    for i in range(r.command.keys):
+    for i in range(r.command.keys):  # bound: KEYS_MAX
         if i:
             number = allocate_node(a)
             if number == 0:
@@ -168,7 +168,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
         if mark > a.header.newest or is_before(a, mark, command.purgatory):  # ahead: it is no mark of this arena
             code[0] = ERROR_CODE_MARK_TOO_OLD
             return
-        for i in range(command.keys):
+        for i in range(command.keys):  # bound: KEYS_MAX
             count = find_events(
                 a, mark, r.keys[i].hash, command.purgatory, r.keys[i].name, r.keys[i].length, i, count, &walked
             )
@@ -181,7 +181,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
         if count > 1:
             sort_found(a, count)
         a.delivery.count = count
-        for i in range(count):
+        for i in range(count):  # bound: REPLAY_WALK_MAX
             e = event_at(a, a.delivery.found[i].sequence)
             if (
                 e.client == r.slot
@@ -208,7 +208,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             op.progress = v.progress
             op.failed = v.failed
     # A watermark is state: the present one counts, even if it was reached after the deadline.
-    for i in range(command.keys):
+    for i in range(command.keys):  # bound: KEYS_MAX
         key = &r.keys[i]
         if key.kind != KEY_KIND_WATERMARK:
             continue
@@ -229,9 +229,9 @@ cdef inline void fill_failures(Arena *a, OpRecord *op, uint64_t failed) noexcept
     """
     cdef WatchNode *node = first_node(op)
     cdef uint32_t i
-    while node != NULL:
+    while node != NULL:  # bound: KEYS_MAX
         if failed & (<uint64_t>1 << node.ordinal):
-            for i in range(a.delivery.count):
+            for i in range(a.delivery.count):  # bound: REPLAY_WALK_MAX
                 if a.delivery.found[i].failed and a.delivery.found[i].ordinal == node.ordinal:
                     node.target = event_at(a, a.delivery.found[i].sequence).amount
                     break
@@ -315,7 +315,7 @@ cdef inline bint give_way(Arena *a, Registration *r, uint32_t operations, uint32
     if lacks.operations == 0 and lacks.bytes == 0 and blocks == 0:
         return False
     count = letters_for(a, g, lacks, find_followed(a, r) if r.command.flags & REGISTER_FLAG_FOLLOWS else NULL)
-    for _ in range(count):
+    for _ in range(count):  # bound: LETTERS_AT_ONCE
         drop_oldest_letter(a, g)
     return count != 0
 
@@ -335,10 +335,10 @@ cdef inline void stage_calls_of_id(
 
 
 cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
-    """Let a pending operation watch its keys, but for those that are satisfied or failed."""
+    """Let a pending operation watch its keys, except those that are satisfied or failed."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t number = <uint32_t>(op - a.ops) + 1
-    while node != NULL:
+    while node != NULL:  # bound: KEYS_MAX
         if not settled_keys(op) & (<uint64_t>1 << node.ordinal):
             attach(a, node, number)
         number = node.next_of_op

@@ -1,7 +1,7 @@
 """A REGISTER command: how it is read from its frame, and its deadline as a time of this clock.
 
-Its fixed fields are those of RegisterCommand. A new one concerns the fast path as well: few_keys in
-commands/prefetch.pxd sends every registration here that the fast path does not know how to apply.
+Its fixed fields are those of RegisterCommand. A new field concerns the fast path as well: few_keys in
+commands/prefetch.pxd must send here every registration that the fast path cannot apply.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -37,7 +37,7 @@ ctypedef struct Registration:
 
 
 cdef inline bint has_wall_time(RegisterCommand *command) noexcept nogil:
-    """Whether it is a call with a time by the wall clock. The time stands where others have a part of their mark."""
+    """Whether it is a call with a time by the wall clock: `mark_command` is that time, because it has no mark."""
     cdef uint32_t flags = REGISTER_FLAG_FOR_GROUP | REGISTER_FLAG_CALL | REGISTER_FLAG_NO_MARK
     return command.flags & flags == flags and command.mark_command != 0 and command.timeout_ns != NO_DEADLINE
 
@@ -57,7 +57,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         memcpy(&r.id_low, p, 8)
         memcpy(&r.id_high, p + 8, 8)
         p += 16
-    for i in range(command.keys):
+    for i in range(command.keys):  # bound: KEYS_MAX
         if i >= KEYS_MAX:
             # refusal_of() refuses too many keys by name, and needs no payload.
             return True

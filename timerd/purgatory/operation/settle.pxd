@@ -34,7 +34,7 @@ from .condition cimport Verdict, has_failures, unmoved
 
 
 cdef inline uint64_t granted_word(EventRecord *e) noexcept nogil:
-    """The event's word after it has completed one more operation. A limited event has one grant less left."""
+    """The event's word after it has completed one more operation. A limited event then has one grant less."""
     cdef uint64_t word = EventRecord_with_completed(EventRecord_word_completed(e)[0], e.completed + 1)
     if e.flags & EVENT_FLAG_LIMITED and not TD_DEFECT(DEFECT_LIMIT_NOT_LOWERED):
         word = EventRecord_with_left(word, e.left - 1)
@@ -192,7 +192,7 @@ cdef inline void count_settled(
     cdef HistogramRecord *waits = histogram(a, purgatory, HISTOGRAM_WAIT)
     cdef uint32_t i
     counter(a, purgatory, counter_of(outcome))[0] += count
-    for i in range(count):
+    for i in range(count):  # bound: BATCH_MAX
         # The call may lie ahead of the turn in which the operation settles.
         histogram_add(waits, ops[i].settled_ns - min(ops[i].registered_ns, ops[i].settled_ns))
         if ops[i].flags & (OP_FLAG_VALUE_DROPPED | OP_FLAG_GRANTED):
@@ -200,7 +200,7 @@ cdef inline void count_settled(
             if outcome == OUTCOME_COMPLETED:
                 counter(a, purgatory, COUNT_GRANTED)[0] += ops[i].flags & OP_FLAG_GRANTED != 0
     if outcome == OUTCOME_EXPIRED:
-        for i in range(count):
+        for i in range(count):  # bound: BATCH_MAX
             histogram_add(
                 histogram(a, purgatory, HISTOGRAM_EXPIRY_LATENESS), ops[i].settled_ns - ops[i].deadline_ns
             )

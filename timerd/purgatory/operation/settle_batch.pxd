@@ -86,7 +86,7 @@ cdef inline void finish_batch(
     counter(a, purgatory, COUNT_PENDING)[0] -= count
     c = a.clients + slot
     report_states = a.members.report_states + slot
-    for i in range(count):
+    for i in range(count):  # bound: BATCH_MAX
         op = ops[i]
         wheel_remove(a, op)
         left += leave_keys(a, op)

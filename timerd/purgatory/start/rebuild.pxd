@@ -115,9 +115,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         for n in range(KINDS):
             a.members.turns[n][i] = 0
             a.members.evictable[n][i].link = 0
-        a.members.unmatched[i] = 0
         a.members.outdated[i] = 0
-        a.members.passed_by[i] = 0
     a.turn.dropping = a.turn.evicting = 0
     a.members.may_evict = EVERY_ROOM
     a.remembered.total = 0

@@ -1,7 +1,7 @@
 """Watch nodes watch their keys again, in the order of the records. Lists that came in another order are put in order last.
 
-For example, a million nodes watch a key each. Their chains in the key table need no search: a byte of each chain shows
-that no node of such a key came before. For a second watcher of a key, the first one is searched.
+For example, each of a million nodes watches a key of its own. Their chains in the key table need no search: a byte of
+each chain shows that no node of such a key came before. For a second watcher of a key, the first one is searched for.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

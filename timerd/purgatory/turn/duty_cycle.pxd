@@ -27,7 +27,7 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
         return True
     if a.turn.acknowledging:
         a.turn.acknowledging = 0
-        for slot in range(a.regions[REGION_CLIENTS].count):
+        for slot in range(a.regions[REGION_CLIENTS].count):  # bound: clients
             if a.clients[slot].state != CLIENT_STATE_FREE and not free_acknowledged(a, slot):
                 a.turn.acknowledging = 1
                 left = True

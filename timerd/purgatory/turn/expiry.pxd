@@ -27,7 +27,7 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
     a.turn.touched += 1
     if a.header.unfinished:
         e = event_at(a, a.header.unfinished)
-        while node != NULL:
+        while node != NULL:  # bound: KEYS_MAX
             if node.place != PLACE_NOWHERE and is_of_key(a, node, e):
                 if not is_used_up(e, node.kind):
                     visit(a, e, node, number)
@@ -49,7 +49,7 @@ cdef inline uint32_t expire_batch(Arena *a, BucketRecord *bucket, uint32_t count
     cdef uint32_t purgatory = op.purgatory
     cdef uint64_t owner = owner_word_of(op), next_outcome = a.clients[op.client].next_outcome
     if a.header.unfinished == 0 and has_live_owner(a, op):
-        while n < most and link != head:
+        while n < most and link != head:  # bound: BATCH_MAX
             op = op_at(a, link)
             if not is_plain(op, owner, purgatory):
                 break
@@ -83,20 +83,20 @@ cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil
     cdef WatchNode *nodes[PREFETCH_GROUP]
     cdef bint more
     cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, key
-    while link != head and seen < PREFETCH_GROUP:
+    while link != head and seen < PREFETCH_GROUP:  # bound: PREFETCH_GROUP
         ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
         if a.ops[ops[seen] - 1].prefetch_hint:
             __builtin_prefetch(&a.ops[a.ops[ops[seen] - 1].prefetch_hint - 1].next)
         seen += 1
         link = at(a, link).next
-    for i in range(seen):
+    for i in range(seen):  # bound: PREFETCH_GROUP
         touch_op(a, ops[i])
-    for i in range(seen):
+    for i in range(seen):  # bound: PREFETCH_GROUP
         TOUCH(a.key_heads + (first_node(a.ops + (ops[i] - 1)).hash & a.key_mask))
         nodes[i] = second_node(a, ops[i])
     for key in range(1, FEW_KEYS):
         more = False
-        for i in range(seen):
+        for i in range(seen):  # bound: PREFETCH_GROUP
             if nodes[i] != NULL:
                 nodes[i] = touch_node(a, nodes[i])
                 more = True

@@ -82,7 +82,7 @@ cdef inline bint drop_kept(Arena *a) noexcept nogil:
             return True
         a.members.groups_due_ns = NO_DEADLINE
         a.turn.dropping = 1
-        for group in range(a.regions[REGION_GROUPS].count):
+        for group in range(a.regions[REGION_GROUPS].count):  # bound: groups
             g = a.groups + group
             look_for_calls_again(a, group + 1)
             a.members.outdated[group] = 0 if is_empty(a, &g.calls_next) else g.calls_next
@@ -90,7 +90,7 @@ cdef inline bint drop_kept(Arena *a) noexcept nogil:
                 a.turn.sweeping = 1
             elif g.endless and g.members == 0:
                 look_again_at(a, after_retention(a, g.empty_since_ns))
-    for group in range(a.regions[REGION_GROUPS].count):
+    for group in range(a.regions[REGION_GROUPS].count):  # bound: groups
         if not drop_outcomes(a, a.groups + group) or not drop_calls(a, group):
             return False
     a.turn.dropping = 0

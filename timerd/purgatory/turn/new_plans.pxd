@@ -3,7 +3,7 @@
 For example, a call is due at 03:00, in an hour. The wall clock is set forward to 02:50. The walk over the operations
 reaches the call, and sets its deadline to ten minutes from now. This needs no live worker.
 
-A walk keeps to one distance of the clocks. If the clock is set again meanwhile, the walk begins anew. The arena's
+A walk keeps to one distance between the clocks. If the clock is set again meanwhile, the walk begins anew. The arena's
 header has the distance by which all calls are planned, and 0 while a walk is under way. So the next start walks again
 after a kill, or if the clock was set while no daemon ran.
 """

@@ -51,7 +51,7 @@ cdef inline uint64_t named(Arena *a) noexcept nogil:
     """The purgatories that live clients have named."""
     cdef uint64_t mask = 0
     cdef uint32_t slot
-    for slot in range(capacity(a, REGION_CLIENTS)):
+    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients
         if is_live(a, slot):
             mask |= a.clients[slot].purgatories
     return mask
@@ -84,7 +84,7 @@ cdef inline bint reclaim(Arena *a) noexcept nogil:
         a.turn.reclaim_at = 0
     a.turn.reclaiming = RECLAIM_NOTHING
     kept = a.turn.kept | named(a) | in_mask(0)
-    for index in range(capacity(a, REGION_PURGATORIES)):
+    for index in range(capacity(a, REGION_PURGATORIES)):  # bound: purgatories
         if a.purgatories[index].state and not kept & in_mask(index):
             close_purgatory(a, index)
     return True

@@ -190,7 +190,7 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
             free_client(a, slot)
         else:
             bury_client(a, slot)
-    for group in range(a.regions[REGION_GROUPS].count):
+    for group in range(a.regions[REGION_GROUPS].count):  # bound: groups
         if a.groups[group].endless and is_abandoned(a, a.groups + group) and recount_group(a, group):
             wanted = True
         else:

@@ -206,7 +206,7 @@ cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcep
     cdef uint32_t link = bucket.next
     cdef uint64_t i
     cdef OpRecord *op
-    for i in range(count):
+    for i in range(count):  # bound: charged by its caller
         op = op_at(a, link)
         link = op.next
         if op.prefetch_hint:

@@ -113,7 +113,7 @@ class ManualLoopLink(LoopLink):
 
     @property
     def stands(self) -> bool:
-        """Whether its loop is closed, or stands and is another thread's. To the daemon it is a silent client."""
+        """Whether its loop is closed, or does not run and is another thread's. To the daemon it is a silent client."""
         return self.loop.is_closed() or (ident() != self._thread and not self.loop.is_running())
 
     @property

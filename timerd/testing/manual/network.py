@@ -63,6 +63,19 @@ class DaemonEnd(Generic[Subscriber]):
         else:
             self.held.discard(process)
 
+    def defer(self, process: int, size: int) -> bool:
+        return True
+
+    def on_shed(self, drop: Callable[[int], None]) -> None:
+        """Nothing to do: nobody needs the memory of these frames."""
+
+    def tend(self, now_ns: int) -> None:
+        """Nothing to do: each connection has shown its session."""
+
+    @property
+    def due_ns(self) -> int:
+        return NEVER
+
     def outlet_messages(self, limit: int) -> Iterator[OutletMessage]:
         for _ in range(limit):
             if self.asking:

@@ -3,7 +3,7 @@
 with Daemon(directory) as daemon:      # it serves
     daemon.stop()                      # SIGTERM: the arena stays, as where a machine's daemon is restarted
     daemon.start()
-    daemon.renew()                     # another daemon, and another arena: nothing is left of before
+    daemon.renew()                     # another daemon with another arena: nothing of the last one is left
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Daemon:
         self.start()
 
     def renew(self) -> None:
-        """Start it on an arena of its own: no operation, id, watermark, call or purgatory of before is left."""
+        """Start it on an arena of its own: no earlier operation, id, watermark, call or purgatory is left."""
         self.stop()
         remove_arena(self.paths)
         self.start()

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 
 PERIOD_NS = 1_000_000  # in bulk: from one call to the next, which takes all due rows
-PASS_NS = 500_000  # else: from pass to pass; sleeps of a few microseconds would take all the time of the process
+PASS_NS = 500_000  # otherwise: from pass to pass; sleeps of a few microseconds would take all the time of the process
 ROWS_MAX = 4_096  # in one pass: outcomes are collected, and a stop is seen, only between passes
 SLEEP_S_MAX = 0.05
 

@@ -147,7 +147,7 @@ class KafkaPythonConsumer(Consumer):
 
         try:
             polled = self._made.poll(timeout_ms=int(seconds * 1000))
-        except KafkaConnectionError:  # this client raises it where it asked a worker that is being started again
+        except KafkaConnectionError:  # this client raises it if it asks a worker that is being started again
             await asyncio.sleep(0.1)
             return []
         return [(one.partition, one.offset, one.value) for rows in polled.values() for one in rows]

@@ -1,0 +1,206 @@
+"""The budget for the memory of all processes: who gets some, who waits, and who has to give some back."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from timerd.host.budget import RELEASED_PER_TURN, TRIM_NS, TRIM_SIZE, Account, Budget
+from timerd.host.chunks import Chunk, Chunks
+from timerd_shm.declare.limits import NO_DEADLINE
+
+MIB = 1 << 20
+MOST = 32 * MIB
+FOR_TAKERS = MOST - MOST // 8
+
+
+class Process(Account):
+    """A process whose pieces of memory are numbers. The largest is shed first."""
+
+    __slots__ = ("lost", "pieces")
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self.pieces: list[int] = []
+        self.lost = 0
+
+    def get(self, size: int) -> bool:
+        if self.take(size):
+            self.pieces.append(size)
+            return True
+        return False
+
+    def put(self) -> None:
+        self.give(self.pieces.pop())
+
+    def shed(self) -> None:
+        largest = max(self.pieces)
+        self.pieces.remove(largest)
+        self.lost += 1
+        self.give(largest)
+
+
+class Waiting:
+    """A frame that waits for memory, and takes it when it is woken."""
+
+    def __init__(self, process: Process, size: int) -> None:
+        self.process, self.wanted_memory = process, size
+        self.is_awake = False
+        process.wait(self)
+
+    def wake(self) -> None:
+        self.is_awake = True
+
+
+@pytest.fixture
+def budget() -> Budget:
+    return Budget(MOST)
+
+
+def test_a_process_alone_gets_three_quarters(budget: Budget) -> None:
+    one = Process(budget)
+    while one.get(MIB):
+        pass
+    assert one.memory == budget.process_max == MOST // 4 * 3 and not one.lost
+
+
+def test_processes_over_their_share_get_nothing_more_and_lose_nothing(budget: Budget) -> None:
+    processes = [Process(budget) for _ in range(8)]
+    for _ in range(100):
+        for each in processes:
+            each.get(MIB)
+    assert budget.used <= FOR_TAKERS and not any(each.lost for each in processes)
+
+
+def test_who_is_below_its_share_gets_memory_from_who_holds_the_most(budget: Budget) -> None:
+    hogs, late = [Process(budget) for _ in range(2)], Process(budget)
+    while any([hog.get(MIB) for hog in hogs]):
+        pass
+    assert late.get(100_000)
+    assert [hog.lost for hog in hogs] in ([1, 0], [0, 1]) and budget.used <= FOR_TAKERS
+    while late.memory + MIB <= budget.share_of(late):
+        assert late.get(MIB)
+    assert not late.lost
+
+
+def test_a_frame_larger_than_a_share_gets_room_while_its_process_holds_nothing(budget: Budget) -> None:
+    hogs, late = [Process(budget) for _ in range(12)], Process(budget)
+    while any([hog.get(MIB // 2) for hog in hogs]):
+        pass
+    hogs[0].put()
+    assert hogs[0].get(MIB // 2), "all hold the same"
+    assert not late.get(4 * MIB) or sum(hog.lost for hog in hogs) > 0
+    assert budget.used <= FOR_TAKERS
+
+
+def test_frames_that_are_in_memory_already_are_charged_and_the_fattest_gives_way(budget: Budget) -> None:
+    hog, others = Process(budget), [Process(budget) for _ in range(20)]
+    while hog.get(MIB):
+        pass
+    for other in others:
+        other.charge(MIB // 2)
+        other.pieces.append(MIB // 2)
+        assert budget.used <= MOST
+    assert hog.lost > 0 and not any(other.lost for other in others)
+
+
+def test_a_process_is_short_when_it_is_over_its_share_and_most_is_in_use(budget: Budget) -> None:
+    hog, light = Process(budget), Process(budget)
+    light.get(MIB)
+    assert not hog.is_short
+    while hog.get(MIB):
+        pass
+    assert hog.is_short and not light.is_short
+
+
+def test_nobody_below_its_share_loses_or_lacks_anything_whatever_the_others_do(
+    budget: Budget, rng: random.Random
+) -> None:
+    """A dumb model: processes take, give and are charged at random. Each loss and each refusal has its reason."""
+    processes = [Process(budget) for _ in range(10)]
+    for _ in range(4_000):
+        each = rng.choice(processes)
+        size = rng.choice((100, 10_000, MIB // 3, MIB, 4 * MIB))
+        share, before = budget.share_of(each), [other.memory for other in processes]
+        lost = [other.lost for other in processes]
+        act = rng.random()
+        if act < 0.6:
+            was = each.memory
+            if not each.get(size):
+                assert was + size > share, "it was refused below its share"
+        elif act < 0.7 and size <= MIB:
+            each.pieces.append(size)
+            each.charge(size)
+        elif each.pieces:
+            each.put()
+        for other, memory, lost_before in zip(processes, before, lost, strict=True):
+            assert other.lost == lost_before or memory + size * (other is each) > share - 1, "it lost below its share"
+            assert other.memory == sum(other.pieces)
+        assert budget.used <= MOST
+        assert budget.taken == sum(other.memory for other in processes)
+
+
+def test_who_waits_is_woken_as_far_as_there_is_room(budget: Budget) -> None:
+    one, other = Process(budget), Process(budget)
+    for _ in range(7):
+        one.get(2 * MIB)
+        other.get(2 * MIB)
+    waiting = [Waiting(one, 4 * MIB), Waiting(other, 4 * MIB)]
+    assert not any(each.is_awake for each in waiting)
+    one.put()
+    one.put()
+    assert [each.is_awake for each in waiting] == [True, False], "there is room for one of them"
+    budget.tend(0)
+    assert not one.waiting
+
+
+def test_memory_of_the_ended_is_freed_in_pieces_and_at_once_where_somebody_needs_it(budget: Budget) -> None:
+    ended, late = Process(budget), Process(budget)
+    chunks = filled(20 * MIB)
+    size = chunks.memory
+    assert ended.take(size)
+    ended.give_later(chunks.take_all(), size)
+    assert ended.memory == 0 and budget.used == size and budget.is_releasing
+    budget.tend(0)
+    assert size - RELEASED_PER_TURN - 100_000 < budget.used <= size - RELEASED_PER_TURN
+    before = budget.used
+    assert late.get(FOR_TAKERS - before + 3 * MIB)
+    assert budget.used <= FOR_TAKERS
+    for now_ns in range(20):
+        budget.tend(now_ns)
+    assert not budget.is_releasing and budget.used == late.memory
+
+
+def filled(size: int) -> Chunks:
+    chunks = Chunks()
+    while chunks.memory < size:
+        chunks.add(bytes(30_000))
+    return chunks
+
+
+def test_an_end_without_chunks_leaves_nothing_to_free(budget: Budget) -> None:
+    nothing: deque[Chunk] = deque()
+    Process(budget).give_later(nothing, 0)
+    assert not budget.is_releasing and budget.used == 0
+
+
+def test_memory_goes_back_to_the_system_once_a_second_after_much_was_freed() -> None:
+    trims: list[int] = []
+    budget = Budget(MOST, lambda: trims.append(1))
+    one = Process(budget)
+    for size in (TRIM_SIZE - 1, TRIM_SIZE):
+        one.get(size)
+        budget.tend(5 * TRIM_NS)
+        assert not trims and budget.due_ns == NO_DEADLINE
+        one.put()
+        budget.tend(5 * TRIM_NS)
+    assert len(trims) == 1
+    one.get(TRIM_SIZE)
+    one.put()
+    assert budget.due_ns == 6 * TRIM_NS
+    budget.tend(6 * TRIM_NS - 1)
+    assert len(trims) == 1
+    budget.tend(6 * TRIM_NS)
+    assert len(trims) == 2 and budget.due_ns == NO_DEADLINE
