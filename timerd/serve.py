@@ -28,7 +28,7 @@ from timerd.host.descriptors import Descriptors, divide
 from timerd.host.group import change_group
 from timerd.host.lock import InstanceLock
 from timerd.host.malloc import return_large_blocks, trim
-from timerd.host.own_file import File, file_at, remove_own
+from timerd.host.own_file import File, file_at, in_the_way, remove_own, remove_stale
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.host.selector import Selector
 from timerd.journal.writer import Journal, open_journal
@@ -98,7 +98,10 @@ def serve(config: Config, group_id: int | None) -> None:
         undo.callback(gc.unfreeze)
 
         # Last, because a client that finds this file expects to be answered.
-        write_location(paths, arena.location, group_id)
+        try:
+            write_location(paths, arena.location, group_id)
+        except OSError as error:
+            raise in_the_way("the file", paths.arena, error) from None
         start.location_file = file_at(paths.arena)
         names = Names(arena, paths, clock.now_ns())
         log.info("ready: instance %s in %s, pid %d", paths.instance, paths.directory, os.getpid())
@@ -158,7 +161,7 @@ class _Start:
 
     def open_journal(self, arena: Arena, core: Core) -> Journal | None:
         """The journal, if one is configured. A link to an earlier daemon's journal goes in any case."""
-        self._paths.journal.unlink(missing_ok=True)
+        remove_stale("the link to the journal", self._paths.journal)
         if not self._config.journal:
             return None
         journal = open_journal(self._config, self._paths, arena, core, self.clock, self._group_id)

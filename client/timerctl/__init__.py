@@ -45,6 +45,8 @@ examples:
 The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked
 for in $TIMERD_RUNTIME_DIR (if set, nowhere else), /run/timerd,
 /run/user/UID/timerd and /tmp/timerd-UID: the first with a daemon is taken.
+Files of another user are used only if root has chosen that user, or if
+$TIMERD_DAEMON_USER names the user.
 """
 
 
@@ -95,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     ):
         module.add(commands, common)
     act_on_calls.add(calls.add(commands, common), common)
+    top.set_defaults(json=False)
     return top
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timerd_shm.declare.errors import TimerdUnavailableError
+from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.paths import InstancePaths, daemon_running, open_arena_file, refusal
+from timerd_shm.host.process import process_is_stopped
 from timerd_shm.host.search import find_instance
+from timerd_shm.read.alive import is_alive
 from timerd_shm.read.reader import ArenaReader
 
 from .exits import NoDaemonError, NoInstanceError
@@ -35,9 +38,31 @@ def open_arena(paths: InstancePaths) -> ArenaReader:
     return ArenaReader.from_descriptor(open_arena_file(paths))
 
 
-def note_if_dead(paths: InstancePaths, alive: bool) -> str:
-    """A line that the daemon is not running, to print above the state of its arena; empty if it runs."""
-    return "" if alive else f"The daemon of {paths.instance!r} is not running: this is what its arena holds."
+class Life(NamedTuple):
+    """Whether an instance's daemon runs."""
+
+    instance: str
+    alive: bool
+    stopped: bool  # by a signal or a debugger: nothing changes until it goes on
+    pid: int
+
+    def note(self) -> str:
+        """A line to print above the state of the arena if nothing changes there; empty if the daemon runs."""
+        if not self.alive:
+            return f"The daemon of {self.instance!r} is not running: this is what its arena holds."
+        if self.stopped:
+            return f"The daemon is stopped, and nothing changes until it goes on: kill -CONT {self.pid}"
+        return ""
+
+    def row(self) -> dict[str, Any]:
+        """The same for programs: the first fields of each JSON document about an arena."""
+        return {"instance": self.instance, "alive": self.alive, "stopped": self.stopped}
+
+
+def life_of(paths: InstancePaths, header: ArenaHeader) -> Life:
+    """Whether the daemon of this arena runs now."""
+    alive = is_alive(paths, header)
+    return Life(paths.instance, alive, alive and process_is_stopped(header.pid, header.start_ticks), header.pid)
 
 
 def running(arguments: argparse.Namespace) -> InstancePaths:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from timerctl.show.table import Table
 from timerctl.show.text import print_json, whole
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.paths import InstancePaths
-from timerd_shm.read.alive import is_alive
 
 from .exits import Exit
-from .instance import note_if_dead
+from .instance import life_of
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 100_000
@@ -40,15 +39,22 @@ def declare(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("--json", action="store_true", help=json)
+    add_json(command, json)
     command.set_defaults(run=run)
     return command
 
 
 def declare_act(
-    commands: Any, parents: list[argparse.ArgumentParser], name: str, about: str, rest: str, epilog: str
+    commands: Any,
+    parents: list[argparse.ArgumentParser],
+    name: str,
+    about: str,
+    rest: str,
+    epilog: str,
+    *,
+    prints: bool = True,
 ) -> argparse.ArgumentParser:
-    """Declare a command that acts and prints nothing. Returns its parser. `about` is the help, and its first line."""
+    """Declare a command that acts. Returns its parser. `about` is the help, and its first line."""
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         parents=parents,
@@ -57,7 +63,26 @@ def declare_act(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    if prints:
+        add_json(command)
     return command
+
+
+def add_json(command: argparse.ArgumentParser, about: str = "print one JSON document") -> None:
+    """Declare --json. It counts before an action, too: `timerctl calls --json cancel 7`."""
+    command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=about)
+
+
+def hint(kind: str, text: str, command: str | None = None, **more: str | None) -> dict[str, Any]:
+    """A hint for people and programs: a sentence, and the command line that follows from it."""
+    return {"kind": kind, "text": text, "command": command, **more}
+
+
+def print_hints(hints: Sequence[Row], file: TextIO | None = None) -> None:
+    """Print what may have been meant: sentences, each with a command line."""
+    for each in hints:
+        text = f"{each['text'][0].upper()}{each['text'][1:]}."
+        print(f"{text} Did you mean this?\n  {each['command']}" if each["command"] else text, file=file)
 
 
 def add_limit(command: argparse.ArgumentParser) -> None:
@@ -75,17 +100,22 @@ def show(
     cells: Callable[[Row], Sequence[object]],
     nothing: str,
     more: str = "",
+    notes: Sequence[str] = (),
 ) -> int:
-    """Print rows as JSON or as a table, and `more` below them. If there are no rows, print `nothing`."""
+    """Print rows as JSON or as a table, and `more` below them. If there are no rows, print `nothing`.
+
+    `more` says that there are more rows. `notes` are lines below the table.
+    """
+    life = life_of(paths, header)
     if arguments.json:
-        print_json(rows)
+        print_json(life.row() | {"more": bool(more), "rows": rows})
         return Exit.OK
-    if note := note_if_dead(paths, is_alive(paths, header)):
+    if note := life.note():
         print(note)
     if rows:
         table.print([cells(row) for row in rows])
     else:
         print(nothing)
-    if more:
-        print(more)
+    for line in (*notes, *filter(None, [more])):
+        print(line)
     return Exit.OK

@@ -97,6 +97,8 @@ class ClientArguments(TypedDict, total=False):
     """One of "zeromq" and "unix" (default: $TIMERD_TRANSPORT, else "zeromq"). InvalidValueError."""
     runtime_dir: str | None
     """The directory of the instance (default: $TIMERD_RUNTIME_DIR, else the places of the user)."""
+    daemon_user: str | int | None
+    """A user whose directory and daemon are trusted (default: $TIMERD_DAEMON_USER, else none). InvalidNameError."""
     autostart: bool
     """Whether to start a daemon if none runs (default: False)."""
 
@@ -150,5 +152,14 @@ DELAYED: Final = Declared[DelayedArguments](DelayedArguments, _DEFAULTS)
 BATCH: Final = Declared[BatchArguments](BatchArguments, _DEFAULTS)
 CLIENT: Final = Declared[ClientArguments](
     ClientArguments,
-    dict(group=None, orphans="cancel", name="", takeover=None, transport=None, runtime_dir=None, autostart=False),
+    dict(
+        group=None,
+        orphans="cancel",
+        name="",
+        takeover=None,
+        transport=None,
+        runtime_dir=None,
+        daemon_user=None,
+        autostart=False,
+    ),
 )

@@ -9,7 +9,7 @@ from typing import Final
 from timerd_client.arguments import shown
 from timerd_client.types import Key
 from timerd_client.waiter import RawSettlement, value_and_codes
-from timerd_shm.declare.errors import error_for
+from timerd_shm.declare.errors import MalformedError, error_for
 from timerd_shm.declare.fields import offset_of, struct_of
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Outcome as Settled
@@ -53,14 +53,17 @@ _UNPACK = struct_of(OutcomeRecord).unpack
 _RECORD: Final = 0
 _ARENA: Final = 2
 _ERROR: Final = 3
-_STATES = {int(state.value): state for state in State}
+OF_DAEMON = {int(state.value): state for state in (State.COMPLETED, State.EXPIRED, State.CANCELLED, State.FAILED)}
 
 
 def state_of(settlement: RawSettlement) -> State:
-    """The state of a settlement: the one in the daemon's record, UNAVAILABLE, KEPT, or FAILED after a refusal."""
+    """The state of a settlement: the one in the daemon's record, UNAVAILABLE, KEPT, or FAILED after a refusal.
+
+    A state that no daemon gives is UNAVAILABLE: nobody knows how the operation settled.
+    """
     record = settlement[_RECORD]
     if record is not None:
-        return _STATES[record[_STATE_AT]]
+        return OF_DAEMON.get(record[_STATE_AT], State.UNAVAILABLE)
     error = settlement[_ERROR]
     if isinstance(error, OperationExistsError) and error.kept:
         return State.KEPT
@@ -158,7 +161,8 @@ class Outcome:
         failed. Empty if the daemon did not settle the operation.
         """
         codes = value_and_codes(self._settlement)[1]
-        return dict(zip(self.failed, (code for (code,) in _CODE.iter_unpack(codes)), strict=True)) if codes else {}
+        whole = codes[: len(codes) // _CODE.size * _CODE.size]
+        return dict(zip(self.failed, (code for (code,) in _CODE.iter_unpack(whole)), strict=False))
 
     @property
     def error(self) -> Exception | None:
@@ -175,7 +179,13 @@ class Outcome:
         record = self._record
         if record is None:
             return self._settlement[_ERROR]
-        if _STATES[record.state] is not State.FAILED:
+        state = OF_DAEMON.get(record.state)
+        if state is None:
+            return MalformedError(
+                f"the daemon says that this settled in state {record.state}, which no operation has: how it settled is "
+                "unknown; run the same timerd on both sides, or look at the daemon"
+            )
+        if state is not State.FAILED:
             return None
         if record.settled_key:
             return OperationFailed(f"key {self.key!r} failed with code {record.error}", record.error, self.value)
@@ -185,7 +195,7 @@ class Outcome:
     def lateness_ns(self) -> int:
         """How long after its deadline the operation expired, in ns; 0 in other states."""
         record = self._record
-        if record is None or _STATES[record.state] is not State.EXPIRED or record.deadline_ns == NO_DEADLINE:
+        if record is None or self.state is not State.EXPIRED or record.deadline_ns == NO_DEADLINE:
             return 0
         return max(0, record.settled_ns - record.deadline_ns)
 

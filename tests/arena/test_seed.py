@@ -134,7 +134,7 @@ def test_an_operator_learns_why_a_seed_was_replaced(
     change(path)
     daemon.start()
     assert f"{path} {said}: the hashes were made anew, and marks before event " in daemon.log
-    [row] = json.loads(run("errors", "--json")[1])
+    [row] = json.loads(run("errors", "--json")[1])["rows"]
     assert (row["error"], row["count"]) == ("RESOURCE_LIMIT", 1)
     assert row["message"] == f"{path.name} {said}: the hashes were made anew"
     assert path.stat().st_mode & 0o777 == 0o600

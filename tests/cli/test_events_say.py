@@ -103,6 +103,9 @@ def test_a_key_of_another_purgatory_is_named(client: td.Client, run: Run) -> Non
     client.purgatory("fetch").register_wait("k", timeout=60)
     assert hints(run, "fire", "k") == [("purgatory", "timerctl fire --purgatory fetch k")]
     assert hints(run, "fire", "k", "--purgatory", "fetch") == []
+    client.purgatory("fetch").register_wait("k", timeout=60, id="job")
+    status, _, err = run("reschedule", "job", "--timeout", "5s")
+    assert status == Exit.PROBLEM and "\n  timerctl reschedule --purgatory fetch --timeout TIME job\n" in err
 
 
 def test_a_command_line_that_is_suggested_works_whatever_the_bytes_of_the_key(client: td.Client, run: Run) -> None:
@@ -151,7 +154,7 @@ def test_a_call_is_explained_by_its_id_while_it_waits_runs_and_is_a_dead_letter(
     eventually(lambda: json_of(run, "calls", "--failed"))
     (letter,) = json_of(run, "calls", "--failed")
     row = json_of(run, "explain", json_of(run, "ops", "--state", "settled")[0]["number"])
-    assert (row["kind"], row["call"]["dead_letter"]) == ("dead letter", letter["number"])
+    assert (row["kind"], row["call"]["number"]) == ("dead letter", letter["number"])
     assert [line["commands"] for line in row["cancel"][1:]] == [["timerctl calls drop 1"], ["timerctl calls retry 1"]]
 
 

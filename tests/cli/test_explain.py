@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from support.real.remains import bury
-from support.real.shell import Run
+from support.real.shell import Explain, Run, json_of
 from support.rig.commands import Key, Register
 from support.rig.damage import CHANGES, REFUSALS, Change, Pen, changed
 from support.rig.harness import Rig, S, advance, fail, fire, looked
@@ -30,29 +26,6 @@ from timerd_shm.read.reader import ArenaReader, DamageError
 from timerd_shm.read.watched import watches, watermarks
 
 HOUR = 3_600 * S
-Explain = Callable[..., Any]
-
-
-@pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """An arena of this boot, whose time stands still."""
-    made = Rig(capacity=64, ring_events=64, clients=6, purgatories=4)
-    Pen(made.memory).header("boot_id", boot_id())
-    monkeypatch.setattr(time, "monotonic_ns", lambda: made.now_ns)
-    return made
-
-
-@pytest.fixture
-def explain(rig: Rig, run: Run, runtime_dir: Path) -> Explain:
-    """The JSON of `timerctl explain` for the arena as it is now, whose daemon is dead."""
-
-    def explained(*arguments: str, status: Exit = Exit.OK) -> Any:
-        bury(rig, runtime_dir)
-        ended, out, err = run("explain", *arguments, "--json")
-        assert ended == status, out + err
-        return json.loads(out)
-
-    return explained
 
 
 def keys(*names: bytes) -> tuple[Key, ...]:
@@ -85,7 +58,7 @@ def test_missing_satisfied_and_failed_keys_are_told_apart(rig: Rig, explain: Exp
     assert (row["state"], row["number"], row["id"], row["condition"]) == ("pending", "0.1", "session/9", "at-least:2")
     assert states(row) == {"r1": "satisfied", "r2": "failed", "r3": "missing"}
     assert row["keys"][1]["code"] == 6
-    assert (row["keys_to_complete"], row["keys_to_fail"], row["due"]) == (1, 1, "28.0 s")
+    assert (row["keys_to_complete"], row["keys_to_fail"], row["due_in"]) == (1, 1, "28.0 s")
     assert row["payload"] == {"bytes": 7, "text": "order 7", "cut": False}
     assert (row["owner"]["client"]["slot"], row["owner"]["client"]["name"]) == (alice.slot, "web-1")
     assert commands(row, "settles") == ["timerctl fire r3"]
@@ -147,7 +120,7 @@ def test_a_total_shows_the_missing_amount_and_the_command_that_brings_it(rig: Ri
     alice = rig.client()
     rig.do(alice, Register(keys(b"topic"), condition=Condition.TOTAL, total=4_096), fire(b"topic", 96))
     row = explain("0.1")
-    assert (row["amount_missing"], row["deadline"], row["due"]) == (4_000, None, "never")
+    assert (row["amount_missing"], row["due"], row["due_in"]) == (4_000, None, "never")
     assert commands(row, "settles") == ["timerctl fire --amount 4000 topic"]
     assert "4000 more" in said(row) and "never expires" in said(row)
 
@@ -160,9 +133,9 @@ def test_a_watermark_key_shows_the_present_watermark_and_an_event_of_the_wrong_k
     watermark, event = explain("0.1")["keys"]
     assert (watermark["kind"], watermark["target"], watermark["watermark"]) == ("watermark", 812, 400)
     assert watermark["command"] == "timerctl advance p0 812"
-    assert watermark["last_event"]["kind"] == "fire", "it does not satisfy the key, and is the newest"
-    assert (event["kind"], event["state"], event["last_event"]["kind"]) == ("event", "missing", "advance")
-    assert event["last_event"]["ago_ns"] == S
+    assert [each["kind"] for each in watermark["events"]] == ["fire", "advance"], "the newest first"
+    assert (event["kind"], event["state"], event["events"][0]["kind"]) == ("event", "missing", "advance")
+    assert event["events"][0]["ago_ns"] == S
 
 
 def test_an_event_before_the_registration_and_an_event_on_a_near_key_are_shown(
@@ -173,8 +146,8 @@ def test_an_event_before_the_registration_and_an_event_on_a_near_key_are_shown(
     rig.now_ns += S
     rig.do(alice, Register(keys(b"early", b"write/7/r2"), needed=2, timeout_ns=HOUR))
     row = explain("0.1")
-    assert row["keys"][0]["last_event"]["before_registration"] is True
-    assert row["keys"][1]["last_event"] is None
+    assert row["keys"][0]["events"][0]["before_registration"] is True
+    assert row["keys"][1]["events"] == []
     assert [event["key"] for event in row["events_on_near_keys"]] == ["write/7/R2"], "r9 differs in its number alone"
     out = run("explain", "0.1")[1]
     assert "by writer, before it was" in out
@@ -222,7 +195,8 @@ def test_the_owner_is_a_client_a_group_a_member_that_holds_it_or_nobody(rig: Rig
     rig.do(carol, Register(keys(b"g"), timeout_ns=HOUR, for_group=True))
     rig.do(kept, Register(keys(b"k"), timeout_ns=HOUR))
     owner = explain("0.1")["owner"]
-    assert owner == {"client": None, "group": {"name": "workers", "members": 1}}
+    group = {"name": "workers", "members": 1, "listeners": 1, "silent_listeners": 0}
+    assert owner == {"client": None, "group": group}
     rig.close(kept)
     assert explain("1.1")["owner"] == {"client": None, "group": None}
     rig.do(carol, fire(b"g", value=b"v"))
@@ -250,7 +224,7 @@ def test_a_settled_operation_is_known_until_it_is_acknowledged_then_its_id_then_
     assert (row["state"], row["settled"]["ago_ns"]) == ("completed", 3 * S)
     assert "acknowledged" in row["text"]
     row = explain("0.1", status=Exit.PROBLEM)
-    assert row["state"] == "unknown" and "has settled" in row["text"] and "timerd --journal" in row["text"]
+    assert row["state"] == "unknown" and "has settled" in row["text"] and "timerd --journal" in row["journal"]["text"]
     for never in ("0.9", "99.1", "nothing"):
         row = explain(never, status=Exit.PROBLEM)
         assert row["state"] == "unknown" and "has settled, and" not in row["text"]
@@ -264,9 +238,9 @@ def test_explain_names_the_command_that_finds_a_forgotten_operation_in_the_journ
     rig.do(alice, Register(keys(b"k"), timeout_ns=HOUR, id=id_hash(b"job")), fire(b"k"))
     rig.acknowledge()
     hashed = id_hash(b"job").hex()
-    assert explain("job")["journal"] == f"timerctl journal export | jq 'select(.id == \"{hashed}\")'"
+    assert explain("job")["journal"]["command"] == f"timerctl journal export | jq 'select(.id == \"{hashed}\")'"
     gone = explain("0.1", status=Exit.PROBLEM)
-    assert gone["journal"] == f"timerctl journal export | jq 'select(.operation == {1 << 32})'"
+    assert gone["journal"]["command"] == f"timerctl journal export | jq 'select(.operation == {1 << 32})'"
 
 
 # which one is meant ---------------------------------------------------------------------------------------------------
@@ -354,11 +328,11 @@ def test_the_listing_has_ids_payloads_and_the_states_of_keys(rig: Rig, explain: 
     rig.do(alice, Register(keys(b"r1", b"r2"), needed=2, timeout_ns=HOUR, payload=b"p" * 50, id=id_hash(b"job")))
     rig.do(alice, fire(b"r1"))
     explain("0.1")
-    (row,) = json.loads(run("ops", "--json")[1])
+    (row,) = json_of(run, "ops")
     assert (row["number"], row["id_hash"]) == ("0.1", id_hash(b"job").hex())
     assert [key["state"] for key in row["keys"]] == ["satisfied", "missing"]
     assert row["payload"] == {"bytes": 50, "text": "p" * 40, "cut": True}
-    (row,) = json.loads(run("ops", "--json", "--bytes", "0")[1])
+    (row,) = json_of(run, "ops", "--bytes", "0")
     assert row["payload"] == {"bytes": 50, "text": "", "cut": True}
     assert "r2 r1(ok)" in run("ops")[1], "the missing keys stand first"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -120,7 +121,7 @@ def test_operations_due_soon_are_found(dead: Rig, run: Run, monkeypatch: pytest.
     assert len(json_of(run, "ops", "--due-within", "100ms")) == 3  # due in 1, 50 and 64 ms
     assert len(json_of(run, "ops", "--due-within", "1h")) == 7
     overdue = json_of(run, "ops", "--due-within", "1ms")
-    assert [row["due"] for row in overdue] == ["1.00 ms"]
+    assert [(row["due_in"], row["due_in_ns"]) for row in overdue] == [("1.00 ms", 1_000_000)]
 
 
 def test_buckets_are_listed_and_opened(dead: Rig, run: Run) -> None:
@@ -249,8 +250,8 @@ def test_clients_shows_silent_and_dead_clients_and_their_group(runtime_dir: Path
     rig.turn()
     bury(rig, runtime_dir)
     silent, dead, workers = json_of(run, "clients")
-    assert (silent["state"], silent["silent_ns"], silent["died_ns_ago"]) == ("silent", 16 * S, None)
-    assert (dead["state"], dead["died_ns_ago"] is None, dead["pending"]) == ("tombstone", False, 0)
+    assert (silent["state"], silent["silent_ns"], silent["died_ago_ns"]) == ("silent", 16 * S, None)
+    assert (dead["state"], dead["died_ago_ns"] is None, dead["pending"]) == ("tombstone", False, 0)
     assert (workers["state"], workers["group"], workers["listens"]) == ("live", "workers", True)
     titles, first, second, third = run("clients")[1].splitlines()[-4:]
     assert titles.split()[3:8] == ["state", "group", "silent", "pending", "backlog"]
@@ -301,8 +302,8 @@ def test_check_computes_hashes_again_if_it_may_read_the_seed_and_otherwise_says_
         found = json.loads(run("check", "--json")[1])
         return found["hashes_verified"], [*found["truth"], *found["derived"]]
 
-    def refused(_: Path) -> bytes:
-        raise PermissionError(13, "Permission denied")
+    def refused(path: Path, **_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
 
     def note() -> str:
         """The reason at the end of the text. JSON has it, too."""
@@ -315,10 +316,14 @@ def test_check_computes_hashes_again_if_it_may_read_the_seed_and_otherwise_says_
     assert note() == "ARENA.seed is missing: a start makes a new one"
     seed.write_bytes(SEED)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refused)
+        patch.setattr("timerctl.look.check.open_plain", refused)
         assert note() == "only the daemon's user can read ARENA.seed"
     seed.write_bytes(SEED[1:])
     assert note() == "ARENA.seed has 15 bytes, and a seed has 16"
+    seed.unlink()
+    os.mkfifo(seed)
+    assert note() == "ARENA.seed cannot be read: it is no plain file", "it waits for no writer"
+    seed.unlink()
     seed.write_bytes(SEED)
     assert checked() == (True, []) and len(run("check")[1].splitlines()) == 1
     with ArenaReader.from_bytes(dead.memory) as reader:
@@ -424,8 +429,8 @@ def test_one_shell_registers_and_another_fires(daemon: Daemon, run: Run) -> None
     out, _ = waiting.communicate(timeout=20)
     outcome = json.loads(out)
     assert waiting.returncode == Exit.OK
-    assert (outcome["state"], outcome["key"], outcome["value"]) == ("completed", "inbox/7", "hello")
-    assert outcome["payload"] == "back again"
+    assert (outcome["state"], outcome["key"], outcome["value"]["text"]) == ("completed", "inbox/7", "hello")
+    assert outcome["payload"] == {"bytes": 10, "text": "back again", "cut": False}
     assert run("fire", "inbox/7", "--wait") == (Exit.PROBLEM, "0\n", "")
 
 
@@ -459,10 +464,11 @@ def test_an_operation_with_an_id_is_rescheduled_and_cancelled(daemon: Daemon, ru
     waiting = in_background("register", "k", "--timeout", "30s", "--id", "session/9", "--purgatory", "fetch")
     wait_until_watched(run, "k")
     place = ("session/9", "--purgatory", "fetch")
-    assert run("reschedule", *place, "--timeout", "none") == (Exit.OK, "", "")
-    (row,) = json.loads(run("ops", "--json")[1])
+    said = "Operation session/9 of purgatory fetch was"
+    assert run("reschedule", *place, "--timeout", "none") == (Exit.OK, f"{said} rescheduled.\n", "")
+    (row,) = json_of(run, "ops")
     assert row["deadline_ns"] is None
-    assert run("cancel", *place) == (Exit.OK, "", "")
+    assert run("cancel", *place) == (Exit.OK, f"{said} cancelled.\n", "")
     out, _ = waiting.communicate(timeout=20)
     assert waiting.returncode == Exit.PROBLEM and out.startswith("cancelled after"), out
     for command in (("cancel",), ("reschedule", "--timeout", "5s")):

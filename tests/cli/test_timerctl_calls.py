@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import signal
@@ -116,17 +117,20 @@ def test_a_dead_letter_is_listed_with_its_reason_retried_and_dropped(client: td.
     serve(client, "mail", work)
     for name in ("one", "two", "three"):
         client.call_later_wait("mail", 0, name.encode(), id=name)
-        eventually(lambda: any(row["payload"] == name for row in rows(run, "--failed")))  # noqa: B023
+        eventually(lambda: any(row["payload"]["text"] == name for row in rows(run, "--failed")))  # noqa: B023
     found = rows(run, "--failed")
-    assert [(row["number"], row["reason"], row["payload"]) for row in found] == [
+    assert [(row["number"], row["reason"], row["payload"]["text"]) for row in found] == [
         (1, "ValueError: no connection", "one"),
         (2, "ValueError: no connection", "two"),
         (3, "ValueError: no connection", "three"),
     ]
+    assert {(row["attempt"], row["deliveries"], row["ended"], row["point"]) for row in found} == {(1, 1, 0, None)}
+    assert all(row["last_run"] and row["last_error"] == row["reason"] for row in found)
+    assert re.search(r"^ *number +name +for +last run ", run("calls", "--failed")[1], re.MULTILINE)
     assert [letter.number for letter in client.dead_letters()] == [1, 2, 3]
     assert rows(run) == [] == client.calls(), "a dead letter is not a waiting call"
     fails[0] = False
-    assert run("calls", "retry", "1")[0] == Exit.OK
+    assert run("calls", "retry", "1") == (Exit.OK, "Dead letter 1 of group web was retried.\n", "")
     eventually(lambda: [row["number"] for row in rows(run, "--failed")] == [2, 3])
     eventually(lambda: client.stats().calls_done == 4)
     status, out, _ = run("calls", "drop", "2", "1")
@@ -138,14 +142,22 @@ def test_a_dead_letter_is_listed_with_its_reason_retried_and_dropped(client: td.
 def test_a_call_that_is_due_can_be_cancelled_at_the_shell_until_it_runs(client: td.Client, run: Run) -> None:
     client.call_later_wait("nobody's", 0, id="user-9")
     eventually(lambda: [row["state"] for row in rows(run)] == ["unhandled"])
-    assert run("calls", "cancel", "user-9")[0] == Exit.OK
+    status, _, err = run("cancel", "user-9")
+    assert status == Exit.PROBLEM and "  timerctl calls cancel user-9\n" in err, "its operation is a call's"
+    status, out, _ = run("calls", "cancel", "nobody's")
+    assert status == Exit.PROBLEM and "a call is named by its id (user-9)" in out, "not by its name"
+    assert run("calls", "cancel", "user-9") == (Exit.OK, "Call user-9 of group web was cancelled.\n", "")
     assert rows(run) == []
+    client.register_wait("k", timeout=60, id="session/9")
+    assert "  timerctl cancel session/9\n" in run("calls", "cancel", "session/9")[1]
     assert run("calls", "cancel", "user-9")[0] == Exit.PROBLEM
     going_on: list[bool] = []
     serve(client, "slow", lambda call: eventually(lambda: going_on))
     client.call_later_wait("slow", 0, id="user-9")
     eventually(lambda: [row["state"] for row in rows(run)] == ["runs"])
-    assert run("calls", "cancel", "user-9")[0] == Exit.PROBLEM, "a handler is not interrupted"
+    status, out, _ = run("calls", "--json", "cancel", "user-9")
+    assert status == Exit.PROBLEM and json.loads(out)["done"] is False, "a handler is not interrupted"
+    assert [hint["kind"] for hint in json.loads(out)["hints"]] == ["runs"]
     going_on.append(True)
 
 

@@ -232,7 +232,8 @@ def test_an_unreadable_file_is_a_wrong_command_line(run: Run, tmp_path: Path) ->
 
 def test_a_device_is_no_arena(run: Run) -> None:
     status, out, err = run("check", "--file", "/dev/null")
-    assert (status, out) == (Exit.PROBLEM, "") and err.startswith("timerctl: /dev/null is no arena")
+    assert (status, out) == (Exit.USAGE, "")
+    assert err == "timerctl: --file /dev/null cannot be read: it is no plain file\n"
 
 
 @pytest.mark.parametrize("content", [b"", b"# notes\n", bytes(100_000), b"# notes\n" * 10_000])
@@ -293,6 +294,9 @@ def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: 
         assert "does not answer" in err and "autostart" not in err
         said = f"The daemon is stopped, and nothing changes until it goes on: kill -CONT {daemon.pid}"
         eventually(lambda: said in run("stats")[1])
+        for command in ("ops", "keys", "calls", "clients", "errors"):
+            assert said in run(command)[1] and json.loads(run(command, "--json")[1])["stopped"] is True
+        assert said in run("explain", "0.1")[1]
         assert json.loads(run("stats", "--json")[1])["stopped"] is True
     finally:
         os.kill(daemon.pid, signal.SIGCONT)

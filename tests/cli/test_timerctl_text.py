@@ -10,8 +10,7 @@ import pytest
 
 from support.rig.harness import S
 from timerctl.show.table import Column, Table, grid
-from timerctl.show.text import columns_of, due_in, duration_ns, size, span
-from timerd_shm.declare.limits import NO_DEADLINE
+from timerctl.show.text import columns_of, due_row, duration_ns, size, span
 from timerd_shm.read.text import plain
 
 
@@ -78,7 +77,8 @@ def test_numbers_are_written_for_people() -> None:
         "62.0 MiB",
         "2.0 GiB",
     ]
-    assert due_in(NO_DEADLINE, 5) == "never"
+    assert due_row(None, None) == {"due": None, "due_in_ns": None, "due_in": "never"}
+    assert due_row(1_700_000_000_123_456_789, -3)["due"] == "2023-11-14T22:13:20.123Z"
     assert plain(b"caf\xc3\xa9 \xff \n") == r"café \xff \n"
 
 

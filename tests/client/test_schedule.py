@@ -147,5 +147,6 @@ def test_a_plan_is_read_as_it_was_written_and_other_bytes_are_no_plan() -> None:
         Plan(WALL, 7, 8, runs=((-1, 5),)).pack(),
         Plan(WALL, 7, -8).pack(),
         Plan(WALL, 7, 8, runs=((1, 1),) * 5).pack(),
+        b"\x01" + Plan(WALL, 7, 8).pack()[1:],
     ):
         assert unpack(wrong) is None, wrong

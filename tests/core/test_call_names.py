@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from support.rig.frames import DeliveredForGroup
 from support.rig.groups import WORKERS, call, cancel_id, handler
-from support.rig.harness import Client, DeliveredForGroup, Rig, S, done
+from support.rig.harness import Client, Rig, S, done
 from support.suite.tiers import in_tiers
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Region
@@ -91,8 +92,8 @@ def test_no_call_waits_while_a_ready_member_handles_its_name(run: int, rng: rand
         if act < 0.4:
             for _ in range(rng.randrange(1, 8)):
                 made += 1
-                id = ids[rng.randrange(4)] if rng.random() < 0.2 else b""
-                rig.do(asker, call(rng.choice(NAMES), **({"id": id} if id else {})))
+                name = rng.choice(NAMES)
+                rig.do(asker, call(name, id=rng.choice(ids)) if rng.random() < 0.2 else call(name))
         elif act < 0.5 and len(members) < 5:
             names, most = set(rng.sample(NAMES, rng.randrange(1, 4))), rng.randrange(1, 4)
             new = handler(rig, *names, most=most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -58,6 +59,33 @@ def after(settled_by: str) -> tuple[Rig, Client]:
     rig.acknowledge()
     rig.restart()
     return rig, client
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gives_way"),
+    [
+        (b"\0old", b"\0new", True),
+        (b"\0old and more", b"\0new", True),
+        (b"\0old", b"\0old, with other bytes behind the four", False),
+        (b"\1old", b"\0new", False),
+        (b"\0o", b"\0new", False),
+        (b"", b"\0new", False),
+    ],
+)
+@pytest.mark.parametrize("is_due", [False, True])
+def test_a_changed_registration_takes_over_the_id_of_a_pending_one_of_its_sort(
+    old: bytes, new: bytes, gives_way: bool, is_due: bool
+) -> None:
+    """For example, a schedule whose plan has changed. A call that is due stays, as nobody has done it yet."""
+    rig = Rig()
+    client = handler(rig, b"nobody's")
+    first = call(id=ID, payload=old, timeout_ns=10 * MS)
+    rig.do(client, first)
+    if is_due:
+        rig.turn(rig.now_ns + 20 * MS)
+    changed = replace(first, payload=new, if_exists="replace changed", total=4, timeout_ns=900 * S)
+    assert code(client, rig.do(client, changed)) == (None if gives_way and not is_due else ErrorCode.OPERATION_EXISTS)
+    rig.check()
 
 
 @pytest.mark.parametrize("if_exists", ("error", "keep"))

@@ -27,9 +27,11 @@ from timerctl import main
 from timerctl.exits import Exit
 from timerd.host.lock import InstanceLock
 from timerd_client.discovery.find_daemon import has_run_lately
+from timerd_client.discovery.target import target_of
 from timerd_shm.declare.errors import InstanceRunningError
 from timerd_shm.host.paths import InstancePaths, daemon_running, read_location
 
+ANYWHERE = target_of("connect", None, {})
 MakeDaemon = Callable[..., Daemon]
 
 only_root = pytest.mark.root("starts a process of another user")
@@ -96,7 +98,7 @@ def test_a_neighbour_learns_whether_the_daemon_runs_and_can_neither_open_its_loc
 
     def look() -> str:
         opens = any(os.access(path, mode) for path in locks for mode in (os.R_OK, os.W_OK))
-        return f"{daemon_running(daemon.paths)} {has_run_lately(None, None)} {opens}"
+        return f"{daemon_running(daemon.paths)} {has_run_lately(ANYWHERE)} {opens}"
 
     def impersonate() -> str:
         could = []

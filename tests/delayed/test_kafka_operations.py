@@ -62,9 +62,9 @@ def gauges(manual: Manual) -> tuple[int, int]:
 
 def counters_of(manual: Manual) -> dict[str, Any]:
     """The counters of each purgatory."""
-    manual.settle()
-    with manual.daemon.map_arena() as reader:
-        found = collect(look(reader), manual.paths)["purgatories"]
+    manual._driver.settle()
+    with manual._driver.daemon.map_arena() as reader:
+        found = collect(look(reader), manual._driver.paths)["purgatories"]
     return {name: one["counters"] for name, one in found.items()}
 
 

@@ -54,7 +54,8 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"exits", "show"},
         {"instance"},
         {"listing"},
-        {"act", "journal", "load", "look"},
+        {"journal", "load", "look"},
+        {"act"},  # a command that finds nothing to act on says what may have been meant
         {"__init__"},
         {"__main__"},
     ),

@@ -86,7 +86,7 @@ def test_a_fetch_that_need_not_wait_is_answered_at_once(client: td.Client, manua
     assert [(each.settled(0), each.done(), each.state) for each in (nothing, no_time)] == [
         (True, True, td.State.COMPLETED)
     ] * 2
-    with manual.daemon.map_arena() as reader:
+    with manual._driver.daemon.map_arena() as reader:
         assert not any(op.state for op in reader.ops.used())
 
 

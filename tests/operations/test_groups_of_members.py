@@ -156,7 +156,7 @@ def test_a_heartbeat_of_another_process_counts(client: td.Client, manual: Manual
             manual.advance(9)
             other.fire(member_key("workers", "7"))
             other.flush()
-            manual.settle()
+            manual._driver.settle()
     assert session.is_alive
     manual.advance(10)
     assert expired == ["7"]
@@ -242,7 +242,7 @@ def test_a_heartbeat_that_the_client_refuses_leaves_the_session_as_it_was(
         patched.setattr(td.Client, "try_complete_else_watch", refuse)
         other.fire(member_key("workers", "8"))
         other.flush()
-        manual.settle()
+        manual._driver.settle()
     assert expired == ["7", "8"] and not session.is_alive, "the session could not begin again"
 
 

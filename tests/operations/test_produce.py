@@ -93,9 +93,9 @@ def test_replicas_of_other_processes_acknowledge_by_watermarks(client: td.Client
         for replica, offset in (("a", 110), ("b", 109)):
             follower_side.acknowledge(P0, replica, offset)
             follower.flush()
-            manual.settle()
+            manual._driver.settle()
         assert not answers
         follower_side.acknowledge(P0, "c", 150)
         follower.flush()
-        manual.settle()
+        manual._driver.settle()
         assert answers == [{P0: Part(0, 100)}]

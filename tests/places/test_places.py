@@ -18,11 +18,13 @@ from support.real.daemons import SMALL, Daemon
 from support.real.patience import PATIENCE_S
 from support.real.users import NOBODY, a_member, shut_out
 from timerd_client.discovery.find_daemon import has_run_lately
+from timerd_client.discovery.target import target_of
 from timerd_shm.declare.errors import ResourceLimitError, TimerdUnavailableError
 from timerd_shm.host.paths import ArenaLocation, InstancePaths, write_location
 from timerd_shm.host.places import places
 from timerd_shm.host.search import find_instance, make_instance
 
+ANYWHERE = target_of("connect", None, {})
 MakeDaemon = Callable[..., Daemon]
 
 
@@ -201,7 +203,7 @@ def test_a_second_daemon_that_clients_would_not_find_is_refused(own: OwnPlaces) 
 
 def test_a_daemon_that_begins_to_start_is_waited_for(own: OwnPlaces) -> None:
     """It has its lock, and is about to listen. Before, the client said that no daemon was there."""
-    assert not has_run_lately(None, None)
+    assert not has_run_lately(ANYWHERE)
     own.temporary.mkdir(mode=0o700)
     InstancePaths(own.temporary, "default").lock.touch()
-    assert has_run_lately(None, None)
+    assert has_run_lately(ANYWHERE)

@@ -25,7 +25,7 @@ from simulation.workers import Failed, Worker
 from support.fakes.networks import World
 from support.rig.harness import S
 from timerd_client.errors import CallGivenUpError
-from timerd_client.groups.plan import CALL, ENDS_MAX, PAUSE_S_MAX, Plan
+from timerd_client.groups.plan import CALL, ENDS_MAX, PAUSE_S_MAX, Plan, last_run_of
 from timerd_client.groups.schedule import Every
 from timerd_client.groups.steps import Acknowledge, Ask, Call, Run
 from timerd_client.protocol.state import LinkState
@@ -64,7 +64,7 @@ def reasons(world: World) -> list[str]:
     """Why the dead letters of the group were given up, in their order."""
     with ArenaReader.from_bytes(bytes(world.rig.memory)) as reader:
         found = [index for group in range(len(reader.groups)) for index in walk.dead_letters(reader, group)]
-        return [reader.blob(reader.ops[index].value).decode() for index in found]
+        return [last_run_of(reader.blob(reader.ops[index].value)).why for index in found]
 
 
 def test_a_call_that_ends_its_processes_rests_longer_each_time_and_is_given_up(world: World) -> None:

@@ -122,7 +122,7 @@ def test_one_killer_beside_three_innocents_gives_one_dead_letter(workers: Worker
         eventually(lambda: workers.tend() or sum(note[0] == "done" for note in workers.notes()) >= 3)
         (letter,) = client.dead_letters()
         assert "3 processes have ended in its handler (deliveries=3)" in letter.reason
-        assert (letter.number, letter.state, letter.attempt, letter.ended, letter.id) == (1, "failed", 1, 0, "killer")
+        assert (letter.number, letter.state, letter.attempt, letter.ended, letter.id) == (1, "failed", 1, 3, "killer")
         assert not client.calls() and not client.cancel_call_wait("killer"), "the id is not free"
     notes = workers.notes()
     assert [note[2] for note in notes if note[0] == "kills"] == ["1", "2", "3"]

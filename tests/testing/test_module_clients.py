@@ -262,7 +262,7 @@ def test_one_test_on_the_clock(timerd_manual):
 
 def test_both(timerd_client, timerd_manual):
     assert timerd_client.fire_wait("a") == shop.own.fire_wait("a") == 0
-    assert timerd_client.mark().incarnation == timerd_manual.daemon.map_arena().header().incarnation
+    assert timerd_client.mark().incarnation == timerd_manual._driver.daemon.map_arena().header().incarnation
 
 
 def test_and_a_daemon_again(timerd_daemon):

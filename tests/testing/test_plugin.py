@@ -124,7 +124,7 @@ def test_coroutines(timerd_manual):
 def test_both(timerd_daemon, timerd_client, timerd_manual):
     assert timerd_client is td.client()         # it is one of the manual daemon now
     assert timerd_client.fire_wait("inbox/7") == 0
-    assert timerd_manual.daemon.map_arena().header().incarnation == timerd_client.mark().incarnation
+    assert timerd_manual._driver.daemon.map_arena().header().incarnation == timerd_client.mark().incarnation
 """
 
 

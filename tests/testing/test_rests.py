@@ -20,13 +20,13 @@ HOUR_S = 3_600
 
 def count_turns(manual: Manual) -> list[int]:
     """Counts the turns of the daemon from now on."""
-    turns, turn = [0], manual.daemon.turn
+    turns, turn = [0], manual._driver.daemon.turn
 
     def counted() -> None:
         turns[0] += 1
         turn()
 
-    manual.daemon.turn = counted  # type: ignore[method-assign]
+    manual._driver.daemon.turn = counted  # type: ignore[method-assign]
     return turns
 
 
@@ -151,7 +151,7 @@ def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
     rng, happened = random.Random(seed), list[tuple[object, ...]]()
     with Manual() as manual:
         if not rests:
-            manual._rests_until_ns = lambda: 0  # type: ignore[method-assign]
+            manual._driver._rests_until_ns = lambda: 0  # type: ignore[method-assign]
 
         def note(*what: object) -> None:
             happened.append((round(manual.now * 1e3), *map(repr, what)))

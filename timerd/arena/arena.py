@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 
 from timerd.host.own_file import file_at
 from timerd_shm.declare import layout
@@ -103,9 +104,9 @@ class Arena:
         """
         if self.location.path.exists() and not self.is_named():
             return
-        self.location.path.unlink(missing_ok=True)
-        self.location.journal_buffer.unlink(missing_ok=True)
-        self.location.seed.unlink(missing_ok=True)
+        for path in (self.location.path, self.location.journal_buffer, self.location.seed):
+            with suppress(PermissionError):  # another user has laid it: the error of the start names that user
+                path.unlink(missing_ok=True)
         self._lock.remove()
 
     def refresh(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 
 import posix_ipc
 from timerd.config.config import Config
@@ -19,6 +20,7 @@ from timerd_shm.declare.errors import (
     LayoutMismatchError,
     ResourceLimitError,
 )
+from timerd_shm.host.access import other_owner
 from timerd_shm.host.lock import ArenaLock
 from timerd_shm.host.paths import SHM_DIRECTORY, ArenaLocation, InstancePaths
 from timerd_shm.host.process import boot_id
@@ -30,6 +32,8 @@ from .check import check_arena
 from .format import format_arena
 from .plan import ArenaPlan, plan_of
 from .seed import NoSeedError, make_seed, read_seed
+
+ARENA_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:
@@ -50,7 +54,7 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
     try:
         return _open_or_create(config, paths, plan, boot, location, lock, wall_ns=wall_ns, group_id=group_id)
     except BaseException:
-        if not location.path.exists():
+        if not location.path.exists() or other_owner(location.path):
             lock.remove()
         lock.release()
         raise
@@ -68,8 +72,8 @@ def _open_or_create(
     group_id: int | None,
 ) -> Arena:
     descriptor = _open(location)
+    origin, is_new = "made", False
     try:
-        origin = "made"
         if os.fstat(descriptor).st_size:
             try:
                 _check_descriptor(descriptor, plan, boot)
@@ -94,6 +98,7 @@ def _open_or_create(
                 old, descriptor = descriptor, _open(location)
                 os.close(old)
             _reserve(descriptor, location, plan, config)
+            is_new = True
             with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
                 format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
         give_to_group(descriptor, group_id)
@@ -106,6 +111,8 @@ def _open_or_create(
         arena = Arena(descriptor, location, plan, origin, lock, seed or make_seed(location.seed), seed_lost)
     except BaseException:
         os.close(descriptor)
+        if is_new:
+            location.path.unlink(missing_ok=True)
         raise
     arena.location = location._replace(incarnation=arena.header().incarnation)
     if origin == ATTACHED:
@@ -119,16 +126,15 @@ def _open(location: ArenaLocation) -> int:
         if location.kind == "shm":
             descriptor: int = posix_ipc.SharedMemory(location.name, posix_ipc.O_CREAT, mode=0o600).fd
         else:
-            descriptor = os.open(location.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(location.name, ARENA_FLAGS, 0o600)
     except (OSError, posix_ipc.Error) as error:
-        raise ResourceLimitError(f"the arena {location.path} cannot be opened: {error}") from None
-    owner = os.fstat(descriptor).st_uid
-    if owner != os.geteuid():
+        why = other_owner(location.path) or str(error)
+        raise ResourceLimitError(f"the arena {location.path} cannot be opened: {why}") from None
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise ResourceLimitError(
-            f"the arena {location.path} belongs to uid {owner}, and this daemon runs as {os.geteuid()}: "
-            "remove it, or give this daemon another --instance"
-        )
+        why = other_owner(location.path) or "it is no plain file: remove it"
+        raise ResourceLimitError(f"the arena {location.path} cannot be opened: {why}")
     return descriptor
 
 

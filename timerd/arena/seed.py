@@ -15,6 +15,7 @@ import stat
 from pathlib import Path
 
 from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.host.access import other_owner
 from timerd_shm.read.hashing import SEED_SIZE
 
 
@@ -56,7 +57,7 @@ def make_seed(path: Path) -> bytes:
             file.write(seed)
     except OSError as error:
         raise ResourceLimitError(
-            f"the seed of the arena's hashes cannot be made: {path}: {error.strerror}: "
-            "remove what is there, or give this daemon another --instance"
+            f"the seed of the arena's hashes cannot be made: {path}: "
+            + (other_owner(path) or f"{error.strerror}: remove what is there, or give this daemon another --instance")
         ) from None
     return seed

@@ -10,7 +10,7 @@ from pathlib import Path
 from timerd_shm.declare.errors import ResourceLimitError
 
 from .group import change_group
-from .own_file import File, file_at
+from .own_file import File, file_at, in_the_way
 
 BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host start at once
 SO_PASSRIGHTS = 83  # of Linux 6.16; Python's socket module does not name it yet
@@ -27,7 +27,7 @@ def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) ->
         path.unlink(missing_ok=True)
         listener.bind(str(path))
     except OSError as error:
-        raise ResourceLimitError(f"the socket {path} cannot be bound: {error.strerror}") from None
+        raise in_the_way("the socket", path, error) from None
     finally:
         os.umask(before)
     if group_id is not None:

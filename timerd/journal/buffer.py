@@ -15,6 +15,8 @@ from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.journal import BUFFER_HEADER_SIZE, BUFFER_MAGIC, ROW_SIZE, BufferHeader, journal_fingerprint
 from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.host.access import other_owner
+from timerd_shm.host.plain_file import NotPlainError, open_plain
 
 
 def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple[mmap.mmap, bool]:
@@ -41,6 +43,9 @@ def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple
     except OSError as error:
         if isinstance(error, ResourceLimitError):
             raise
+        for laid in (path, _fresh(path)):
+            if why := other_owner(laid):
+                raise ResourceLimitError(f"the journal's buffer {laid} cannot be made: {why}") from None
         raise ResourceLimitError(
             f"the journal's buffer {path} of {rows * ROW_SIZE} bytes cannot be made ({error.strerror}): "
             "lower --journal-buffer or --capacity"
@@ -50,13 +55,15 @@ def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple
 def _map_buffer(path: Path, header: ArenaHeader) -> mmap.mmap | None:
     """The existing buffer, if it is of this arena."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_plain(path, os.O_RDWR)
     except FileNotFoundError:
         return None
+    except NotPlainError as error:
+        raise ResourceLimitError(f"the journal's buffer {path} cannot be made: {error.strerror}: remove it") from None
     try:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
-            raise ResourceLimitError(f"the journal's buffer {path} belongs to uid {status.st_uid}: remove it")
+            raise ResourceLimitError(f"the journal's buffer {path} cannot be made: {other_owner(path)}")
         found = os.pread(descriptor, size_of(BufferHeader), 0)
         if len(found) < size_of(BufferHeader):
             return None
@@ -69,11 +76,17 @@ def _map_buffer(path: Path, header: ArenaHeader) -> mmap.mmap | None:
         os.close(descriptor)
 
 
+def _fresh(path: Path) -> Path:
+    """The name of a buffer until it is complete."""
+    return path.with_name(f"{path.name}.new")
+
+
 def _make_buffer(path: Path, rows: int, header: ArenaHeader, old: mmap.mmap | None) -> mmap.mmap:
     """A new buffer, with the unwritten rows of the old one. It takes the old buffer's name once it is complete."""
     size = BUFFER_HEADER_SIZE + rows * ROW_SIZE
-    fresh = path.with_name(f"{path.name}.new")
-    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fresh = _fresh(path)
+    fresh.unlink(missing_ok=True)  # a daemon was killed while it made this file
+    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size)
         buffer = mmap.mmap(descriptor, size)

@@ -38,8 +38,10 @@ from timerd_shm.declare.journal import (
     journal_fingerprint,
 )
 from timerd_shm.declare.records import ArenaHeader
-from timerd_shm.host.plain_file import open_plain
+from timerd_shm.host.access import other_owner
+from timerd_shm.host.plain_file import NotPlainError, open_plain
 from timerd_shm.host.process import process_start_ticks
+from timerd_shm.host.trust import distrust
 from timerd_shm.read.holds import HOLDS, holds_of
 from timerd_shm.read.segment import (
     HEADER_CRC,
@@ -54,6 +56,8 @@ from timerd_shm.read.segment import (
 )
 
 from .blocks import write_blocks
+
+OTHER_DIRECTORY = "choose another directory (--journal)"
 
 
 class JournalPlan(NamedTuple):
@@ -326,6 +330,9 @@ class JournalFiles:
 
     def _make_directory(self) -> None:
         directory = self.plan.directory
+        with contextlib.suppress(FileNotFoundError):
+            if why := distrust(directory, remedy=OTHER_DIRECTORY):
+                raise ResourceLimitError(f"the journal's directory {directory}: {why}")
         for path, mode in ((directory, 0o750), (directory / HOLDS, 0o770)):
             try:
                 path.mkdir(mode=0o700)
@@ -346,7 +353,11 @@ class JournalFiles:
 
     def _take_lock(self) -> int:
         path = self.plan.directory / LOCK_NAME
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, owners={os.geteuid()})
+        except NotPlainError as error:
+            why = other_owner(path) or f"{error.strerror}: remove it"
+            raise ResourceLimitError(f"the journal's lock {path} cannot be opened: {why}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

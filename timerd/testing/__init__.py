@@ -14,18 +14,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .manual.errors import HangsError as HangsError
+    from .manual.errors import WouldBlockError as WouldBlockError
     from .manual.manual import Manual as Manual
-    from .manual.manual import WouldBlockError as WouldBlockError
     from .real.daemon import Daemon as Daemon
     from .real.daemon import DaemonEndedError as DaemonEndedError
 
 _PLACES = {
     "Manual": "manual.manual",
-    "WouldBlockError": "manual.manual",
+    "HangsError": "manual.errors",
+    "WouldBlockError": "manual.errors",
     "Daemon": "real.daemon",
     "DaemonEndedError": "real.daemon",
 }
-__all__ = ["Daemon", "DaemonEndedError", "Manual", "WouldBlockError"]
+__all__ = ["Daemon", "DaemonEndedError", "HangsError", "Manual", "WouldBlockError"]
 
 
 def __getattr__(name: str) -> Any:

@@ -52,9 +52,11 @@ def connected_anew(
     try:
         yield
     finally:
-        with while_ending():
-            end_connections(is_meant)
-        kept.restore()
+        try:
+            with while_ending():
+                end_connections(is_meant)
+        finally:
+            kept.restore()
 
 
 def end_connections(is_meant: Callable[[Target], bool]) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit, UsageError
-from timerctl.instance import connected, open_arena, paths_of
-from timerctl.listing import declare_act
-from timerctl.show.text import U64_MAX, whole
+from timerctl.instance import command_line, connected, open_arena, paths_of
+from timerctl.listing import Row, declare_act, hint, print_hints
+from timerctl.look.find import Found, meant
+from timerctl.look.instead import of_name
+from timerctl.show.text import U64_MAX, key_of, print_json, whole, word
 from timerd_client.groups.listing import CallInfo, listed
+from timerd_client.protocol.session import CALLS
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.read.text import plain
 
 if TYPE_CHECKING:
     from timerd_client import Client
@@ -29,7 +35,8 @@ example:
 CANCEL_EPILOG = """\
 A running call is not interrupted. The id of a schedule is its name: the
 schedule's next call is cancelled, and the schedule begins anew when a worker
-that serves it starts. Exit status 1 when no call of the id waits.
+that serves it starts. Exit status 1 when no call of the id waits: then it says
+what may have been meant, such as the ids of the calls of a name.
 
 examples:
   timerctl calls cancel user-9
@@ -48,48 +55,78 @@ def add(calls: Any, common: argparse.ArgumentParser) -> None:
     drop.set_defaults(run=run_drop)
     known = argparse.ArgumentParser(add_help=False, parents=[common])
     known.add_argument("id", metavar="ID")
-    known.add_argument("--group", metavar="NAME", help="the group of the call, if calls of several groups have this id")
+    about = "the group of the call, if calls of several groups have this id"
+    # Without a default, which would undo the --group of `timerctl calls --group web cancel user-9`.
+    known.add_argument("--group", metavar="NAME", default=argparse.SUPPRESS, help=about)
     cancel = declare_act(calls, [known], "cancel", "cancel the call of an id, unless it runs", "", CANCEL_EPILOG)
     cancel.set_defaults(run=run_cancel)
 
 
 def run_retry(arguments: argparse.Namespace) -> int:
     """Retry these dead letters."""
-    return _each(arguments, lambda client, number: client.retry_call_wait(number))
+    return _each(arguments, "retried", lambda client, number: client.retry_call_wait(number))
 
 
 def run_drop(arguments: argparse.Namespace) -> int:
     """Drop these dead letters."""
-    return _each(arguments, lambda client, number: client.drop_call_wait(number))
+    return _each(arguments, "dropped", lambda client, number: client.drop_call_wait(number))
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel the call of an id."""
-    found = {call.group for call in _listed(arguments, failed=False) if call.id == arguments.id}
-    if arguments.group is not None:
-        found = {arguments.group}
+    wanted = arguments.id
+    found = {call.group for call in _listed(arguments, failed=False) if call.id == wanted}
+    given = arguments.group
+    if given is not None:
+        found = {given}
     if len(found) > 1:
-        raise UsageError(f"groups {', '.join(sorted(found))} have a call {arguments.id!r}: give one of them as --group")
+        raise UsageError(f"groups {', '.join(sorted(found))} have a call {wanted!r}: give one of them as --group")
+    row: Row = {"id": wanted, "group": next(iter(found), None), "done": False, "hints": []}
     for group in found:
         with connected(arguments, group) as client:
-            if client.cancel_call_wait(arguments.id):
-                return Exit.OK
-    print(f"No call {arguments.id!r} waits: it runs, is over, or was never made.")
-    return Exit.PROBLEM
+            row["done"] = client.cancel_call_wait(wanted)
+    if not row["done"]:
+        row["hints"] = list(_meant(arguments))
+    if arguments.json:
+        print_json(row)
+    elif row["done"]:
+        print(f"Call {word(plain(wanted.encode()))} of group {row['group']} was cancelled.")
+    else:
+        print(f"No call {wanted!r} waits: it runs, is over, or was never made.")
+        print_hints(row["hints"])
+    return Exit.OK if row["done"] else Exit.PROBLEM
 
 
-def _each(arguments: argparse.Namespace, act: Callable[[Client, int], bool]) -> int:
+def _meant(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Hints for an id that no waiting call has: a call that runs, calls of this name, an operation."""
+    with suppress(OSError, TimerdError), open_arena(paths_of(arguments)) as reader:
+        text = key_of(arguments.id)
+        runs = [call for call in listed(reader) if call.id == arguments.id and call.state in ("runs", "late")]
+        for call in runs:
+            text_of = f"call {word(call.id)} runs in pid {call.pid or '?'}, and a call that runs cannot be cancelled"
+            yield hint("runs", text_of, command_line(arguments, "explain", text))
+        yield from of_name(reader, arguments, text)
+        for each in meant(reader, text, "id", None):
+            if isinstance(each, Found) and (name := reader.purgatory_name(each.op.purgatory)) != CALLS:
+                line = command_line(arguments, "cancel", text, purgatory=name)
+                yield hint("operation", f"an operation of purgatory {name} has this id, and no call", line)
+
+
+def _each(arguments: argparse.Namespace, done_to_it: str, act: Callable[[Client, int], bool]) -> int:
     groups = {call.number: call.group for call in _listed(arguments, failed=True)}
-    status = Exit.OK
+    rows: list[Row] = []
     for number in arguments.numbers:
         done = False
         if number in groups:
             with connected(arguments, groups[number]) as client:
                 done = act(client, number)
-        if not done:
-            print(f"There is no dead letter {number}: see `timerctl calls --failed`.")
-            status = Exit.PROBLEM
-    return status
+        rows.append({"number": number, "group": groups.get(number), "done": done})
+        if not arguments.json:
+            missing = f"There is no dead letter {number}: see `timerctl calls --failed`."
+            print(f"Dead letter {number} of group {groups[number]} was {done_to_it}." if done else missing)
+    if arguments.json:
+        print_json({"rows": rows})
+    return Exit.OK if all(row["done"] for row in rows) else Exit.PROBLEM
 
 
 def _listed(arguments: argparse.Namespace, *, failed: bool) -> list[CallInfo]:

@@ -16,7 +16,8 @@ from typing import Any
 
 from timerctl.exits import Exit, NoInstanceError, UsageError
 from timerctl.instance import paths_of
-from timerctl.show.text import size
+from timerctl.listing import add_json
+from timerctl.show.text import print_json, size
 from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
@@ -25,7 +26,8 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.host.access import user_named
 from timerd_shm.host.lock import ArenaLock, holder_of
-from timerd_shm.host.paths import ArenaLocation, InstancePaths, daemon_running, read_location
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, daemon_running, owner_of, read_location, remove_files
+from timerd_shm.host.plain_file import open_plain
 from timerd_shm.host.process import process_start_ticks
 from timerd_shm.host.search import find_remains
 from timerd_shm.read.reader import ArenaReader
@@ -51,6 +53,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(command)
     command.set_defaults(run=run)
 
 
@@ -69,12 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
         except (ArenaNotReadyError, LayoutMismatchError):
             location = ArenaLocation("shm", paths.shm_name, 0)
         arena = location.path
-        with arena_locked(location):
+        with arena_locked(location, owner_of(paths)):
             if not arguments.yes and not confirmed(paths, arena):
-                print("Nothing was removed.")
+                _print(arguments, paths, None)
                 return Exit.PROBLEM
+            remove_files(paths, location)
             for path in (
-                *location.files,
                 paths.commands,
                 paths.outcomes,
                 paths.liveness,
@@ -83,8 +86,17 @@ def run(arguments: argparse.Namespace) -> int:
                 paths.arena,
             ):
                 path.unlink(missing_ok=True)
-    print(f"Removed instance {paths.instance!r} ({arena}).")
+    _print(arguments, paths, arena)
     return Exit.OK
+
+
+def _print(arguments: argparse.Namespace, paths: InstancePaths, removed: os.PathLike[str] | None) -> None:
+    """Print which arena was removed."""
+    if arguments.json:
+        print_json({"instance": paths.instance, "removed": None if removed is None else os.fspath(removed)})
+    else:
+        what = f"Removed instance {paths.instance!r} ({removed})." if removed else "Nothing was removed."
+        print(what)
 
 
 def confirmed(paths: InstancePaths, arena: os.PathLike[str]) -> bool:
@@ -103,7 +115,7 @@ def locked(paths: InstancePaths) -> Iterator[None]:
     Raises PermissionError for all users except the daemon's user and root: also for members of its group.
     """
     try:
-        descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_plain(paths.lock, os.O_RDWR | os.O_CREAT, owners=paths.owners)
     except PermissionError as error:
         owned = paths.lock if paths.lock.exists() else paths.directory
         remedy = f"only {user_named(owned.stat().st_uid)}, who runs the daemon, may remove it"
@@ -121,12 +133,12 @@ def locked(paths: InstancePaths) -> Iterator[None]:
 
 
 @contextmanager
-def arena_locked(location: ArenaLocation) -> Iterator[None]:
-    """Hold the arena's lock. Raises InstanceRunningError if a daemon of any instance uses the arena."""
+def arena_locked(location: ArenaLocation, owner: int) -> Iterator[None]:
+    """Hold the lock of this user's arena. Raises InstanceRunningError if a daemon of any instance uses the arena."""
     if not location.path.parent.is_dir():
         yield  # the directory is gone, and no lock can be made
         return
-    lock = ArenaLock(location.lock, location.path, of_any_user=True)
+    lock = ArenaLock(location.lock, location.path, owner=owner)
     try:
         if pid := pid_in(location):  # its lock file was removed by hand
             raise InstanceRunningError(

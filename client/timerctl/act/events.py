@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit
 from timerctl.instance import PURGATORY, add_purgatory, connected, purgatory_of
-from timerctl.listing import declare_act
+from timerctl.listing import declare_act, print_hints
 from timerctl.show.text import U32_MAX, U64_MAX, key_of, print_json, whole
 from timerd_shm.read.text import plain
 
@@ -77,7 +77,6 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     key = argparse.ArgumentParser(add_help=False, parents=[common])
     key.add_argument("key", metavar="KEY", type=key_of)
     add_purgatory(key)
-    key.add_argument("--json", action="store_true", help="print one JSON document")
     value = argparse.ArgumentParser(add_help=False)
     value.add_argument("--value", metavar="TEXT", default="", help="the owners of the operations get it")
 
@@ -188,8 +187,4 @@ def applied(arguments: argparse.Namespace, verb: str, settled: str = "") -> Iter
     else:
         count = f"{operations(met.count).capitalize()} {settled}. " if met.count is not None else ""
         print(count + sentence(arguments, verb, seen))
-    for each in found:
-        text = each["text"]
-        print(
-            f"{text[0].upper()}{text[1:]}. Did you mean this?\n  {each['command']}", file=sys.stderr if alone else None
-        )
+    print_hints(found, sys.stderr if alone else None)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit
-from timerctl.instance import add_purgatory, purgatory_of
-from timerctl.listing import declare_act
-from timerctl.show.text import key_of
+from timerctl.instance import NS, PURGATORY, add_purgatory, open_arena, paths_of, purgatory_of
+from timerctl.listing import Row, declare_act, print_hints
+from timerctl.look.instead import of_another_kind
+from timerctl.show.text import key_of, print_json, word
+from timerd_shm.declare.errors import TimerdError, UnknownOperationError
+from timerd_shm.read.text import plain
 
 from .events import acting
 from .register import timeout
+
+if TYPE_CHECKING:
+    from timerd_client import Purgatory
 
 KNOWN = "Any process may have registered it. Exit status 1 when no operation of the\nid is pending."
 CANCEL_EPILOG = """\
@@ -46,14 +55,35 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel the operation."""
-    with acting(arguments) as client:
-        purgatory_of(client, arguments).cancel_wait(arguments.id)
-    return Exit.OK
+    return _act(arguments, "cancel", "cancelled", lambda purgatory: purgatory.cancel_wait(arguments.id))
 
 
 def run_reschedule(arguments: argparse.Namespace) -> int:
     """Give the operation a new deadline."""
+    seconds = None if arguments.timeout is None else arguments.timeout / NS
+    return _act(
+        arguments, "reschedule", "rescheduled", lambda purgatory: purgatory.reschedule_wait(arguments.id, seconds)
+    )
+
+
+def _act(arguments: argparse.Namespace, verb: str, done: str, act: Callable[[Purgatory], object]) -> int:
+    """Act on the operation of an id. If there is none, say what may have been meant."""
+    row: Row = {"id": plain(arguments.id), "purgatory": arguments.purgatory or PURGATORY, "done": True, "hints": []}
     with acting(arguments) as client:
-        seconds = None if arguments.timeout is None else arguments.timeout / 1e9
-        purgatory_of(client, arguments).reschedule_wait(arguments.id, seconds)
-    return Exit.OK
+        try:
+            act(purgatory_of(client, arguments))
+        except UnknownOperationError as error:
+            row |= {"done": False, "error": str(error), "hints": list(_meant(arguments, verb))}
+    if arguments.json:
+        print_json(row)
+    elif row["done"]:
+        print(f"Operation {word(row['id'])} of purgatory {row['purgatory']} was {done}.")
+    else:
+        print(f"timerctl: {row['error']}", file=sys.stderr)
+        print_hints(row["hints"], sys.stderr)
+    return Exit.OK if row["done"] else Exit.PROBLEM
+
+
+def _meant(arguments: argparse.Namespace, verb: str) -> Iterator[Row]:
+    with suppress(OSError, TimerdError), open_arena(paths_of(arguments)) as reader:
+        yield from of_another_kind(reader, arguments, verb, arguments.id)

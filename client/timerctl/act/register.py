@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from timerctl.exits import Exit, UsageError
 from timerctl.instance import add_purgatory, connected, purgatory_of
 from timerctl.listing import declare
-from timerctl.show.text import U64_MAX, duration_ns, key_of, print_json, span, whole
+from timerctl.show.text import U64_MAX, begun, duration_ns, key_of, print_json, span, whole
 from timerd_shm.declare.errors import InvalidConditionError
+from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import CONDITION_NAMES
 from timerd_shm.read.text import plain
 
@@ -99,10 +100,10 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
     return {
         "state": outcome.state.name.lower(),
         "key": None if outcome.key is None else written(outcome.key),
-        "value": plain(outcome.value),
+        "value": begun(outcome.value, PAYLOAD_SIZE_MAX),
         "satisfied": [written(key) for key in outcome.satisfied],
         "missing": [written(key) for key in outcome.missing],
-        "payload": plain(outcome.payload),
+        "payload": begun(outcome.payload, PAYLOAD_SIZE_MAX),
         "error": None if outcome.error is None else str(outcome.error),
         "wait_ns": outcome.wait_ns,
         "lateness_ns": outcome.lateness_ns,
@@ -115,8 +116,8 @@ def line_of(outcome: Outcome) -> str:
     parts = [f"{row['state']} after {span(row['wait_ns'])}"]
     if row["key"] is not None:
         parts.append(f"by {row['key']}")
-    if row["value"]:
-        parts.append(f"value {row['value']}")
+    if outcome.value:
+        parts.append(f"value {row['value']['text']}")
     if row["error"]:
         parts.append(row["error"])
     if row["missing"] and not outcome:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from timerctl.instance import PURGATORY, command_line, open_arena, paths_of
+from timerctl.listing import hint
+from timerctl.show.text import word
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.read.near import near
@@ -96,7 +98,7 @@ def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> 
     """The watchers and the watermark just before the command, in a sentence."""
     if seen is None:
         return "The arena cannot be read by this user, so nobody knows what watched the key."
-    key = plain(arguments.key)
+    key = word(plain(arguments.key))
     had = f"{key} had {'no watermark' if seen.watermark is None else f'the watermark {seen.watermark}'}"
     if verb == "forget":
         return f"Just before, {had}."
@@ -130,21 +132,21 @@ def hints(arguments: argparse.Namespace, verb: str, seen: Watched) -> Iterator[d
     explained = False
     if verb == "fire" and seen.targets:
         text = f"{operations(len(seen.targets))} wait{'s' * (len(seen.targets) == 1)} for its watermark"
-        yield _hint(
+        yield hint(
             "watermark", text, command_line(arguments, "advance", key, str(seen.targets[0]), purgatory=purgatory)
         )
         explained = True
     elif verb == "fire" and seen.watermark is not None:
         line = command_line(arguments, "advance", key, "OFFSET", purgatory=purgatory)
-        yield _hint("watermark", f"the key has a watermark, {seen.watermark}", line)
+        yield hint("watermark", f"the key has a watermark, {seen.watermark}", line)
         explained = True
     if verb == "advance" and seen.events:
         text = f"{operations(seen.events)} wait{'s' * (seen.events == 1)} for an event on it, not for a watermark"
-        yield _hint("event", text, command_line(arguments, "fire", key, purgatory=purgatory))
+        yield hint("event", text, command_line(arguments, "fire", key, purgatory=purgatory))
         explained = True
     for other, number in sorted(seen.elsewhere.items()):
         text = f"{operations(number)} of purgatory {other} watch{'es' * (number == 1)} a key of this name"
-        yield _hint("purgatory", text, command_line(arguments, verb, key, *rest, purgatory=other))
+        yield hint("purgatory", text, command_line(arguments, verb, key, *rest, purgatory=other))
         explained = True
     if not explained and (verb != "advance" or seen.watermark is None):
         for name, target in _near(arguments, verb, key, purgatory):
@@ -153,15 +155,11 @@ def hints(arguments: argparse.Namespace, verb: str, seen: Watched) -> Iterator[d
             if verb in ("fire", "advance"):
                 instead, words = ("fire", []) if target is None else ("advance", rest or [str(target)])
             line = command_line(arguments, instead, name, *words, purgatory=purgatory)
-            yield _hint("near", f"there is a key near it: {plain(name)}", line, key=plain(name))
+            yield hint("near", f"there is a key near it: {word(plain(name))}", line, key=plain(name))
 
 
 def _rest(arguments: argparse.Namespace, verb: str) -> list[str]:
     return [str(arguments.offset)] if verb == "advance" else []
-
-
-def _hint(kind: str, text: str, command: str, key: str | None = None) -> dict[str, Any]:
-    return {"kind": kind, "text": text, "key": key, "command": command}
 
 
 def _near(arguments: argparse.Namespace, verb: str, key: bytes, purgatory: str) -> list[tuple[bytes, int | None]]:

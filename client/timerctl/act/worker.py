@@ -63,7 +63,9 @@ exit status:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = declare_act(commands, [common], "worker", "serve the handlers of named calls", ABOUT, EPILOG)
+    command = declare_act(
+        commands, [common], "worker", "serve the handlers of named calls", ABOUT, EPILOG, prints=False
+    )
     command.add_argument("calls", metavar="CALLS", help="MODULE:NAME; :calls may be left out")
     command.add_argument("--group", metavar="NAME", help="the group (default: that of the td.Calls())")
     command.add_argument(

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from timerctl.listing import add_json
 from timerctl.show.text import whole
 from timerd_shm.read.segment import JournalError, Offset
 
@@ -73,7 +74,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     tail.add_argument("-f", "--follow", action="store_true", help="go on with new rows, until Ctrl-C")
     tail.add_argument("-n", "--rows", metavar="N", type=whole(1, 100_000), default=10, help="how many (default 10)")
     tail.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="all rows from this position on")
-    tail.add_argument("--json", action="store_true", help="print one JSON object on each line")
+    add_json(tail, "print one JSON object on each line")
     tail.set_defaults(run=run_tail)
 
     export = actions.add_parser(
@@ -115,7 +116,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     audit.add_argument("--open-end", action="store_true", help="the daemon was killed, and its arena is gone")
-    audit.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(audit)
     audit.set_defaults(run=run_audit)
 
 

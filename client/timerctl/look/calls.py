@@ -7,31 +7,44 @@ All of this comes from the arena (timerd_client/groups/listing.py). A new column
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
-from timerctl.instance import open_arena, paths_of
+from timerctl.instance import NS, open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import span
+from timerctl.show.text import begun, span, whole
 from timerd_client.groups.listing import CallInfo, listed
+from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX
 from timerd_shm.read.text import plain
 
+from .clocks import Clocks
+from .handlers import Handlers
+
+BYTES_SHOWN = 200
+NOTES_MAX = 8  # hints below the table
 WORDS = {
+    "deserted": "the group has no member",
     "unhandled": "no handler of this name",
-    "busy": "all members are busy",
+    "silent": "its members are silent",
+    "busy": "its members are busy",
     "waits": "waits for another call",
     "delivered": "is about to run",
 }
 EPILOG = """\
-now: when the call is due, or why it waits. For a running call: its process, its
-running time and its deliveries. "pauses": an attempt failed, or a process has
-ended in it, and the call comes again. "late": the call runs for longer than its
-time_limit. "waits for another call": the call has to run alone, or another call
-of its id runs. last run, last error: a retried call shows its last attempt, and
-a schedule its last point. The id of a schedule is its name.
+now: when the call is due, or why it waits; below the table stands what helps.
+For a running call: its process, its running time and its deliveries. "pauses":
+an attempt failed, or a process has ended in it, and the call comes again.
+"late": the call runs for longer than its time_limit. "waits for another call":
+the call has to run alone, or another call of its id runs. "silent": nothing
+came from the members that handle it for their lease. last run, last error: a
+retried call shows its last attempt, and a schedule its last point. The id of a
+schedule is its name. for: the time that the call was planned for, such as the
+night of a nightly call. A retry keeps it. Payloads may be secrets: --bytes 0
+shows none.
 
 A dead letter is a call that is over: it was given up, its last attempt failed,
 or nobody served it. A group keeps the newest ones (--dead-letters of timerd).
@@ -60,6 +73,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> Any:
     command.add_argument("--group", metavar="NAME", help="only of this group")
     command.add_argument("--match", metavar="PATTERN", help="only names that match (*, ?, [...])")
     command.add_argument("--failed", action="store_true", help="the dead letters, the oldest first")
+    command.add_argument(
+        "--bytes",
+        metavar="N",
+        type=whole(0, PAYLOAD_SIZE_MAX),
+        default=BYTES_SHOWN,
+        help=f"show N bytes of payloads (default {BYTES_SHOWN}; 0: none)",
+    )
     add_limit(command)
     return command.add_subparsers(metavar="ACTION")
 
@@ -69,39 +89,62 @@ def run(arguments: argparse.Namespace) -> int:
     paths, failed = paths_of(arguments), arguments.failed
     with open_arena(paths) as reader:
         header = reader.header()
+        clocks = Clocks(header)
         found = [
             call
-            for call in listed(reader, arguments.group, failed=failed)
+            for call in listed(reader, arguments.group, failed=failed, clocks=clocks.of_calls)
             if arguments.match is None or fnmatchcase(call.name, arguments.match)
         ]
-    found.sort(key=lambda call: call.number if failed else call.due)
-    now = datetime.now(UTC)
-    rows = [row_of(call, now) for call in islice(found, arguments.limit)]
+        found.sort(key=lambda call: call.number if failed else call.due)
+        handlers, now = Handlers(reader), clocks.now
+        rows = [
+            row_of(call, now, arguments.bytes) | {"hints": list(handlers.why(call, arguments))}
+            for call in islice(found, arguments.limit)
+        ]
     more = f"There are more: raise --limit ({arguments.limit})." if len(found) > len(rows) else ""
     if failed:
         return show(arguments, paths, header, rows, LETTERS_TABLE, letter_of, "No dead letters.", more)
-    return show(arguments, paths, header, rows, CALLS_TABLE, cells_of, "No calls.", more)
+    return show(arguments, paths, header, rows, CALLS_TABLE, cells_of, "No calls.", more, list(notes_of(rows)))
 
 
-def row_of(call: CallInfo, now: datetime) -> Row:
-    """A call as a row: its times in ISO 8601, and as durations for people."""
-    row: Row = {name: value for name, value in call._asdict().items() if name not in ("payload", "op")}
+def notes_of(rows: list[Row]) -> Iterator[str]:
+    """The hints of all rows, each once: a sentence, and below it its command line."""
+    hints = {hint["text"]: hint["command"] for row in rows for hint in row["hints"]}
+    for text, command in islice(hints.items(), NOTES_MAX):
+        yield f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
+        if command:
+            yield f"  {command}"
+
+
+def row_of(call: CallInfo, now: datetime, most: int) -> Row:
+    """A call as a row. Each time stands there in ISO 8601, in ns until or since then, and as a text for people."""
+    row: Row = {name: value for name, value in call._asdict().items() if name not in ("payload", "time_limit")}
+    row["point"] = None if call.point is None else iso(call.point)
     for name in ("due", "since", "last_run"):
-        at = row[name]
-        row[name] = None if at is None else at.isoformat()
-        row[f"{name}_in" if name == "due" else f"{name}_ago"] = None if at is None else _span(at, now, name == "due")
-    row["payload"] = plain(call.payload)
+        at = row.pop(name)
+        to_come = name == "due"
+        ns = None if at is None else round((at - now if to_come else now - at) / timedelta(microseconds=1)) * 1_000
+        row[name] = None if at is None else iso(at)
+        row[f"{name}_in_ns" if to_come else f"{name}_ago_ns"] = ns
+        row[f"{name}_in" if to_come else f"{name}_ago"] = None if ns is None else span(ns)
+    row["time_limit_ns"] = None if call.time_limit is None else round(call.time_limit * NS)
+    row["last_error"] = plain(call.last_error.encode())
+    row["reason"] = plain(call.reason.encode())
+    row["payload"] = begun(call.payload, most)
     return row
-
-
-def _span(at: datetime, now: datetime, to_come: bool) -> str:
-    """The time until `at` (if `to_come`), or since `at`. It is negative if `at` lies on the other side of `now`."""
-    seconds = (at - now).total_seconds()
-    return span(round((seconds if to_come else -seconds) * 1e9))
 
 
 def _ago(row: Row) -> str:
     return "-" if row["last_run_ago"] is None else f"{row['last_run_ago']} ago"
+
+
+def iso(at: datetime) -> str:
+    """A time of UTC, as JSON has it."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _for(row: Row) -> str:
+    return "-" if row["point"] is None else datetime.fromisoformat(row["point"]).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def now_of(row: Row) -> str:
@@ -122,11 +165,13 @@ CALLS_TABLE = Table(
     Column("attempt", right=True),
     Column("last error", flexible=True),
     Column("ended", right=True, optional=True),
+    Column("for", optional=True),
     Column("group", flexible=True, optional=True),
 )
 LETTERS_TABLE = Table(
     Column("number", right=True),
     Column("name", flexible=True),
+    Column("for"),
     Column("last run", right=True),
     Column("attempt", right=True),
     Column("reason", flexible=True, wraps=True),
@@ -142,8 +187,9 @@ def cells_of(row: Row) -> tuple[object, ...]:
         now_of(row),
         _ago(row),
         row["attempt"],
-        plain((row["last_error"] or "-").encode()),
+        row["last_error"] or "-",
         row["ended"],
+        _for(row),
         row["group"],
     )
 
@@ -152,9 +198,14 @@ def letter_of(row: Row) -> tuple[object, ...]:
     return (
         row["number"],
         row["name"],
+        _for(row),
         _ago(row),
         row["attempt"],
-        plain(row["reason"].encode()),
-        row["payload"],
+        row["reason"],
+        payload_text(row["payload"]),
         row["group"],
     )
+
+
+def payload_text(payload: Row) -> str:
+    return f"{payload['text']}{'...' if payload['cut'] else ''}" or "-"

@@ -7,6 +7,7 @@ dead daemon's arena is read as it is.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from timerd_shm.declare.errors import (
     TimerdUnavailableError,
 )
 from timerd_shm.host.paths import read_location
+from timerd_shm.host.plain_file import open_plain
 from timerd_shm.read.alive import is_alive
 from timerd_shm.read.hashing import SEED_SIZE, seed_check
 from timerd_shm.read.reader import RETRY, ArenaReader
@@ -131,17 +133,20 @@ def seed_of(arguments: argparse.Namespace) -> Seed:
     """The seed of the arena's hashes. Raises ArenaNotReadyError or LayoutMismatchError if no arena is found."""
     if arguments.file is not None:
         return Seed(None, None, "a copy (--file) has no seed")
-    path = read_location(paths_of(arguments)).seed
+    paths = paths_of(arguments)
+    path = read_location(paths).seed
     try:
-        seed = path.read_bytes()
+        descriptor = open_plain(path, owners=paths.owners)
+        with open(descriptor, "rb") as file:
+            seed, held = file.read(SEED_SIZE), os.fstat(descriptor).st_size
     except FileNotFoundError:
         return Seed(path, None, "ARENA.seed is missing: a start makes a new one")
     except PermissionError:
         return Seed(path, None, "only the daemon's user can read ARENA.seed")
     except OSError as error:
         return Seed(path, None, f"ARENA.seed cannot be read: {error.strerror}")
-    if len(seed) != SEED_SIZE:
-        return Seed(path, None, f"ARENA.seed has {len(seed)} bytes, and a seed has {SEED_SIZE}")
+    if held != SEED_SIZE:
+        return Seed(path, None, f"ARENA.seed has {held} bytes, and a seed has {SEED_SIZE}")
     return Seed(path, seed)
 
 
@@ -184,7 +189,7 @@ def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
     with connected(arguments) as client:
         for _ in range(COPIES_MAX):
             try:
-                reader = ArenaReader.from_path(client.snapshot())
+                reader = ArenaReader.from_path(client.snapshot(), owners=paths_of(arguments).owners)
                 break
             except (TimerdUnavailableError, ResourceLimitError) as error:
                 raise NoDaemonError(f"the arena could not be checked: {error}") from None

@@ -18,6 +18,7 @@ from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
 from timerd_shm.read.alive import now_ns
 from timerd_shm.read.text import label
 
+from .handlers import Handlers, is_stopped
 from .processes import process_of
 
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
@@ -27,12 +28,14 @@ ENDED_ROW: dict[str, Any] = {
     "pid": None,
     "name": None,
     "state": "ended",
+    "stopped": False,
     "listens": False,
+    "handles": {"count": 0, "known": []},
     "lease_ns": None,
     "takeover_ns": None,
     "keeps": False,
     "silent_ns": None,
-    "died_ns_ago": None,
+    "died_ago_ns": None,
     "outcomes_held": None,
     "calls_held": None,
     "answers": None,
@@ -40,7 +43,7 @@ ENDED_ROW: dict[str, Any] = {
     "ids": None,
     "orphans": None,
     "last_command": None,
-    "heard_ns_ago": None,
+    "heard_ago_ns": None,
     "ended": True,
     "command": None,
     "cpu_percent": None,
@@ -49,12 +52,16 @@ ENDED_ROW: dict[str, Any] = {
 EPILOG = """\
 state: live; silent (it sent nothing for its lease); "silent, keeps for 4 min"
 (silent, but its process runs: in 4 min other members of its group get what it
-is doing); dead (what it held is being removed); tombstone (dead, but its
-numbering is kept for an hour); ended (no client: what ended clients of a user
-have made for a group, and what is still there). silent: how long it sent nothing while the
-daemon was reading. pending: operations that have not settled. backlog: outcomes
-that it has not acknowledged. made: operations of its group that it has made,
-pending or not done. doing: outcomes and calls of its group that were
+is doing); "live, stopped" (its process got SIGSTOP, or is in a debugger); dead
+(what it held is being removed); tombstone (dead, but its numbering is kept for
+an hour); ended (no client: what ended clients of a user have made for a group,
+and what is still there). silent: how long it sent nothing while the daemon was
+reading. pending: operations that have not settled. backlog: outcomes that it
+has not acknowledged. serves: what it takes of its group: "outcomes", if it
+iterates over outcomes(), and the names of its handlers. The arena has only the
+hash of such a name. So a name is shown if a call of it stands there, and other
+handlers are counted. made: operations of its group that it has made, pending or
+not done. doing: outcomes and calls of its group that were
 delivered to it, and are not done. share: the quota that it has used most, and
 how much of it (--json has all quotas). `heard`: time since its last frame.
 lease: how long it may be silent. takeover: how long it keeps what it is doing
@@ -64,8 +71,9 @@ that do not fit are left out: COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients
-  timerctl clients --json | jq '.[] | select(.backlog > 100)'
-  timerctl clients --json | jq '.[] | [.user, .group, .made.outcomes]'
+  timerctl clients --json | jq '.rows[] | select(.backlog > 100)'
+  timerctl clients --json | jq '.rows[] | [.name, .group, .handles]'
+  timerctl clients --json | jq '.rows[] | [.user, .group, .made.outcomes]'
 """
 
 
@@ -93,9 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
         records, groups, users, accounts = reader.between_turns(
             lambda: (list(reader.clients), list(reader.groups), list(reader.users), list(reader.accounts))
         )
+        handlers = Handlers(reader)
+        served = {slot: handlers.of(each) for slot, each in enumerate(records) if each.state != ClientState.FREE}
     names = [label(group.name[: group.name_length]) for group in groups]
     rows = [
         row_of(slot, client, names[client.group - 1] if 0 < client.group <= len(names) else None, header)
+        | {"handles": served[slot]}
         | made_of(accounts[slot], users)
         for slot, client in enumerate(records)
         if client.state != ClientState.FREE
@@ -110,6 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         Column("silent", right=True),
         Column("pending", right=True),
         Column("backlog", right=True),
+        Column("serves", flexible=True, optional=True),
         Column("share", right=True, optional=True),
         Column("doing", right=True, optional=True),
         Column("made", right=True, optional=True),
@@ -138,8 +150,9 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "lease_ns": client.lease_ns,
         "takeover_ns": client.takeover_ms * 1_000_000,
         "keeps": bool(client.flags & ClientFlag.KEEPS),
+        "stopped": is_stopped(client),
         "silent_ns": client.silent_ns,
-        "died_ns_ago": max(now_ns(header) - client.died_ns, 0) if client.state in ENDED else None,
+        "died_ago_ns": max(now_ns(header) - client.died_ns, 0) if client.state in ENDED else None,
         "pending": client.pending,
         "backlog": client.unacknowledged,
         "outcomes_held": client.held,
@@ -152,7 +165,7 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "quotas": quotas_of(client, header),
         "orphans": Orphans(client.orphans).name.lower() if client.orphans in list(Orphans) else str(client.orphans),
         "last_command": client.last_command,
-        "heard_ns_ago": max(now_ns(header) - client.last_frame_ns, 0),
+        "heard_ago_ns": max(now_ns(header) - client.last_frame_ns, 0),
         "ended": process is None,
         "command": process.command if process else None,
         "cpu_percent": process.cpu_percent if process else None,
@@ -234,11 +247,18 @@ def share_of(quotas: dict[str, dict[str, int]]) -> str:
     return f"{100 * most['used'] // max(most['limit'], 1)} % {name}" if most["used"] else "-"
 
 
+def serves(row: dict[str, Any]) -> str:
+    """The column "serves": outcomes, and the names of the handlers, as far as they are known."""
+    known, count = row["handles"]["known"], row["handles"]["count"]
+    unknown = f"{count - len(known)} {'more ' if known else ''}handler{'s' * (count - len(known) > 1)}"
+    return ", ".join(["outcomes"] * row["listens"] + known + [unknown] * (count > len(known))) or "-"
+
+
 def state_of(row: dict[str, Any]) -> str:
     """The state of a client. If it is silent and its process runs: also how long it keeps its outcomes and calls."""
-    if not row["keeps"]:
-        return str(row["state"])
-    return f"{row['state']}, keeps for {span(max(row['takeover_ns'] - row['silent_ns'], 0))}"
+    left_ns = max(row["takeover_ns"] - row["silent_ns"], 0) if row["keeps"] else 0
+    stopped = ", stopped" if row["stopped"] else ""
+    return f"{row['state']}{stopped}, keeps for {span(left_ns)}" if row["keeps"] else f"{row['state']}{stopped}"
 
 
 def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
@@ -248,14 +268,15 @@ def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
         row["name"] or ("-" if row["slot"] is not None else f"user {row['user']}" if row["user"] else "other users"),
         state_of(row),
         row["group"] or "-",
-        "-" if row["died_ns_ago"] is not None or row["slot"] is None else span(row["silent_ns"]),
+        "-" if row["died_ago_ns"] is not None or row["slot"] is None else span(row["silent_ns"]),
         row["pending"],
         row["backlog"],
+        serves(row),
         share_of(row["quotas"]),
         "-" if row["slot"] is None else row["outcomes_held"] + row["calls_held"],
         row["made"]["pending"] + row["made"]["outcomes"],
         row["user"] or "-",
-        *("-" if row[name] is None else span(row[name]) for name in ("heard_ns_ago", "lease_ns", "takeover_ns")),
+        *("-" if row[name] is None else span(row[name]) for name in ("heard_ago_ns", "lease_ns", "takeover_ns")),
         size(row["bytes_held"]),
         row["orphans"] or "-",
         "-" if row["cpu_percent"] is None else f"{row['cpu_percent']:.1f} %",

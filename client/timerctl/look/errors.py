@@ -23,7 +23,7 @@ daemon, and `timerctl destroy` removes it.
 
 examples:
   timerctl errors
-  timerctl errors --json | jq '.[] | select(.error == "ARENA_FULL")'
+  timerctl errors --json | jq '.rows[] | select(.error == "ARENA_FULL")'
   timerctl clients                          who holds how much
 """
 

@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from timerctl.exits import Exit, UsageError
-from timerctl.instance import command_line, note_if_dead, open_arena, paths_of
-from timerctl.listing import Row, declare
+from timerctl.instance import command_line, life_of, open_arena, paths_of
+from timerctl.listing import Row, declare, hint
 from timerctl.show.table import Column, Table, terminal_width
-from timerctl.show.text import key_of, print_json, span, whole
+from timerctl.show.text import key_of, print_json, span, whole, word
+from timerd_client.protocol.session import CALLS
 from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import IdState, Outcome
-from timerd_shm.host.paths import InstancePaths
-from timerd_shm.read.alive import is_alive, now_ns
+from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.text import plain
 
 from .facts import Facts
 from .find import Found, Gone, Meant, Remembered, meant
+from .instead import meant_instead
+from .journal_lines import JournalLines
 
 BYTES_SHOWN = 200
 NAME_WIDTH = 11
@@ -39,8 +41,10 @@ shows none. Bytes that a terminal must not get are escaped.
 
 An operation that has settled is shown until its owner has acknowledged its
 outcome. After that an id is known for an hour with its outcome, and a number
-not at all: the journal has both (timerd --journal). Exit status 1: there is no
-such operation, as far as the arena knows.
+not at all: the journal has both (timerd --journal). The id of a call that is
+over is known for as long, but not whether it ran, failed or was cancelled: a
+journal of level events has that. A client has a name until another client has
+its slot. Exit status 1: there is no such operation, as far as the arena knows.
 
 examples:
   timerctl explain session/9           by its id
@@ -87,11 +91,17 @@ def run(arguments: argparse.Namespace) -> int:
                 f"purgatories {', '.join(sorted(several))} have an operation {plain(arguments.what)!r:.60}: give one "
                 "of them as --purgatory"
             )
-        rows = [each.row() for each in facts] or [absent(reader, arguments, paths, found[0] if found else None)]
+        journal = JournalLines(arguments, paths, header)
+        rows = [each.row() for each in facts]
+        rows = [row | {"journal": journal.of_standing(row)} for row in rows] or [
+            absent(reader, arguments, journal, found[0] if found else None)
+        ]
+    life = life_of(paths, header)
     if arguments.json:
-        print_json(rows[0] | {"others": rows[1:]})  # others: a call waits while another call of its id runs
+        # others: a call waits while another call of its id runs; or the dead letter of a former call of this id
+        print_json(life.row() | rows[0] | {"others": rows[1:]})
     else:
-        if note := note_if_dead(paths, is_alive(paths, header)):
+        if note := life.note():
             print(note)
         for row in rows:
             print("\n".join(lines_of(row)))
@@ -104,37 +114,50 @@ def look_for(reader: ArenaReader, arguments: argparse.Namespace) -> tuple[list[M
     return found, [Facts(reader, arguments, each) for each in found if isinstance(each, Found)]
 
 
-def absent(reader: ArenaReader, arguments: argparse.Namespace, paths: InstancePaths, found: Meant | None) -> Row:
+def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalLines, found: Meant | None) -> Row:
     """The little that is known of an operation that does not stand in the arena, and where to find more."""
-    header, what = reader.header(), plain(arguments.what)
-    journal = f"timerctl{' --instance ' + arguments.instance if arguments.instance else ''} journal export"
+    header, what = reader.header(), word(plain(arguments.what))
     row: Row = {"op": None, "id": None, "state": "unknown", "settled": None, "purgatory": arguments.purgatory}
-    search = ""
+    row["journal"], row["hints"] = None, []
     if isinstance(found, Remembered):
         record = found.record
-        name = Outcome(record.outcome).name.lower() if record.outcome in list(Outcome) else "in a way unknown here"
         ago = max(now_ns(header) - record.settled_ns, 0)
-        row |= {"id": what, "state": name, "purgatory": found.purgatory, "settled": {"ago_ns": ago}}
-        hashed = record.hash_low.to_bytes(8, "little") + record.hash_high.to_bytes(8, "little")
-        search = f'select(.id == "{hashed.hex()}")'
-        text = (
-            f"The operation of id {what} in purgatory {found.purgatory} has settled: {name}, {span(ago)} ago. Its "
-            "outcome was acknowledged, or nobody owned it, so its record is gone. The id is known for "
-            f"{span(header.ids_kept_ns)} after that."
-        )
+        name = Outcome(record.outcome).name.lower() if record.outcome in list(Outcome) else "in a way unknown here"
+        is_call = found.purgatory == CALLS
+        row |= {
+            "id": plain(arguments.what),
+            "state": "over" if is_call else name,
+            "purgatory": found.purgatory,
+            "settled": {"ago_ns": ago},
+        }
+        known = f"The id is known for {span(header.ids_kept_ns)} after that."
         if record.state != IdState.SETTLED:
             text = f"The operation of id {what} has just settled: ask again."
+        elif is_call:
+            text = (
+                f"The call of id {what} is over. It ran, or was cancelled, or failed and its dead letter was dropped: "
+                f"the arena does not say which. It came due, or was cancelled before, {span(ago)} ago. {known}"
+            )
+        else:
+            by = ""
+            if record.outcome == Outcome.CANCELLED:
+                by = " Its owner has cancelled it, or somebody by its id or a key, or its owner has ended."
+            text = (
+                f"The operation of id {what} in purgatory {found.purgatory} has settled: {name}, {span(ago)} ago.{by} "
+                f"Its outcome was acknowledged, or nobody owned it, so its record is gone. {known}"
+            )
+        row["journal"] = journal.of_id(record, is_call=is_call)
     elif isinstance(found, Gone):
         row["op"] = found.number
-        search = f"select(.operation == {found.number})" if found.used else ""
         text = f"No operation {what} stands in the arena, and none ever did: numbers are of one arena alone."
         if found.used:
             text = (
                 f"Operation {what} has settled, and its outcome was acknowledged, or nobody owned it. How it settled "
                 "is not known any more."
             )
+            row["journal"] = journal.of_operation(found.number)
     else:
-        row["id"] = what
+        row["id"] = plain(arguments.what)
         where = f" in purgatory {arguments.purgatory}" if arguments.purgatory else ""
         text = (
             f"No operation of id {what} is known{where}. It was never registered, or has settled: an id is known for "
@@ -143,15 +166,15 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, paths: InstancePa
             if header.ids_floor_ns
             else f"No operation of id {what} is known{where}. It was never registered."
         )
+        row["hints"] = [
+            *meant_instead(reader, arguments),
+            hint(
+                "all",
+                "ids are looked up by their exact bytes, and all operations are in",
+                command_line(arguments, "ops", options=["--state", "all"]),
+            ),
+        ]
     row["text"] = text
-    if search and paths.journal.is_symlink():
-        row["journal"] = f"{journal} | jq '{search}'"
-    else:
-        row["journal"] = None
-        if search:
-            row["text"] += " The daemon writes no journal, which would know more (timerd --journal DIR)."
-    if found is None:
-        row["similar"] = command_line(arguments, "ops", options=["--state", "all"])
     return row
 
 
@@ -161,7 +184,7 @@ KEYS_TABLE = Table(
     Column("key", flexible=True),
     Column("state"),
     Column("waits for", flexible=True),
-    Column("last event on it", flexible=True, wraps=True),
+    Column("newest events on it", flexible=True, wraps=True),
 )
 
 
@@ -169,11 +192,7 @@ def lines_of(row: Row) -> Iterator[str]:
     """An operation, or what is known of one that is gone, as lines."""
     if "keys" not in row:
         yield from wrapped(row["text"])
-        if row["journal"]:
-            yield f"  {row['journal']}"
-        if row.get("similar"):
-            yield "Ids are looked up by their exact bytes. All operations are in:"
-            yield f"  {row['similar']}"
+        yield from hint_lines([*filter(None, [row["journal"]]), *row["hints"]])
         return
     yield from wrapped(title_of(row))
     yield ""
@@ -183,7 +202,17 @@ def lines_of(row: Row) -> Iterator[str]:
         yield ""
         yield from KEYS_TABLE.lines([cells_of(key) for key in row["keys"]])
     for event in row["events_on_near_keys"]:
-        yield from wrapped(f"Spelt nearly alike, but no key of this operation: {event['key']}, {event_text(event)}.")
+        yield from wrapped(
+            f"Spelt nearly alike, but no key of this operation: {word(event['key'])}, {event_text(event)}."
+        )
+    for event in row["events_in_other_purgatories"]:
+        yield from wrapped(
+            f"In another purgatory, {event['purgatory'] or '?'}: {word(event['key'])}, {event_text(event)}. Events of "
+            "one purgatory mean nothing in another one."
+        )
+    if row["hints"] or row["journal"]:
+        yield ""
+        yield from hint_lines([*row["hints"], *filter(None, [row["journal"]])])
     for title, lines in (("To settle it", row["settles"]), ("To cancel it", row["cancel"])):
         if lines:
             yield ""
@@ -191,6 +220,17 @@ def lines_of(row: Row) -> Iterator[str]:
             for line in lines:
                 yield from wrapped(line["text"], "  ") if line["text"] else ()
                 yield from (f"    {command}" for command in line["commands"])
+
+
+def hint_lines(hints: list[Row]) -> Iterator[str]:
+    """Hints as sentences, each with its command line below it."""
+    for each in hints:
+        text = each["text"][0].upper() + each["text"][1:]
+        yield from wrapped(
+            text + (":" if each["command"] and text[-1] not in "?:" else "" if text[-1] in "?." else ".")
+        )
+        if each["command"]:
+            yield f"  {each['command']}"
 
 
 def wrapped(text: str, first: str = "") -> list[str]:
@@ -211,6 +251,8 @@ def title_of(row: Row) -> str:
         settled = row["settled"]
         key = f", by {settled['key']}" if settled["key"] is not None else ""
         if row["call"] is not None:
+            if number := row["call"]["number"]:
+                beginning = f"Dead letter {number} (operation {row['number']})"
             return f"{beginning} was due {span(settled['ago_ns'])} ago: {call_text(row['call'])}."
         code = f", code {settled['code']}" if settled["code"] is not None else ""
         return (
@@ -221,13 +263,17 @@ def title_of(row: Row) -> str:
 
 
 def call_text(call: Row) -> str:
+    runs = f"runs in pid {call['pid'] or '?'} for {call['since_ago']}"
+    limit = f", of {span(call['time_limit_ns'])} that it may" if call["time_limit_ns"] else ", without a time_limit"
     states = {
+        "deserted": "its group has no member",
         "unhandled": "no member of its group handles its name",
+        "silent": "all members that handle it are silent",
         "busy": "all members that handle it are busy",
         "waits": "it waits for another call, or to run alone",
         "delivered": "a member has it, and is about to run it",
-        "runs": "it runs",
-        "late": "it runs, for longer than its time_limit",
+        "runs": f"it {runs}{limit}",
+        "late": f"it {runs}{limit}: it is late",
         "failed": f"it has failed: {call['reason']}",
         "paused": "it pauses after a failed attempt or an ended process",
         "pending": "it is pending",
@@ -254,9 +300,8 @@ def pairs_of(row: Row) -> Iterator[tuple[str, str]]:
     if row["deadline_ns"] is None:
         yield "deadline", "none"
     else:
-        at = f" ({row['deadline']})" if row["deadline"] else ""
-        overdue = row["due"].startswith("-")
-        yield "deadline", (f"{row['due'][1:]} ago" if overdue else f"in {row['due']}") + at
+        at = f" ({row['due']})" if row["due"] else ""
+        yield "deadline", (f"{row['due_in'][1:]} ago" if row["due_in_ns"] < 0 else f"in {row['due_in']}") + at
     if row["registered"]:
         yield "registered", f"{row['registered']}, command {row['command']} of the client that did it"
     yield "payload", bytes_text(row["payload"])
@@ -268,18 +313,20 @@ def owner_text(row: Row) -> str:
     client, group = row["owner"]["client"], row["owner"]["group"]
     parts = []
     if group is not None:
-        parts.append(f"group {group['name']}, {group['members']} member{'' if group['members'] == 1 else 's'}")
+        members = f"{group['members']} member{'' if group['members'] == 1 else 's'}"
+        takers = "" if row["call"] is not None else f" ({group['listeners']} of them iterate over outcomes())"
+        parts.append(f"group {group['name']}, {members}{takers if group['members'] else ''}")
     if client is not None:
         name = f" {client['name']}" if client["name"] else ""
         pid = f", pid {client['pid']}" if client["pid"] else ", pid not known"
-        life = "its process has ended" if client["ended"] else f"last frame {span(client['heard_ns_ago'])} ago"
-        state = f"{client['state']}, {life}"
+        life = "its process has ended" if client["ended"] else f"last frame {span(client['heard_ago_ns'])} ago"
+        state = f"{client['state']}{', stopped' if client['stopped'] else ''}, {life}"
         held = "held by " if group is not None else ""
         parts.append(f"{held}client {client['slot']}{name}{pid} ({state})")
         if client["command"]:
             parts.append(plain(client["command"].encode("utf-8", "surrogateescape")))
     elif group is None:
-        parts.append("none: its client has ended, and it was kept")
+        parts.append("none: its client has ended, and it was kept; the arena does not have the client's name")
     return "; ".join(parts)
 
 
@@ -314,10 +361,10 @@ def cells_of(key: Row) -> tuple[str, ...]:
     elif key["kind"] == "observe":
         waits = "any event"
     state = key["state"] + (f", code {key['code']}" if key["code"] is not None else "")
-    last = "-" if key["last_event"] is None else event_text(key["last_event"])
+    last = "; before that ".join(map(event_text, key["events"])) or "-"
     if key["state"] not in ("missing", "watched"):
         waits = "-"
-    return key["key"], state, waits, last
+    return word(key["key"]), state, waits, last
 
 
 def event_text(event: Row) -> str:
@@ -325,4 +372,6 @@ def event_text(event: Row) -> str:
     text = f"{what.get(event['kind'], 'fire')} {span(event['ago_ns'])} ago"
     if event["client_name"]:
         text += f" by {event['client_name']}"
+    elif event["client"] is None:
+        text += " by a client that has ended"
     return text + (", before it was registered" if event["before_registration"] else "")

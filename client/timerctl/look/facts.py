@@ -7,32 +7,31 @@ events on the operation's keys, and on keys near them: at most EVENTS_LOOKED of 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import chain
 from typing import NamedTuple
 
-from timerctl.instance import NS, command_line
-from timerctl.listing import Row
-from timerctl.show.text import begun, due_in, span
+from timerctl.instance import command_line
+from timerctl.listing import Row, hint
+from timerctl.show.text import begun, span, word
 from timerd_client.groups.listing import CallInfo, listed
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.records import EventRecord, OpRecord, WatchNode
 from timerd_shm.declare.states import RULES, ClientState, Condition, EventKind, KeyKind, OpFlag, OpState, Outcome, Tally
-from timerd_shm.host.process import boot_id
 from timerd_shm.read import walk
-from timerd_shm.read.alive import now_ns
 from timerd_shm.read.near import near
 from timerd_shm.read.reader import ArenaReader, DamageError
 from timerd_shm.read.text import label, plain
 from timerd_shm.read.watched import watches, watermarks
 
-from . import clients, ops
+from . import calls, clients, ops
+from .clocks import Clocks
 from .find import Found, id_hash_of, number_of
+from .handlers import Handlers, held_in_vain, is_stopped, listeners
 
 EVENTS_LOOKED = 65_536
+EVENTS_SHOWN = 3  # of a key: the newest, and older ones of other kinds or clients
 COMMANDS_SHOWN = 8
 NEAR_KEYS = 4  # keys for which events on keys near them are looked for
 VERBS = {EventKind.FIRE: "fire", EventKind.ADVANCE: "advance", EventKind.FAIL: "fail"}
@@ -49,6 +48,14 @@ class KeyFacts(NamedTuple):
     code: int | None  # given to fail()
 
 
+class EventsFound(NamedTuple):
+    """Events of the ring, the newest first."""
+
+    on_keys: dict[bytes, list[Row]]  # missing keys
+    near: list[Row]  # on keys that are spelt nearly like a missing key
+    elsewhere: list[Row]  # on keys with the name of a missing key, in another purgatory
+
+
 class Facts:
     """The facts of one operation, each a method or an attribute; row() has all of them."""
 
@@ -57,7 +64,8 @@ class Facts:
         self.arguments = arguments
         self.index, self.op, self.given = found
         self.header = reader.header()
-        self.now = now_ns(self.header)
+        self.clocks = Clocks(self.header)
+        self.now = self.clocks.now_ns
         self.settled = self.op.state == OpState.SETTLED
         self.purgatory = reader.purgatory_name(self.op.purgatory)
         self.number = self.op.generation << 32 | self.index
@@ -70,7 +78,7 @@ class Facts:
     def _call(self) -> CallInfo | None:
         if not self.op.flags & OpFlag.CALL:
             return None
-        both = chain(listed(self.reader), listed(self.reader, failed=True))
+        both = chain(*(listed(self.reader, failed=failed, clocks=self.clocks.of_calls) for failed in (False, True)))
         return next((call for call in both if call.op == self.number), None)
 
     def _keys(self) -> Iterator[KeyFacts]:
@@ -107,28 +115,23 @@ class Facts:
 
     def owner(self) -> Row:
         """The client that owns it or, for a group's, that holds it now; and its group."""
-        generations = [each.generation if each.state != ClientState.FREE else 0 for each in self.reader.clients]
-        slot = ops.client_of(self.op, generations)
+        slot = self._holder()
         group = None
         if 0 < self.op.group <= len(self.reader.groups):
             record = self.reader.groups[self.op.group - 1]
-            group = {"name": label(record.name[: record.name_length]), "members": record.members}
+            live, silent = listeners(self.reader.clients, self.op.group)
+            group = {
+                "name": label(record.name[: record.name_length]),
+                "members": record.members,
+                "listeners": live,
+                "silent_listeners": silent,
+            }
         client = None
         if slot is not None:
             row = clients.row_of(slot, self.reader.clients[slot], None, self.header)
-            known = ("slot", "name", "pid", "state", "keeps", "ended", "command", "heard_ns_ago", "backlog")
+            known = ("slot", "name", "pid", "state", "keeps", "stopped", "ended", "command", "heard_ago_ns", "backlog")
             client = {name: row[name] for name in known}
         return {"client": client, "group": group}
-
-    def wall(self, at_ns: int) -> str | None:
-        """A time of the arena as UTC; None for an arena of an earlier boot."""
-        if self.header.boot_id != boot_id():
-            return None
-        try:
-            at = datetime.fromtimestamp((time.time_ns() + at_ns - self.now) / NS, UTC)
-        except (ValueError, OverflowError, OSError):
-            return None
-        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def missing(self) -> list[KeyFacts]:
         """The keys whose events would change something."""
@@ -136,30 +139,44 @@ class Facts:
 
     # events ------------------------------------------------------------------------------------------------------
 
-    def events(self) -> tuple[dict[bytes, Row], list[Row]]:
-        """The newest event on each missing key, and the newest ones on keys near these."""
+    def events(self) -> EventsFound:
+        """The newest events on the missing keys, on keys near these, and in other purgatories on keys named so."""
+        found = EventsFound({}, [], [])
         if self.settled or self.call is not None:
-            return {}, []
+            return found
         wanted = {key.name for key in self.missing()}
-        others: dict[bytes, EventRecord] = {}
-        found: dict[bytes, Row] = {}
         own = {key.name for key in self.keys}
+        others: dict[bytes, EventRecord] = {}
+        elsewhere: dict[tuple[int, bytes], EventRecord] = {}
         newest = self.header.newest
         for sequence in range(newest, max(self.header.tail, newest - EVENTS_LOOKED + 1, 1) - 1, -1):
             event = self.reader.event(sequence)
-            if event.sequence != sequence or event.purgatory != self.op.purgatory or event.kind not in VERBS:
+            if event.sequence != sequence or event.kind not in VERBS:
                 continue
             try:
                 name = self.reader.event_key(event)
             except DamageError:
                 continue
-            if name in wanted:
-                found.setdefault(name, self._event(event, name))
+            if event.purgatory != self.op.purgatory:
+                if name in wanted:
+                    elsewhere.setdefault((event.purgatory, name), event)
+            elif name in wanted:
+                self._keep(found.on_keys.setdefault(name, []), self._event(event, name))
             elif name not in own:
                 others.setdefault(name, event)
-        silent = [name for name in wanted if name not in found][:NEAR_KEYS]
+        silent = [name for name in wanted if name not in found.on_keys][:NEAR_KEYS]
         likely = dict.fromkeys(name for key in silent for name in near(key, others, numbers=False))
-        return found, [self._event(others[name], name) for name in likely]
+        found.near.extend(self._event(others[name], name) for name in likely)
+        found.elsewhere.extend(self._event(event, name) for (_, name), event in elsewhere.items())
+        return found
+
+    @staticmethod
+    def _keep(kept: list[Row], event: Row) -> None:
+        """Keep an older event of a key, unless a newer one is alike. So an operator's try hides nothing."""
+        if len(kept) < EVENTS_SHOWN and all(
+            (e["kind"], e["client_name"]) != (event["kind"], event["client_name"]) for e in kept
+        ):
+            kept.append(event)
 
     def _event(self, event: EventRecord, name: bytes) -> Row:
         client = self.reader.clients[event.client] if event.client < len(self.reader.clients) else None
@@ -167,6 +184,7 @@ class Facts:
         ago_ns = max(self.now - event.effective_ns, 0)
         return {
             "key": plain(name),
+            "purgatory": self._purgatory_of(event),
             "kind": VERBS[EventKind(event.kind)],
             "amount": event.amount,
             "limited": bool(event.flags & 1),
@@ -176,6 +194,61 @@ class Facts:
             "client": event.client if is_here else None,
             "client_name": label(client.name[: client.name_length]) if client is not None and is_here else None,
         }
+
+    def _purgatory_of(self, event: EventRecord) -> str | None:
+        try:
+            return self.reader.purgatory_name(event.purgatory)
+        except (DamageError, IndexError):
+            return None
+
+    # why it waits ------------------------------------------------------------------------------------------------
+
+    def hints(self) -> Iterator[Row]:
+        """Why it waits, where its keys do not show it: sentences, each with a command line or none."""
+        op = self.op
+        if self.call is not None:
+            yield from Handlers(self.reader).why(self.call, self.arguments)
+            return
+        for key, where, mark in self._marks_elsewhere():
+            text = (
+                f"{word(plain(key.name))} has the watermark {mark} in purgatory {where}, and the operation waits in "
+                f"purgatory {self.purgatory}"
+            )
+            line = command_line(self.arguments, "advance", key.name, str(key.target), purgatory=self.purgatory)
+            yield hint("purgatory", text, line)
+        if not 0 < op.group <= len(self.reader.groups):
+            return
+        record = self.reader.groups[op.group - 1]
+        name, (live, silent) = label(record.name[: record.name_length]), listeners(self.reader.clients, op.group)
+        slot = self._holder()
+        if slot is not None:
+            client = self.reader.clients[slot]
+            if self.settled and (client.state == ClientState.SILENT or is_stopped(client)):
+                yield held_in_vain(slot, client, "its outcome")
+        elif not record.members:
+            yield hint("group", f"group {name} has no member, so nobody gets its outcome")
+        elif not live and silent:
+            yield hint(
+                "silent",
+                f"all members of group {name} that iterate over outcomes() are silent",
+                command_line(self.arguments, "clients"),
+            )
+        elif not live:
+            text = f"no member of group {name} iterates over outcomes(), so its outcome waits until one does"
+            yield hint("listener", text, command_line(self.arguments, "clients"))
+
+    def _marks_elsewhere(self) -> Iterator[tuple[KeyFacts, str, int]]:
+        """Missing keys whose watermark would suffice, but in another purgatory: with its name, and the watermark."""
+        wanted = {key.name: key for key in self.missing() if key.kind == KeyKind.WATERMARK and key.target is not None}
+        for at, name, mark in watermarks(self.reader) if wanted else ():
+            key = wanted.get(name)
+            is_known = at != self.op.purgatory and at < len(self.reader.purgatories)
+            if key is not None and key.target is not None and is_known and mark >= key.target:
+                yield key, self.reader.purgatory_name(at), mark
+
+    def _holder(self) -> int | None:
+        generations = [each.generation if each.state != ClientState.FREE else 0 for each in self.reader.clients]
+        return ops.client_of(self.op, generations)
 
     # what would settle it ----------------------------------------------------------------------------------------
 
@@ -258,7 +331,12 @@ class Facts:
             for verb in ("drop", "retry"):
                 yield _line("", command_line(self.arguments, f"calls {verb}", number))
         elif call.state in ("runs", "late"):
-            yield _line("A call that runs cannot be cancelled.")
+            yield _line(
+                "A call that runs cannot be cancelled. It ends with its process. Then another worker runs it again, "
+                "and other calls of this process, too. After as many ended processes as its handler allows "
+                "(`deliveries`, 5 by default) it is a dead letter.",
+                *([f"kill -9 {call.pid}"] if call.pid else []),
+            )
         else:
             group = ["--group", call.group]
             yield _line("By its id:", command_line(self.arguments, "calls cancel", call.id, options=group))
@@ -294,14 +372,13 @@ class Facts:
     def row(self) -> Row:
         """All facts, which are also the JSON."""
         op = self.op
-        last, nearby = self.events()
+        events = self.events()
         looks = op.condition == Condition.OWNER
-        outcome = Outcome(op.outcome).name.lower() if self.settled and op.outcome in list(Outcome) else None
         return {
             "op": self.number,
             "number": number_of(op.generation, self.index),
             "kind": self.kind(),
-            "state": outcome or "pending",
+            "state": ops.outcome_of(op) if self.call is None else self.call.state,
             "purgatory": self.purgatory,
             "id": self.id(),
             "id_hash": id_hash_of(self.reader, op),
@@ -316,46 +393,36 @@ class Facts:
                     "target": key.target,
                     "watermark": key.watermark,
                     "code": key.code,
-                    "last_event": last.get(key.name),
+                    "events": events.on_keys.get(key.name, []),
                     "command": self.line_for(key) if key in self.missing() and self.call is None else None,
                 }
                 for key in self.keys
             ],
             "key_count": op.keys,
-            "events_on_near_keys": nearby,
+            "events_on_near_keys": events.near,
+            "events_in_other_purgatories": events.elsewhere,
             "keys_to_complete": self.more(Outcome.COMPLETED, "satisfied"),
             "keys_to_fail": self.more(Outcome.FAILED, "failed"),
             "amount_missing": op.progress if op.condition == Condition.TOTAL and not self.settled else None,
             "look": {"due": op.progress > op.failed, "event": op.progress, "looked": op.failed} if looks else None,
-            "call": None if self.call is None else self._call_row(self.call),
-            "registered": self.wall(op.registered_ns),
-            "deadline": None if op.deadline_ns == NO_DEADLINE else self.wall(op.deadline_ns),
+            "call": None if self.call is None else calls.row_of(self.call, self.clocks.now, self.arguments.bytes),
+            "registered": self.clocks.wall(op.registered_ns),
             "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
-            "due": due_in(op.deadline_ns, self.now),
+            **self.clocks.due(op.deadline_ns),
             "waiting_ns": max(0, (op.settled_ns if self.settled else self.now) - op.registered_ns),
             "settled": self._settled() if self.settled else None,
             "payload": begun(ops.payload_of(self.reader, op), self.arguments.bytes),
+            "hints": list(self.hints()),
+            "journal": None,
             "settles": list(self.settles()),
             "cancel": list(self.cancels()),
-        }
-
-    def _call_row(self, call: CallInfo) -> Row:
-        return {
-            "name": call.name,
-            "state": call.state,
-            "due": call.due.isoformat(),
-            "attempt": call.attempt,
-            "deliveries": call.deliveries,
-            "last_error": plain(call.last_error.encode()) or None,
-            "dead_letter": call.number or None,
-            "reason": plain(call.reason.encode()) or None,
         }
 
     def _settled(self) -> Row:
         op = self.op
         key = next((key for at, key in enumerate(self.keys) if at == op.settled_key - 1), None)
         return {
-            "at": self.wall(op.settled_ns),
+            "at": self.clocks.wall(op.settled_ns),
             "ago_ns": max(self.now - op.settled_ns, 0),
             "key_number": op.settled_key or None,
             "key": None if key is None else plain(key.name),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from timerctl.exits import UsageError
+from timerd_client.groups.listing import listed
 from timerd_client.protocol.session import CALLS
 from timerd_shm.declare.limits import ID_SIZE_MAX
 from timerd_shm.declare.records import IdRecord, OpRecord
@@ -120,6 +121,8 @@ def _by_id(reader: ArenaReader, text: bytes, purgatory: str | None) -> Iterator[
             if key in wanted:
                 found: list[Meant] = list(_operations_of(reader, at, record, text))
                 yield from found or [Remembered(text, names[record.purgatory], record)]
+    if purgatory in (None, CALLS):
+        yield from _letters_of(reader, text)
 
 
 def _operations_of(reader: ArenaReader, at: int, record: IdRecord, text: bytes) -> Iterator[Found]:
@@ -133,6 +136,20 @@ def _operations_of(reader: ArenaReader, at: int, record: IdRecord, text: bytes) 
     for index in dict.fromkeys(indexes):
         op = reader.ops[index]
         if op.id_record == at + 1 and op.state in (OpState.PENDING, OpState.SETTLED):
+            yield Found(index, op, text)
+
+
+def _letters_of(reader: ArenaReader, text: bytes) -> Iterator[Found]:
+    """In each group, the newest dead letter that had this id. The record of the id does not lead to it any more."""
+    newest = {
+        each.group: each
+        for each in sorted(listed(reader, failed=True), key=lambda letter: letter.number)
+        if each.id.encode() == text
+    }
+    for letter in newest.values():
+        index = letter.op & (1 << INDEX_BITS) - 1
+        op = reader.ops[index]
+        if op.generation == letter.op >> INDEX_BITS:
             yield Found(index, op, text)
 
 

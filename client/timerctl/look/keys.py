@@ -12,6 +12,7 @@ from typing import Any
 from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
+from timerctl.show.text import word
 from timerd_shm.declare.records import WatermarkRecord
 from timerd_shm.declare.states import KeyKind, Place
 from timerd_shm.read.reader import ArenaReader, DamageError
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def cells_of(row: Row) -> tuple[object, ...]:
     watermark = "-" if row["watermark"] is None else row["watermark"]
     watchers = row["watchers"], row["event_watchers"], row["watermark_watchers"], row["observers"]
-    return *watchers, watermark, row["key"], row["purgatory"]
+    return *watchers, watermark, word(row["key"]), row["purgatory"]
 
 
 def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:

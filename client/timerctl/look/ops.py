@@ -16,17 +16,17 @@ from timerctl.exits import UsageError
 from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import begun, due_in, duration_ns, key_of, whole
+from timerctl.show.text import begun, duration_ns, key_of, whole, word
 from timerd_client.groups.plan import unpack
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import NO_DEADLINE, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.records import OpRecord, WatchNode
 from timerd_shm.declare.states import RULES, ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
-from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader, DamageError
 from timerd_shm.read.text import plain
 
+from .clocks import Clocks
 from .find import id_hash_of, number_of
 
 BYTES_SHOWN = 40
@@ -107,14 +107,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def operations(reader: ArenaReader, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows up to the limit, and one more if there are more."""
-    now = now_ns(reader.header())
-    return list(islice(chosen(reader, arguments, now), arguments.limit + 1))
+    return list(islice(chosen(reader, arguments, Clocks(reader.header())), arguments.limit + 1))
 
 
-def chosen(reader: ArenaReader, arguments: argparse.Namespace, now: int) -> Iterator[dict[str, Any]]:
+def chosen(reader: ArenaReader, arguments: argparse.Namespace, clocks: Clocks) -> Iterator[dict[str, Any]]:
     names = [reader.purgatory_name(index) for index in range(len(reader.purgatories))]
     states = STATES[arguments.state]
-    due_by = None if arguments.due_within is None else now + arguments.due_within
+    due_by = None if arguments.due_within is None else clocks.now_ns + arguments.due_within
     generations = [client.generation if client.state != ClientState.FREE else 0 for client in reader.clients]
     groups = [plain(group.name[: group.name_length]) for group in reader.groups]
     for index, op in candidates(reader, arguments.bucket):
@@ -131,7 +130,7 @@ def chosen(reader: ArenaReader, arguments: argparse.Namespace, now: int) -> Iter
         if arguments.key is not None and arguments.key not in [name for name, _, _ in keys]:
             continue
         group = groups[op.group - 1] if 0 < op.group <= len(groups) else None
-        row = row_of(index, op, names[op.purgatory], keys, now) | {"client": client, "group": group}
+        row = row_of(index, op, names[op.purgatory], keys, clocks) | {"client": client, "group": group}
         payload = begun(payload_of(reader, op), arguments.bytes)
         yield row | {"id_hash": id_hash_of(reader, op), "payload": payload}
 
@@ -201,15 +200,29 @@ def keys_of(reader: ArenaReader, index: int, op: OpRecord) -> list[tuple[bytes, 
     return keys
 
 
+def outcome_of(op: OpRecord) -> str:
+    """The outcome of an operation: completed, expired, and so on; pending, if it has none.
+
+    A call that is due has settled as expired, because its deadline is its due time. It is "due", and a dead letter has
+    "failed".
+    """
+    if op.state != OpState.SETTLED or op.outcome not in list(Outcome):
+        return "pending"
+    if op.flags & OpFlag.CALL and op.outcome != Outcome.CANCELLED:
+        return "failed" if op.client_generation == 0 and op.outcome_number else "due"
+    return Outcome(op.outcome).name.lower()
+
+
 def row_of(
-    index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None, str]], now: int
+    index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None, str]], clocks: Clocks
 ) -> dict[str, Any]:
     settled = op.state == OpState.SETTLED
     runs = settled and op.flags & OpFlag.CALL  # then the fields of the masks are about its run
+    now = clocks.now_ns
     return {
         "op": op.generation << 32 | index,
         "number": number_of(op.generation, index),
-        "state": Outcome(op.outcome).name.lower() if settled and op.outcome in list(Outcome) else "pending",
+        "state": outcome_of(op),
         "purgatory": purgatory,
         "command": op.command,
         "condition": condition_of(op),
@@ -217,7 +230,7 @@ def row_of(
         "satisfied": None if op.condition in (Condition.TOTAL, Condition.OBSERVE) or runs else op.progress.bit_count(),
         "failed": None if op.condition == Condition.OBSERVE or runs else op.failed.bit_count(),
         "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
-        "due": due_in(op.deadline_ns, now),
+        **clocks.due(op.deadline_ns),
         "waiting_ns": max(0, (op.settled_ns if settled else now) - op.registered_ns),
         "bucket": f"{(op.bucket - 1) // BUCKETS}:{(op.bucket - 1) % BUCKETS}" if op.bucket and not settled else None,
         "outcome_number": op.outcome_number if settled else None,
@@ -258,7 +271,7 @@ def cells_of(row: Row) -> tuple[object, ...]:
         row["state"],
         "-" if row["client"] is None else row["client"],
         row["group"] or "-",
-        row["due"] if row["state"] == "pending" else "-",
+        row["due_in"] if row["state"] == "pending" else "-",
         row["condition"],
         " ".join(map(written, sorted(row["keys"], key=lambda each: each["state"] in DONE))) or "-",
         row["purgatory"],
@@ -272,7 +285,7 @@ def cells_of(row: Row) -> tuple[object, ...]:
 def written(key: dict[str, Any]) -> str:
     """A key in one word: name, or name>=watermark; r1(ok) is satisfied, r2(failed) has failed."""
     watermark = "" if key["watermark"] is None else f">={key['watermark']}"
-    return f"{key['key']}{watermark}{DONE.get(key['state'], '')}"
+    return f"{word(key['key'])}{watermark}{DONE.get(key['state'], '')}"
 
 
 # buckets -------------------------------------------------------------------------------------------------------------
@@ -281,7 +294,7 @@ def written(key: dict[str, Any]) -> str:
 def buckets(reader: ArenaReader, limit: int) -> list[dict[str, Any]]:
     """The buckets that are not empty, the finest level first: up to the limit, and one more if there are more."""
     header = reader.header()
-    now, tick_ns = now_ns(header), header.tick_ns
+    clocks, tick_ns = Clocks(header), header.tick_ns
     rows = []
     for bucket in islice(walk.occupied_buckets(reader), limit + 1):
         shift = LEVEL_BITS * bucket.level
@@ -294,7 +307,7 @@ def buckets(reader: ArenaReader, limit: int) -> list[dict[str, Any]]:
                 "count": bucket.count,
                 "first_tick": start,
                 "ticks": 1 << shift,
-                "due": due_in(start * tick_ns, now),
+                **clocks.due(start * tick_ns),
             }
         )
     return rows
@@ -310,4 +323,4 @@ BUCKETS_TABLE = Table(
 
 
 def cells_of_bucket(row: Row) -> tuple[object, ...]:
-    return row["bucket"], row["count"], row["first_tick"], row["ticks"], row["due"]
+    return row["bucket"], row["count"], row["first_tick"], row["ticks"], row["due_in"]

@@ -8,10 +8,11 @@ import time
 from typing import Any
 
 from timerctl.exits import Exit, NoInstanceError, UsageError
-from timerctl.instance import NS, note_if_dead, open_arena, paths_of
+from timerctl.instance import NS, Life, open_arena, paths_of
 from timerctl.listing import declare
 from timerctl.show.table import Column, Table, grid
 from timerctl.show.text import duration_ns, print_json, size, span
+from timerd_client.protocol.session import CALLS
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.families import families
 from timerd_shm.read.statistics import collect, look
@@ -93,10 +94,8 @@ def lines_of(stats: dict[str, Any], paths: InstancePaths) -> list[str]:
     if stats["alive"]:
         first += f": pid {stats['pid']}, up {span(round(stats['uptime_s'] * NS))}"
     lines = [first]
-    if note := note_if_dead(paths, stats["alive"]):
+    if note := Life(paths.instance, stats["alive"], stats["stopped"], stats["pid"]).note():
         lines.append(note)
-    if stats["stopped"]:
-        lines.append(f"The daemon is stopped, and nothing changes until it goes on: kill -CONT {stats['pid']}")
     if stats["counters"].get("journal_thread_dead"):
         lines.append(
             "The journal is not written any more: its thread has ended. `timerctl errors` says why; restart timerd."
@@ -104,6 +103,8 @@ def lines_of(stats: dict[str, Any], paths: InstancePaths) -> list[str]:
     if stats["killed_in_turn"]:
         lines.append("The daemon was killed in the middle of a turn: counts may lag by that turn until the next start.")
     lines += ["", *capacity_lines(stats["capacity"]), "", *counter_lines(stats["counters"])]
+    if due := stats["purgatories"].get(CALLS, {}).get("counters", {}).get("expired"):
+        lines.append(f"Calls that came due count as expired: {due} of {stats['counters']['expired']}.")
     if len(stats["purgatories"]) > 1:
         lines += ["", *purgatory_lines(stats["purgatories"])]
     return [*lines, "", *histogram_lines(stats)]

@@ -9,12 +9,14 @@ import shlex
 import sys
 import unicodedata
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
-from timerd_shm.declare.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 from timerd_shm.host import quantity
 from timerd_shm.read.text import plain
 
+QUOTED = frozenset(" ,")  # a key with one of these seems to end earlier, or later, in a sentence
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1
 
@@ -58,9 +60,27 @@ def span(ns: int) -> str:
     return f"{sign}{minutes // 1440} d {minutes // 60 % 24} h"
 
 
-def due_in(deadline_ns: int, now_ns: int) -> str:
-    """The time until a deadline: 3.0 s, -1.2 ms (it has passed), never."""
-    return "never" if deadline_ns == NO_DEADLINE else span(deadline_ns - now_ns)
+def due_row(due_wall_ns: int | None, left_ns: int | None) -> dict[str, Any]:
+    """When something is due, for people and programs: its time (UTC), and how long until then. None: never."""
+    return {
+        "due": None if due_wall_ns is None else utc(due_wall_ns),
+        "due_in_ns": left_ns,
+        "due_in": "never" if left_ns is None else span(left_ns),
+    }
+
+
+def utc(wall_ns: int) -> str | None:
+    """A wall-clock time to the millisecond in ISO 8601; None for a time that no calendar has."""
+    try:
+        at = datetime.fromtimestamp(wall_ns / 10**9, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def word(text: str) -> str:
+    """A printable key or name as people tell it from the words around it: quoted if it has blanks, or is empty."""
+    return text if text and not set(text) & QUOTED else f"'{text}'"
 
 
 def size(count: float) -> str:

@@ -16,6 +16,7 @@ from timerd_wire import native
 
 from .waiters import LoopWaiters
 
+PASSES_MAX = 16  # in one go: a daemon that sends without end must not hold up the loop
 TIMER_SLACK_S = 0.0005  # loops sleep for whole milliseconds: this saves a second wake-up
 
 
@@ -28,6 +29,7 @@ class LoopPasses:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
+        self._goes_on = False  # whether the loop will call make() soon
         self._descriptors: list[int] = []  # of the sockets
 
     def watch(self, descriptor: int) -> None:
@@ -56,10 +58,19 @@ class LoopPasses:
         self._rest()
 
     def make(self) -> None:
-        """Make a pass, until no frame came in after the last send: the descriptors are edge-triggered."""
-        while not self._link.closed and self._exchange():
-            pass
-        self._rest()
+        """Make passes, until no frame came in after the last send: the descriptors are edge-triggered."""
+        for _ in range(PASSES_MAX):
+            if self._link.closed or not self._exchange():
+                self._rest()
+                return
+        self._waiters.look()
+        if not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on_soon)  # the loop's other tasks come first
+
+    def _go_on_soon(self) -> None:
+        self._goes_on = False
+        self.make()
 
     def _exchange(self) -> bool:
         """Take all frames, and send what is due. Returns whether there may be more."""

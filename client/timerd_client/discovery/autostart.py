@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from timerd_shm.declare.errors import ResourceLimitError, TimerdUnavailableError
+from timerd_shm.host.lock import open_lock
 from timerd_shm.host.paths import InstancePaths, listens
 from timerd_shm.host.places import places
 from timerd_shm.host.search import make_instance
 
 from .find_daemon import find
+from .target import Target
 
 # How long a daemon that was started here may take until it serves. The timeout of connect() begins after that.
 AUTOSTART_TIMEOUT_S = 15.0
@@ -32,16 +34,16 @@ NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", 
 _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns when a running process is forgotten
 
 
-def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:
+def start_daemon(target: Target) -> InstancePaths:
     """Start the instance's daemon unless it runs, and return when it serves. Raises TimerdUnavailableError.
 
     A lock file makes one of several processes start it. Its place depends on nothing but the user (places.py).
     """
-    if found := _running(instance, runtime_dir):
+    if found := _running(target):
         return found
-    paths = make_instance(instance, runtime_dir)
-    with _alone(_place_of_lock(instance, runtime_dir) / f"{paths.instance}.autostart"):
-        if found := _running(instance, runtime_dir):
+    paths = make_instance(target.instance, target.runtime_dir)
+    with _alone(_place_of_lock(target.instance, target.runtime_dir) / f"{paths.instance}.autostart"):
+        if found := _running(target):
             return found
         # Without -P, Python would import a folder `timerd` of the caller's directory instead of the package.
         # The daemon logs to a file without a name. It ends 10 s after its last client, so the file stays small.
@@ -65,10 +67,10 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
         return paths
 
 
-def _running(instance: str | None, runtime_dir: str | None) -> InstancePaths | None:
+def _running(target: Target) -> InstancePaths | None:
     """The daemon that runs, wherever this process looks."""
     try:
-        paths, is_running = find(instance, runtime_dir)
+        paths, is_running = find(target)
     except (TimerdUnavailableError, PermissionError):
         return None  # make_instance() makes a place, if this user may
     return paths if is_running else None
@@ -93,7 +95,7 @@ def _alone(path: Path) -> Iterator[None]:
     processes never hold the lock at the same time.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_lock(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:

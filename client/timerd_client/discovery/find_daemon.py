@@ -11,7 +11,10 @@ from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths, daemon_running, instance_name, open_arena_file
 from timerd_shm.host.places import places
 from timerd_shm.host.search import find_instance
+from timerd_shm.host.trust import daemon_user_of, distrust
 from timerd_shm.read.reader import ArenaReader
+
+from .target import Target
 
 RESTART_S = 10.0  # a daemon that has run within this time may be restarting
 LOOK_AGAIN_S = 0.05
@@ -20,11 +23,8 @@ LOOK_AGAIN_S = 0.05
 class Search:
     """The search for a daemon, for `seconds` (None: without end), or for the default time if none is stated."""
 
-    def __init__(
-        self, instance: str | None, runtime_dir: str | None, seconds: float | None, *, is_stated: bool
-    ) -> None:
-        self._instance = instance
-        self._runtime_dir = runtime_dir
+    def __init__(self, target: Target, seconds: float | None, *, is_stated: bool) -> None:
+        self._target = target
         self._stated = is_stated
         self._seconds = CONNECT_TIMEOUT_S if not is_stated else math.inf if seconds is None else seconds
         self._end = time.monotonic() + self._seconds
@@ -35,9 +35,9 @@ class Search:
         Raises TimerdUnavailableError when the time is over, PermissionError if this user may not look.
         """
         try:
-            paths, is_running = find(self._instance, self._runtime_dir)
+            paths, is_running = find(self._target)
         except TimerdUnavailableError as error:
-            may_come = self._stated or has_run_lately(self._instance, self._runtime_dir)
+            may_come = self._stated or has_run_lately(self._target)
             self._go_on(may_come, f"{error}, or connect(autostart=True)")
             return None
         except PermissionError:
@@ -47,7 +47,7 @@ class Search:
         if is_running:
             return paths
         missing = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
-        self._go_on(self._stated or has_run_lately(self._instance, self._runtime_dir), missing)
+        self._go_on(self._stated or has_run_lately(self._target), missing)
         return None
 
     def patience(self) -> float:
@@ -66,32 +66,35 @@ class Search:
         raise TimerdUnavailableError(f"{missing}; {waited}") from None
 
 
-def find(instance: str | None, runtime_dir: str | None) -> tuple[InstancePaths, bool]:
+def find(target: Target) -> tuple[InstancePaths, bool]:
     """The instance, and whether its daemon runs. Raises TimerdUnavailableError, PermissionError, ResourceLimitError."""
     with changing:  # a child that is forked in between would have a copy of the connection
-        paths = find_instance(instance, runtime_dir)
+        paths = find_instance(target.instance, target.runtime_dir, target.daemon_user)
         return paths, daemon_running(paths)
 
 
-def expected_paths(instance: str | None, runtime_dir: str | None) -> InstancePaths:
+def expected_paths(target: Target) -> InstancePaths:
     """The place of the instance, for messages. If there is none, the first place where it is looked for."""
     try:
-        return find(instance, runtime_dir)[0]
+        return find(target)[0]
     except (TimerdError, OSError):
-        return InstancePaths(places(runtime_dir)[0], instance_name(instance))
+        return InstancePaths(places(target.runtime_dir)[0], instance_name(target.instance))
 
 
-def has_run_lately(instance: str | None, runtime_dir: str | None) -> bool:
+def has_run_lately(target: Target) -> bool:
     """Whether a daemon has run within RESTART_S in one of the places, or is about to serve there.
 
     The lock file is written when a daemon starts and when it ends. A daemon that was killed has not written the file at
     its end, but its arena has the time of its last turn.
     """
-    return any(_lately(InstancePaths(place, instance_name(instance))) for place in places(runtime_dir))
+    name, user = instance_name(target.instance), daemon_user_of(target.daemon_user)
+    return any(_lately(InstancePaths(place, name, user)) for place in places(target.runtime_dir))
 
 
 def _lately(paths: InstancePaths) -> bool:
     try:
+        if distrust(paths.directory, paths.daemon_user):
+            return False
         # An age below 0 means that the clock was set back, or that the arena is of an earlier boot.
         if 0 <= time.time() - paths.lock.stat().st_mtime < RESTART_S:
             return True

@@ -61,7 +61,7 @@ class LateSockets:
 
     def __init__(self, target: Target, now_ns: int) -> None:
         self.lifeline: Held = NoLifeline()
-        self.paths = expected_paths(target.instance, target.runtime_dir)
+        self.paths = expected_paths(target)
         self.found: Sockets | None = None
         self.due_ns = now_ns
         self._target = target
@@ -95,7 +95,7 @@ class LateSockets:
                 self._start()
 
     def _look(self) -> None:
-        paths, is_running = find(self._target.instance, self._target.runtime_dir)
+        paths, is_running = find(self._target)
         if not is_running:
             self._trouble = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
             self.is_hopeless = not self._may_come()
@@ -106,7 +106,7 @@ class LateSockets:
 
     def _may_come(self) -> bool:
         """Whether a daemon is being started, or may be restarting."""
-        return self._target.autostart or has_run_lately(self._target.instance, self._target.runtime_dir)
+        return self._target.autostart or has_run_lately(self._target)
 
     def look_again(self, trouble: str) -> None:
         """Close the sockets that were found, because they could not be used, and look again later."""
@@ -117,7 +117,7 @@ class LateSockets:
 
     def _start(self) -> None:
         try:
-            start_daemon(self._target.instance, self._target.runtime_dir)
+            start_daemon(self._target)
         except (TimerdError, OSError) as error:
             self._trouble, self.is_hopeless = text_of(error), True  # it is not tried again
         else:
@@ -149,7 +149,7 @@ class LateSockets:
 
     def map_arena(self) -> ArenaReader:
         """The arena that a daemon has left. The next daemon may go on with it. Raises TimerdError, OSError."""
-        return map_arena(find(self._target.instance, self._target.runtime_dir)[0])
+        return map_arena(find(self._target)[0])
 
     def forked(self) -> None:
         if self.found is not None:

@@ -8,6 +8,7 @@ from timerd_client.arguments import group_of, label_of, orphans_of, takeover_ms_
 from timerd_client.declared import CLIENT, ClientArguments
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import instance_name
+from timerd_shm.host.trust import daemon_user_of
 from timerd_wire.transports import Transport
 
 
@@ -16,6 +17,7 @@ class Target(NamedTuple):
 
     instance: str | None  # None = $TIMERD_INSTANCE, else "default"
     runtime_dir: str | None  # None = $TIMERD_RUNTIME_DIR, else the user's places
+    daemon_user: str | int | None  # None = $TIMERD_DAEMON_USER, else nobody
     autostart: bool
     group: str | None
     orphans: Orphans
@@ -28,10 +30,12 @@ def target_of(call: str, instance: str | None, given: ClientArguments) -> Target
     """Check the arguments of a call. InvalidNameError, InvalidValueError, NotAMemberError, TimeoutOutOfRangeError."""
     arguments = CLIENT.of(call, given)
     instance_name(instance)
+    daemon_user_of(arguments["daemon_user"])
     group = group_of(arguments["group"])
     return Target(
         instance,
         arguments["runtime_dir"],
+        arguments["daemon_user"],
         bool(arguments["autostart"]),
         group,
         orphans_of(arguments["orphans"], group),

@@ -32,7 +32,9 @@ workers may name calls that old workers do not know. A call whose name no member
 end of its retention.
 
 A changed schedule takes the place of the pending point as soon as a worker with that schedule starts (REPLACE_CHANGED
-compares the texts). While workers with the old schedule are there, the last worker to start or to run decides.
+compares the texts). It replaces only a point that is still to come and for which nothing has run: a call that is due,
+or that pauses for its next attempt, stays, and the changed schedule follows it. While workers with the old schedule are
+there, the last worker to start or to run decides.
 
 Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock.
 The daemon plans calls of `call_at` anew when the wall clock is set. If such a call comes early all the same, its worker
@@ -60,7 +62,7 @@ from timerd_shm.declare.states import CallPhase
 from timerd_shm.declare.states import Outcome as Settled
 
 from .commands import EARLY_NS, CallCommands
-from .plan import CALL, DAEMON, WALL, Plan, unpack
+from .plan import CALL, DAEMON, WALL, LastRun, Plan, unpack
 from .points import Points, count, in_time, points_of
 from .registry import Job
 from .steps import Acknowledge, Ask, Call, Pause, Run, Step, Steps
@@ -128,7 +130,7 @@ class Carrier:
         if job is None or found is None:
             what = f"a call came that this client does not handle: {name!r} with {len(told.payload)} bytes"
             self._complain(what, None)
-            if (yield from self._give_up(told, what)):
+            if (yield from self._give_up(told, LastRun(what))):
                 yield Acknowledge(commands.done(told), told)
             return
         plan, payload = found
@@ -149,6 +151,8 @@ class Carrier:
             else:
                 yield Pause(min(NOTICED_S, (plan.due_ns - self._wall_ns()) / 1e9))
                 yield from self._follow(name, told, lambda: commands.as_planned(name, plan, payload, told))
+        elif (left_ns := self._left_of_pause(job, plan, told)) > EARLY_NS:
+            yield from self._call_again(name, told, plan, payload, left_ns)
         elif (in_time := self._in_time(name, job, plan, told)) is None:
             yield from self._plan_next(name, job, told, plan, plan.point_ns - 1)
         else:
@@ -167,6 +171,11 @@ class Carrier:
         if plan.kind == CALL:
             due_ns = record.satisfied if record.deliveries == 1 else 0
         return due_ns - self._wall_ns() > EARLY_NS
+
+    def _left_of_pause(self, job: Job, plan: Plan, told: DeliveredOutcome) -> int:
+        """For how long a call of a period still pauses, in ns, if a worker with a cron schedule has made it due now."""
+        is_hurried = job.schedule is not None and job.schedule.by_wall and plan.kind == DAEMON and plan.stays
+        return self.commands.left_ns(plan) if is_hurried and told.record.deliveries == 1 else 0
 
     def _in_time(self, name: str, job: Job, plan: Plan, told: DeliveredOutcome) -> Plan | None:
         """The plan without the points that are later than the job's grace. None if all points are later.
@@ -189,10 +198,11 @@ class Carrier:
         record, schedule = told.record, job.schedule
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         attempt, points = plan.failures + 1, self._points(job, plan)
-        deliveries = plan.earlier + record.deliveries
+        is_given_up = plan.phase != CallPhase.ON_FAILURE and plan.ends >= job.deliveries
+        deliveries, ended = plan.earlier + record.deliveries - is_given_up, plan.ends
         call = Call(name, plan.id or name, payload, plan.due, attempt, deliveries, lateness_ns, points.missed)
         error: BaseException | None
-        if plan.phase != CallPhase.ON_FAILURE and plan.ends < job.deliveries:
+        if plan.phase != CallPhase.ON_FAILURE and not is_given_up:
             if not (yield from self._begin(CallPhase.HANDLER, name, job, told, plan)):
                 return
             began_ns = self._now_ns()
@@ -225,7 +235,8 @@ class Carrier:
                 failed = yield Run(job.on_failure, (call, error))
                 if failed is not None:
                     self._complain(f"on_failure of {name!r} failed", failed)
-            if not (yield from self._give_up(told, described(error))):
+            end = LastRun(described(error), plan.last_run_ns, deliveries, ended)
+            if not (yield from self._give_up(told, end)):
                 return
         yield from self._end(name, job, told, plan, points)
 
@@ -249,9 +260,9 @@ class Carrier:
             yield from self._end(name, job, told, plan, self._points(job, plan))
         return now == phase
 
-    def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, bool]:
+    def _give_up(self, told: DeliveredOutcome, end: LastRun) -> Generator[Step, Any, bool]:
         """Give the call up. Returns False if the call is over, or another member runs it and will end it."""
-        return (yield from self._set_phase(self.commands.give_up(told, why), told)) == CallPhase.FAILED
+        return (yield from self._set_phase(self.commands.give_up(told, end), told)) == CallPhase.FAILED
 
     @staticmethod
     def _set_phase(command: bytes, told: DeliveredOutcome) -> Generator[Step, Any, int]:
@@ -291,8 +302,10 @@ class Carrier:
         """Acknowledge a call that is over. For a schedule, register its next point."""
         if job.schedule is not None:
             yield from self._plan_next(name, job, told, plan, points.until_ns)
-        else:
-            yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
+            return
+        yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
+        if (of_id := self.jobs.get(plan.id)) is not None and of_id.schedule is not None:
+            yield from self.begin(plan.id)  # a caller had used the schedule's id for this call
 
     def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
         """Register the same call again, to come in `delay_ns`.
@@ -304,9 +317,10 @@ class Carrier:
 
         def again(id: str) -> bytes:
             error = plan.error if next(tries) == 1 else ""
-            return commands.again(name, plan._replace(id=id, error=error), payload, delay_ns, told)
+            planned = plan if id == plan.id else plan.once(id)
+            return commands.again(name, planned._replace(error=error), payload, delay_ns, told)
 
-        apart = None if plan.kind != CALL else partial(again, commands.own_id())
+        apart = partial(again, commands.own_id())
         yield from self._follow(name, told, partial(again, plan.id), apart)
 
     def _plan_next(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, until_ns: int) -> Steps:

@@ -15,7 +15,7 @@ from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import CallExists, Payload, Timeout
 from timerd_shm.declare.errors import InvalidKeyError, InvalidValueError, NotAMemberError, PayloadTooLargeError
-from timerd_shm.declare.limits import CALL_REASON_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 from timerd_shm.declare.states import CallPhase, Condition, Orphans
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
@@ -28,6 +28,7 @@ from .plan import (
     SCHEDULE_SIZE,
     WALL,
     WALL_NS_END,
+    LastRun,
     Plan,
     text_of,
 )
@@ -147,6 +148,10 @@ class CallCommands:
         """The time on the schedule's clock."""
         return self._wall_ns() if schedule.by_wall else self._protocol.session.daemon_clock(self._now_ns())
 
+    def left_ns(self, plan: Plan) -> int:
+        """How long it is until the time for which a call was planned."""
+        return plan.at_ns - self._at_ns(0)
+
     def begin(self, name: str, schedule: Schedule) -> bytes:
         """Register the next point of a schedule, in place of a pending point of another schedule."""
         now_ns = self.now_of(schedule)
@@ -165,7 +170,7 @@ class CallCommands:
             # A clock that was set back reaches its points again. The daemon's clock is never set, but this may read it
             # just before a point.
             after_ns = min(until_ns, now_ns if schedule.by_wall else now_ns + EARLY_NS)
-            plan = last._replace(failures=0, phase=0, ends=0)
+            plan = last._replace(failures=0, earlier=0, phase=0, ends=0)
         else:
             after_ns = now_ns
             plan = Plan(_kind(schedule), text_of(schedule), last_run_ns=last.last_run_ns, error=last.error)
@@ -176,9 +181,11 @@ class CallCommands:
 
     def again(self, name: str, plan: Plan, payload: bytes, delay_ns: int, told: DeliveredOutcome) -> bytes:
         """Register a call again, to come in `delay_ns`. `plan` has the time and the error of the last run."""
-        if plan.kind != DAEMON:
+        if plan.kind == CALL:
+            plan = plan._replace(due_ns=0, point_ns=plan.due_wall_ns)
+        elif plan.kind == WALL:
             # A worker that begins a cron schedule makes the pending call due now. So the plan has the call's due time.
-            plan = plan._replace(due_ns=0 if plan.kind == CALL else self._wall_ns() + delay_ns)
+            plan = plan._replace(due_ns=self._wall_ns() + delay_ns)
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
@@ -191,10 +198,7 @@ class CallCommands:
     def retry(self, letter: CallInfo, plan: Plan, name: str, *, apart: bool) -> bytes:
         """Make a call from a dead letter. The call is due now, and replaces the letter. `apart`: with a new id."""
         given = self.own_id() if apart or plan.kind != CALL else plan.id
-        due_ns = plan.point_ns if plan.kind == WALL else plan.due_ns
-        again = Plan(
-            CALL, due_ns=due_ns, at_ns=self._at_ns(0), last_run_ns=plan.last_run_ns, id=given, error=plan.error
-        )
+        again = plan.once(given)._replace(at_ns=self._at_ns(0), failures=0, earlier=0, phase=0, ends=0)
         return self._register(name, CLAIM | RegisterFlag.OF_LETTER, again, letter.payload, 0, follows=letter.op)
 
     @staticmethod
@@ -213,10 +217,9 @@ class CallCommands:
         return phase_command(told.record.operation, phase, limit_ns=0 if limit_s is None else round(limit_s * 1e9))
 
     @staticmethod
-    def give_up(told: DeliveredOutcome, why: str) -> bytes:
+    def give_up(told: DeliveredOutcome, end: LastRun) -> bytes:
         """Give a call up: it has failed for good. When it is done, it is kept as a dead letter."""
-        reason = why.encode(errors="replace")[:CALL_REASON_SIZE_MAX].decode(errors="ignore").encode()
-        return phase_command(told.record.operation, CallPhase.FAILED, reason=reason)
+        return phase_command(told.record.operation, CallPhase.FAILED, reason=end.pack())
 
     @staticmethod
     def done(told: DeliveredOutcome) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -22,14 +22,17 @@ from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader, DamageError
 from timerd_shm.read.text import plain
 
-from .plan import CALL, Plan, unpack
+from .plan import CALL, Plan, last_run_of, unpack
 from .schedule import datetime_of
 
-CallState: TypeAlias = Literal["pending", "paused", "unhandled", "busy", "waits", "delivered", "runs", "late", "failed"]
+CallState: TypeAlias = Literal[
+    "pending", "paused", "deserted", "unhandled", "silent", "busy", "waits", "delivered", "runs", "late", "failed"
+]
 """The state of a call.
 
 * pending: it is due later. paused: it is due later, after a failed attempt or an ended process.
-* unhandled: it is due, and no member of its group handles its name. busy: all members that handle its name are busy.
+* deserted: it is due, and its group has no member. unhandled: no member of its group handles its name.
+* silent: it is due, and all members that handle its name are silent. busy: none of them is idle, and some are busy.
 * waits: it has to run alone, or another call of its id runs.
 * delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: it has run for longer
   than its time_limit.
@@ -53,14 +56,16 @@ class CallInfo(NamedTuple):
     id: str  # a schedule's id is its name; a dead letter has its former id, which is free again
     group: str
     state: CallState
-    due: datetime
+    due: datetime  # when it comes next, or came last
+    point: datetime | None  # for when it was planned, as `call.due`: a retry comes later; None after call_later()
     scheduled: bool  # whether it is a point of a schedule
     attempt: int
-    ended: int  # processes that have ended in its handler, or in its on_failure if that is next; 0 for a dead letter
-    deliveries: int
+    ended: int  # processes that have ended in its handler, or in its on_failure if that is next
+    deliveries: int  # of this attempt; of a call that was given up, to members that ran its handler
     pid: int  # the process that has the call, as the daemon sees it; 0 = none, or not known
     client: int | None  # the slot of the member that has the call
     since: datetime | None  # when the handler began; None if it does not run
+    time_limit: float | None  # how long the handler may run, in seconds; None = for ever, or it does not run
     last_run: datetime | None  # when the last attempt ended
     last_error: str  # empty = none
     number: int  # by which a dead letter is retried or dropped; 0 for other calls
@@ -69,9 +74,11 @@ class CallInfo(NamedTuple):
     op: int  # its op id
 
 
-def listed(reader: ArenaReader, group: str | None = None, *, failed: bool = False) -> Iterator[CallInfo]:
+def listed(
+    reader: ArenaReader, group: str | None = None, *, failed: bool = False, clocks: Clocks | None = None
+) -> Iterator[CallInfo]:
     """The calls of a group (None: of all groups), or its dead letters, in the order of their records."""
-    return (info for info, _, _ in listed_with_plans(reader, group, failed=failed))
+    return (info for info, _, _ in listed_with_plans(reader, group, failed=failed, clocks=clocks))
 
 
 def listed_with_plans(
@@ -101,6 +108,13 @@ def listed_with_plans(
             client = clients[op.client]
             holder = client if client.generation == op.client_generation else None
         ended = (op.error >> CALL_ENDS_SHIFT if op.state == OpState.SETTLED else 0) + plan.ends
+        deliveries, reason = op.deliveries + plan.earlier, ""
+        if is_letter:
+            end = last_run_of(value)
+            reason = end.why or UNSERVED
+            if end.at_ns:
+                plan = plan._replace(last_run_ns=end.at_ns, error=end.why)
+                deliveries, ended = end.deliveries, end.ends
         since = op.progress if op.state == OpState.SETTLED and op.progress else 0
         info = CallInfo(
             name=plain(name),
@@ -108,17 +122,19 @@ def listed_with_plans(
             group=name_of_group,
             state="failed" if is_letter else _state(reader, op, plan, holder, clients, name, now),
             due=datetime_of(max(0, wall + op.deadline_ns - now)),
+            point=plan.due,
             scheduled=plan.kind != CALL,
             attempt=plan.failures + 1,
-            ended=0 if is_letter else ended,
-            deliveries=op.deliveries + plan.earlier,
+            ended=ended,
+            deliveries=deliveries,
             pid=0 if holder is None else holder.pid,
             client=None if holder is None else op.client,
             since=datetime_of(wall - (now - since)) if since else None,
+            time_limit=op.failed / 1e9 if since and op.failed else None,
             last_run=datetime_of(plan.last_run_ns) if plan.last_run_ns else None,
             last_error=plan.error,
             number=op.outcome_number if is_letter else 0,
-            reason=(value.decode(errors="replace") or UNSERVED) if is_letter else "",
+            reason=reason,
             payload=payload,
             op=op.generation << 32 | index,
         )
@@ -157,21 +173,29 @@ def _state(
         if not op.progress:
             return "delivered"
         return "late" if op.failed and now - op.progress > op.failed else "runs"
-    hashed = hashing.key_hash(bytes(16), op.purgatory, name)  # without a seed, like the names that members handle
-    handlers = [
-        client
-        for client in clients
-        if client.group == op.group
-        and client.state in (ClientState.LIVE, ClientState.SILENT)
-        and hashed in _names(reader, client)
-    ]
+    members = members_of(clients, op.group)
+    hashed = name_hash(op.purgatory, name)
+    handlers = [client for client in members if hashed in names_handled(reader, client)]
     if not handlers:
-        return "unhandled"
-    ready = any(client.state == ClientState.LIVE and client.calls_held < client.calls for client in handlers)
-    return "waits" if ready else "busy"
+        return "unhandled" if members else "deserted"
+    live = [client for client in handlers if client.state == ClientState.LIVE]
+    if not live:
+        return "silent"
+    return "waits" if any(client.calls_held < client.calls for client in live) else "busy"
 
 
-def _names(reader: ArenaReader, client: ClientRecord) -> tuple[int, ...]:
+def members_of(clients: Iterable[ClientRecord], group: int) -> list[ClientRecord]:
+    """The clients that are members of a group (index + 1)."""
+    return [each for each in clients if each.group == group and each.state in (ClientState.LIVE, ClientState.SILENT)]
+
+
+def name_hash(purgatory: int, name: bytes) -> int:
+    """The hash by which a client's record names a handler. It has no seed, so everybody can compute it."""
+    return hashing.key_hash(bytes(hashing.SEED_SIZE), purgatory, name)
+
+
+def names_handled(reader: ArenaReader, client: ClientRecord) -> tuple[int, ...]:
+    """The hashes of the names that a client handles: the arena does not have the names themselves."""
     try:
         packed = reader.blob(client.names)
     except DamageError:

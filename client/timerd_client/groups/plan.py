@@ -15,7 +15,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from timerd_shm.declare.limits import ID_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.limits import CALL_REASON_SIZE_MAX, ID_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import CallPhase
 
 from .points import STRETCHES_MAX, Runs, with_run
@@ -30,8 +30,9 @@ ENDS_MAX: Final = 255
 COUNT_MAX: Final = (1 << 32) - 1
 ERROR_SIZE_MAX: Final = 200  # bytes of the last error's text
 WALL_NS_END: Final = 1 << 63
-SCHEDULE_SIZE: Final = 9  # the first bytes, which are the same in all occurrences of a schedule
-_HEAD: Final = struct.Struct("<BQqqqqIIBBBBB")  # the fields in their order, and the sizes of what follows
+_NUMBERS_BEGIN: Final = "\0"
+SCHEDULE_SIZE: Final = 10  # the first bytes, which are the same in all points of a schedule for which nothing has run
+_HEAD: Final = struct.Struct("<BBQqqqqIIBBBBB")  # whether it stays, the fields in their order, sizes of what follows
 _STRETCH: Final = struct.Struct("<qq")
 PLAN_SIZE_MAX: Final = _HEAD.size + STRETCHES_MAX * _STRETCH.size + ID_SIZE_MAX + ERROR_SIZE_MAX
 CALL_PAYLOAD_MAX: Final = 64_900
@@ -45,7 +46,9 @@ class Plan(NamedTuple):
     text: int = 0  # hash of the schedule's text; 0 = none
     due_ns: int = 0  # under DAEMON: the expected wall clock at the point; it decides nothing
     at_ns: int = 0  # the deadline as it was planned
-    point_ns: int = 0  # the first point that a schedule's call is for, on the schedule's clock; a retry keeps it
+    # The first point that a schedule's call is for, on the schedule's clock. Under CALL the due time by the wall clock,
+    # if `due_ns` does not have it. A retry keeps it.
+    point_ns: int = 0
     last_run_ns: int = 0  # when the last run ended, by the wall clock; 0 = it has not run
     failures: int = 0  # attempts of this run that came before this one
     earlier: int = 0  # deliveries of this attempt before the call was registered with a pause
@@ -60,8 +63,13 @@ class Plan(NamedTuple):
         id = self.id.encode()
         error = self.error.encode(errors="replace")[:ERROR_SIZE_MAX].decode(errors="ignore").encode()
         counts = (min(self.failures, COUNT_MAX), min(self.earlier, COUNT_MAX), self.phase)
-        head = _HEAD.pack(*self[:6], *counts, min(self.ends, ENDS_MAX), len(self.runs), len(id), len(error))
+        head = _HEAD.pack(self.stays, *self[:6], *counts, min(self.ends, ENDS_MAX), len(self.runs), len(id), len(error))
         return head + b"".join(_STRETCH.pack(*stretch) for stretch in self.runs) + id + error
+
+    @property
+    def stays(self) -> bool:
+        """Whether it stays when the schedule changes: something has run for it, or it is no point of a schedule."""
+        return self.kind == CALL or bool(self.failures or self.ends or self.phase)
 
     def pause_s(self) -> float:
         """The pause of a call after its processes have ended: 0, 1, 2, 4, ... s, a minute at most."""
@@ -71,15 +79,48 @@ class Plan(NamedTuple):
         """Whether this call is a point of that schedule."""
         return self.text == text_of(schedule)
 
+    def once(self, id: str) -> Plan:
+        """The same call with an id of its own, apart from its schedule."""
+        return self._replace(kind=CALL, text=0, due_ns=0, point_ns=self.due_wall_ns, runs=(), id=id)
+
+    @property
+    def due_wall_ns(self) -> int:
+        """The time for which the call was planned, by the wall clock, also in a retry; 0 = it has only a deadline."""
+        return self.due_ns if self.kind == DAEMON else self.point_ns or self.due_ns
+
     @property
     def due(self) -> datetime | None:
-        """The due time that a handler sees: the call's point, also in a retry. None if the call has only a deadline."""
-        due_ns = self.point_ns if self.kind == WALL else self.due_ns
-        return datetime_of(due_ns) if due_ns else None
+        """The due time that a handler sees. None if the call has only a deadline."""
+        return datetime_of(self.due_wall_ns) if self.due_wall_ns else None
 
     def after_run(self, schedule: Schedule) -> Runs:
         """The points that have run, together with this call's point."""
         return with_run(self.runs, self.point_ns, schedule)
+
+
+class LastRun(NamedTuple):
+    """The end of a call that is given up. The plan in a dead letter is older: it was made before the last attempt."""
+
+    why: str
+    at_ns: int = 0  # when the last attempt ended, by the wall clock; 0 = none has begun
+    deliveries: int = 0  # of this attempt to members that ran the handler
+    ends: int = 0  # processes that have ended in it
+
+    def pack(self) -> bytes:
+        """The reason that the daemon keeps: a text, and the numbers behind it."""
+        numbers = _NUMBERS_BEGIN + " ".join(map(str, self[1:]))
+        room = CALL_REASON_SIZE_MAX - len(numbers)
+        why = self.why.replace(_NUMBERS_BEGIN, " ").encode(errors="replace")[:room].decode(errors="ignore")
+        return (why + numbers).encode()
+
+
+def last_run_of(reason: bytes) -> LastRun:
+    """The end of a call that was given up. Another program's reason is a text without numbers."""
+    why, _, numbers = reason.decode(errors="replace").partition(_NUMBERS_BEGIN)
+    found = [int(each) for each in numbers.split(" ") if each.isascii() and each.isdigit() and len(each) < 20]
+    if len(found) != 3 or found[0] >= WALL_NS_END:
+        return LastRun(why)
+    return LastRun(why, *found)
 
 
 def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
@@ -87,8 +128,8 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
     if len(payload) < _HEAD.size:
         return None
     head: tuple[int, ...] = _HEAD.unpack_from(payload)
-    kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, earlier, phase, ends = head[:10]
-    stretches, id_size, error_size = head[10:]
+    stays, kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, earlier, phase, ends = head[:11]
+    stretches, id_size, error_size = head[11:]
     ids_at = _HEAD.size + stretches * _STRETCH.size
     error_at = ids_at + id_size
     end = error_at + error_size
@@ -108,7 +149,7 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
     except UnicodeDecodeError:
         return None
     plan = Plan(kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, earlier, phase, ends, runs, id, error)
-    return plan, payload[end:]
+    return (plan, payload[end:]) if stays == plan.stays else None
 
 
 def text_of(schedule: Schedule) -> int:

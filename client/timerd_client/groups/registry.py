@@ -136,9 +136,9 @@ class Calls:
         most, is in time.
 
         While a failed call is retried, points pass. The next attempt is for these points as well. After the last
-        attempt the schedule goes on. A changed schedule replaces the pending call of the old schedule. If no process
-        serves a schedule, its call waits for a week. Then the schedule ends. Raises the errors of `handler`, and
-        NotSupportedError.
+        attempt the schedule goes on. A changed schedule replaces the point that is still to come; a call that is due,
+        or that pauses for its next attempt, is carried out first. If no process serves a schedule, its call waits for a
+        week. Then the schedule ends. Raises the errors of `handler`, and NotSupportedError.
         """
         _refuse_function(name, '@calls.every("cleanup", seconds=60)')
         schedule, grace_ns = schedule_of(seconds, cron, timezone), _grace_ns(grace)

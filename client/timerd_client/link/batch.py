@@ -35,7 +35,7 @@ from timerd_client.hot import (
 from timerd_client.hot.commands import Head, deadline_after
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess, public_name
-from timerd_client.outcome import Outcome, State, state_of
+from timerd_client.outcome import OF_DAEMON, Outcome, State, state_of
 from timerd_client.scope import current_scope
 from timerd_client.types import IfExists, Key, Keys, Patience, Payload, Timeout
 from timerd_client.waiter import RawSettlement, local
@@ -54,7 +54,6 @@ CHUNK = 4_096
 _COLUMNS: Final = {"timeout", "payloads", "when", "since", "if_exists"}  # rows with another argument are encoded singly
 _singly: Final = itemgetter(*(name for name in BATCH.defaults if name not in _COLUMNS))
 _NOT_SINGLY: Final = _singly(BATCH.defaults)
-_STATES = {int(state.value): state for state in State}
 _COMPLETED = int(State.COMPLETED.value)
 _CANCELLED = int(State.CANCELLED.value)
 
@@ -231,7 +230,7 @@ class Batch(OneProcess, Rows, Promise):
     def _states(self) -> list[State]:
         self._unseen.clear()
         states = self.states_in_records()
-        return [_STATES[state] if state else self._state_of(row) for row, state in enumerate(states)]
+        return [OF_DAEMON.get(state) or self._state_of(row) for row, state in enumerate(states)]
 
     def _state_of(self, row: int) -> State:
         settlement = self.settlement(row)

@@ -11,7 +11,7 @@ from timerd_client.protocol.session import NO_SESSION
 from timerd_client.protocol.state import LIVE, LinkState
 from timerd_client.scope import noted
 from timerd_client.transport.lifeline import changing
-from timerd_client.transport.sockets import Sockets
+from timerd_client.transport.sockets import FRAMES_MAX, Sockets
 from timerd_client.types import Patience
 from timerd_client.waiter import Notified
 from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
@@ -55,6 +55,7 @@ class Connection:
         self.reader: ArenaReader | None = None  # reads the mapped arena
         self.mapped = 0  # incarnation of the arena that was mapped last, or could not be mapped
         self.unsent: bytes | None = None  # a frame that had no room
+        self.is_cut = False  # whether receive_some() has left frames
         self.losses = 0  # how often the daemon was lost
         self._lost_ns = 0  # when the last frame came before the loss, for the log; 0 = the daemon is not lost
         self._resets = 0
@@ -167,26 +168,36 @@ class Connection:
         return sent
 
     def receive_some(self, *, outcomes: bool = True, answers: bool = True) -> bool:
-        """Take all frames of the sockets. Returns whether there were any.
+        """Take the frames of the sockets, FRAMES_MAX of each at most. Returns whether there were any.
+
+        If more may be left, `is_cut` is true: a daemon that sends without end must not keep a pass from its end.
 
         Without `outcomes` the XSUB is left out, because another thread receives from it. Without `answers` the DEALER
         is left out, because the caller has just received from it.
         """
         link, protocol = self._link, self._protocol
-        received = False
+        received, self.is_cut = False, False
+        taken = 0
         while outcomes and (frame := self.sockets.receive(published=True)) is not None:
-            received = True
+            received, taken = True, taken + 1
             with link.lock:
                 protocol.receive(frame, link.now_ns(), published=True)
             self.received()
+            if taken >= FRAMES_MAX:
+                self.is_cut = True
+                break
+        taken = 0
         while answers:
             with link.lock:  # callers send over the socket from which this receives
                 frame = self.sockets.receive(published=False)
                 if frame is None:
                     break
                 protocol.receive(frame, link.now_ns(), published=False)
-            received = True
+            received, taken = True, taken + 1
             self.received()
+            if taken >= FRAMES_MAX:
+                self.is_cut = True
+                break
         return received
 
     def tick(self, now_ns: int) -> None:

@@ -53,7 +53,7 @@ from timerd_wire.refusals import Subject
 from .lazy import Lazy, openers
 from .link import Link
 from .promise import Promise, Reply
-from .questions import query
+from .questions import number_in, query
 from .surface import Surface
 
 Value = TypeVar("Value")
@@ -63,6 +63,7 @@ AGAIN = (
     ErrorCode.SESSION_GONE,
     ErrorCode.KEY_FAILED,
 )  # after these errors a waiter evaluates its predicate again
+WORD_MAX = (1 << 64) - 1
 WATERMARKS_KNOWN_MAX = 16_384  # keys of one purgatory whose records a client remembers
 ISSUED_AT_ONCE = 4_096  # how many commands are issued before the lock is released
 
@@ -133,8 +134,8 @@ def connect(lazy: Lazy[LinkT], timeout: Patience) -> Flow[LinkT]:
     with files_named():
         paths = None
         if target.autostart:
-            paths = yield Do(partial(start_daemon, target.instance, target.runtime_dir))
-        search = Search(target.instance, target.runtime_dir, seconds, is_stated=timeout is not None)
+            paths = yield Do(partial(start_daemon, target))
+        search = Search(target, seconds, is_stated=timeout is not None)
         while paths is None and (paths := search.look()) is None:
             yield Sleep(LOOK_AGAIN_S)
     link = lazy.open(paths)
@@ -255,8 +256,8 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
             yield Settles(asked, CLOSE_TIMEOUT_S)
         found = asked.get() if asked.done() else None
         if found is not None and surface._ledger.incarnation == maker:
-            completed = int(found["completed"])
-            if found["finished"]:
+            completed = number_in(found, "completed")
+            if found.get("finished"):
                 return completed
     raise CheckIncompleteError(
         f"not every owner that watches {shown(key)} has looked {within(timeout)}; completed so far: {completed}"
@@ -278,12 +279,14 @@ def watermark(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[i
     if not (yield Settles(asked, seconds)):
         raise link.connection.unavailable(timeout)
     answer = asked.get()
-    if answer["watermark"] is None:
+    if answer.get("watermark") is None:
         return None
+    mark = number_in(answer, "watermark", WORD_MAX)
+    place = arena, number_in(answer, "index"), number_in(answer, "hash", WORD_MAX)
     while len(known) >= WATERMARKS_KNOWN_MAX:
         known.pop(next(iter(known)), None)
-    known[encoded] = arena, int(answer["index"]), int(answer["hash"])
-    return int(answer["watermark"])
+    known[encoded] = place
+    return mark
 
 
 def _watermark_at(link: Link, arena: int, index: int, hash: int) -> int | None:

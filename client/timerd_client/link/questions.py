@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
-from timerd_client.protocol.session import NO_SESSION, Naming
+from timerd_client.protocol.session import NO_SESSION, NUMBER_MAX, Naming
 from timerd_client.waiter import Answerable
+from timerd_shm.declare.errors import MalformedError
+from timerd_shm.host.paths import InstancePaths
 
 from .link import Link
 from .promise import Reply
@@ -24,6 +28,35 @@ def query(link: Link, question: dict[str, Any]) -> Reply:
     reply = Reply(link)
     ask(link, question, reply)
     return reply
+
+
+def number_in(answer: Any, name: str, most: int = NUMBER_MAX) -> int:
+    """A whole number in the daemon's answer. Raises MalformedError, which shows the answer."""
+    found = answer.get(name)
+    if type(found) is not int or not 0 <= found <= most:
+        raise odd_answer(f"{name} is {found!r:.60}, and not a number from 0 to {most}")
+    return found
+
+
+def copy_of(paths: InstancePaths, answer: Any) -> Path:
+    """The copy of the arena that the daemon names: a file of its runtime directory. Raises MalformedError.
+
+    Only the name counts: in a container, the directory may have another path than in the daemon's answer.
+    """
+    found = answer.get("path")
+    name = Path(found).name if isinstance(found, str) else ""
+    if not re.fullmatch(re.escape(paths.instance) + r"\.snapshot\.\d{1,20}", name, re.ASCII):
+        raise odd_answer(
+            f"path is {found!r:.200}, and not that of a copy, {paths.directory}/{paths.instance}.snapshot.NUMBER"
+        )
+    return paths.directory / name
+
+
+def odd_answer(what: str) -> MalformedError:
+    """The error of an answer that no daemon of this version gives."""
+    return MalformedError(
+        f"the daemon's answer is odd: {what}; run the same timerd on both sides, or look at the daemon"
+    )
 
 
 def name_purgatory(link: Link, name: str) -> Reply | None:

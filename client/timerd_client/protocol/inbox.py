@@ -33,9 +33,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import ErrorCode, NotAMemberError, TimerdError
 from timerd_shm.declare.fields import struct_of
-from timerd_shm.declare.limits import HELD_QUERY_MAX, LEASE_NS
+from timerd_shm.declare.limits import ANNOUNCE_LAST_NS, HELD_QUERY_MAX, LEASE_NS
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord
 
+from .backoff import Backoff
 from .deadlines import NEVER
 from .incoming import Incoming
 from .session import CALLS, Session
@@ -44,6 +45,7 @@ Ask: TypeAlias = Callable[[dict[str, Any], Answerable, int], None]
 """Asks the daemon. The arguments are the question, the waiter for the answer, and the time in ns."""
 
 _UNPACK: Final = struct_of(OutcomeRecord).unpack
+ASK_AGAIN_FIRST_NS: Final = 10_000_000  # after the answer "not yet"
 _CODE_SIZE: Final = 4  # bytes of a failed key's code
 
 
@@ -123,6 +125,8 @@ class _Standing:
         self.known: object = self._nothing  # by the daemon's last answer; None = not known
         self.asking = False
         self.asked: object = self._nothing  # in the newest question
+        self.not_before_ns = 0  # when to ask again
+        self._again = Backoff(ASK_AGAIN_FIRST_NS, ANNOUNCE_LAST_NS)
 
     def ask(self, question: dict[str, Any], answer: Callable[[dict[str, Any]], object], now_ns: int) -> None:
         """Send `wanted` to the daemon. `answer` reads from the result what the daemon knows after it."""
@@ -133,6 +137,10 @@ class _Standing:
             self.asking = False
             if error is None:
                 self.known = answer(result)
+                if self.known == wanted:
+                    self._again.restart()
+                else:
+                    self.not_before_ns = self._again.next_at(now_ns)
                 inbox.daemon_knows(self, wanted, now_ns)
             elif error.code is ErrorCode.UNAVAILABLE:
                 self.known = None
@@ -232,10 +240,13 @@ class Inbox:
         """Ask the daemon for a change, if it does not know what this client wants to get."""
         listening, handling = self._listening, self._handling
         listening.wanted = self.listeners > 0
-        if not listening.asking and listening.known is not listening.wanted:
+        for standing in (listening, handling):
+            if now_ns < standing.not_before_ns:
+                self.ping_at = min(self.ping_at, standing.not_before_ns)
+        if not listening.asking and listening.known is not listening.wanted and now_ns >= listening.not_before_ns:
             # The daemon may answer "not yet" while it still requeues this client's outcomes. Then it is asked again.
             listening.ask({"query": "listen", "on": listening.wanted}, lambda result: bool(result["on"]), now_ns)
-        if not handling.asking and handling.known != handling.wanted:
+        if not handling.asking and handling.known != handling.wanted and now_ns >= handling.not_before_ns:
             names = handling.wanted
             question = {"query": "handle", "purgatory": CALLS, "names": names, "most": self._calls_at_once}
             handling.ask(question, lambda result: names if result["most"] else (), now_ns)
@@ -347,8 +358,8 @@ class Inbox:
             self._asking = False
             if error is not None:
                 return
-            self._renewed(now_ns)
             held = set(result["held"])
+            self._renewed(now_ns)
             lost = {id(outcome) for outcome in asked if outcome.record.operation not in held}
             for outcome in asked:
                 outcome.vouched_ns = self._session.daemon_ns

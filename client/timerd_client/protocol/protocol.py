@@ -56,12 +56,12 @@ from timerd_shm.declare.limits import (
 )
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownFlag, DownKind, FrameFlag, ReportHeader, UpKind
 
-from .backoff import Backoff
+from .backoff import Backoff, Restarts
 from .deadlines import NEVER, Deadlines
 from .inbox import Inbox
 from .incoming import Incoming, Query, map_of
 from .outgoing import Outgoing
-from .session import LOST_SESSION, NEW_ARENA, NO_SESSION, Identity, Session
+from .session import LOST_SESSION, NEW_ARENA, NO_SESSION, Identity, Session, Welcome
 from .silence import Silence
 from .state import CLOSED, CONNECTING, HELLO, LIVE, LOST, LinkState
 from .statistics import Statistics
@@ -117,6 +117,8 @@ class Protocol:
         self.leaving = 0  # FrameFlag.LEAVING when the process is ending: each frame has it
         self._hello_at = now_ns
         self._hello = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
+        self._hellos = 0  # that no WELCOME has answered
+        self._restarts = Restarts(now_ns, RETRANSMIT_LAST_NS)
         self._subscribed = 0
         self._retransmit_at = NEVER
         self._retransmit = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
@@ -252,9 +254,9 @@ class Protocol:
             self.refused = None
 
     def _restart_hello(self, now_ns: int) -> None:
-        """Send HELLO at the next tick, then at intervals that double up to 1 s."""
+        """Send HELLO at the next tick, later if that has led nowhere, then at intervals that double up to 1 s."""
         self._hello.restart()
-        self._hello_at = now_ns
+        self._hello_at = self._restarts.next_at(now_ns)
 
     def _tick_live(self, now_ns: int) -> None:
         self.inbox.tick(now_ns)
@@ -331,6 +333,7 @@ class Protocol:
             self._frame(UpKind.HELLO, self.session.hello(self._hello_at, listens=self.inbox.listeners > 0))
         )
         self.outgoing.resets += 1
+        self._hellos += 1
 
     def _ask(self, now_ns: int) -> None:
         """Ask for missing outcomes and answers, at intervals that double from 50 ms to 1 s."""
@@ -386,7 +389,7 @@ class Protocol:
                 case DownKind.EXPECTED:
                     self._expected(header, now_ns)
                 case DownKind.WELCOME:
-                    self._welcome(header, map_of(frame), now_ns)
+                    self._welcome(header, Welcome.of(map_of(frame)), now_ns)
                 case DownKind.RESULT:
                     self._result(map_of(frame), now_ns)
                 case DownKind.ERROR:
@@ -482,16 +485,16 @@ class Protocol:
             self._back_applied, self._back_at = header.applied, now_ns
             self.outgoing.go_back()
 
-    def _welcome(self, header: ReportHeader, welcome: dict[str, Any], now_ns: int) -> None:
-        session, ledger = self.session, self.ledger
-        if welcome.get("incarnation", session.incarnation) != session.incarnation:
-            self.frames_ignored += 1  # the answer to a HELLO of an earlier incarnation
+    def _welcome(self, header: ReportHeader, welcome: Welcome, now_ns: int) -> None:
+        session, ledger, applied = self.session, self.ledger, welcome.applied
+        if not self._hellos or welcome.incarnation not in (None, session.incarnation):
+            self.frames_ignored += 1  # the answer to no HELLO, or to that of an earlier incarnation
             return
-        applied = int(welcome["applied"])
-        if header.incarnation == session.arena and welcome["session"] == session.secret and applied < ledger.applied:
+        self._hellos -= 1
+        if header.incarnation == session.arena and welcome.session == session.secret and applied < ledger.applied:
             self.frames_ignored += 1  # the second answer to a repeated HELLO: a report over PUB has overtaken it
             return
-        if not session.are_named(welcome.get("purgatories", {})):
+        if not session.are_named(welcome.purgatories):
             self._restart_hello(now_ns)  # a purgatory was named after the HELLO that this WELCOME answers
             return
         if header.incarnation != session.arena:
@@ -504,14 +507,14 @@ class Protocol:
         if not ledger.applied <= applied <= self.outgoing.offered:
             self._begin_anew(now_ns)  # the daemon knows less than it has acknowledged, or more than was sent
             return
-        again = self.state in (HELLO, LIVE) and (welcome["slot"], welcome["session"]) == (session.slot, session.secret)
+        again = self.state in (HELLO, LIVE) and (welcome.slot, welcome.session) == (session.slot, session.secret)
         self.silence.last_frame_ns = now_ns
         self._acknowledged(applied, now_ns)
         session.welcomed(welcome)
         incoming = self.incoming
-        incoming.unknown_to_daemon(command for command in welcome.get("unknown", ()) if isinstance(command, int))
-        incoming.forgotten_by_daemon(int(welcome.get("gone", 0)))
-        self.inbox.welcomed(int(welcome["lease_ns"]), now_ns)
+        incoming.unknown_to_daemon(welcome.unknown)
+        incoming.forgotten_by_daemon(welcome.gone)
+        self.inbox.welcomed(welcome.lease_ns, now_ns)
         if again:
             return  # a daemon that was stopped answers every HELLO, and one outlet is enough
         self._stand(HELLO)
@@ -578,7 +581,7 @@ class Protocol:
             if query is not None and query.reply.answer(None, error):
                 self.incoming.ready.append(query.reply)
             return
-        if error.code is ErrorCode.SESSION_GONE:
+        if error.code is ErrorCode.SESSION_GONE and self.session.secret != NO_SESSION:
             self._begin_anew(now_ns)
             return
         if self.state in SENDING_HELLO:

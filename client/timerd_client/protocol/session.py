@@ -19,6 +19,10 @@ from timerd_wire.proof import PROOF_SIZE, incarnation_of
 DEFAULT_PURGATORY: Final = "default"
 CALLS: Final = "calls"  # the purgatory of named calls
 NO_SESSION: Final = bytes(16)
+NUMBER_MAX: Final = (1 << 63) - 1
+CLOCK_NS_MAX: Final = 1 << 62  # of CLOCK_MONOTONIC: 146 years
+LEASE_NS_MIN: Final = 10_000_000  # a third of it is the pause between two pings
+LEASE_NS_MAX: Final = 366 * 86_400 * 1_000_000_000
 LOST_SESSION: Final = (
     "the daemon no longer knows this client, or another process has used its session: how this settled is unknown. "
     "The client goes on as a new one; register again"
@@ -44,6 +48,60 @@ class Identity(NamedTuple):
     orphans: Orphans = Orphans.CANCEL
     group: str | None = None
     takeover_ms: int = TAKEOVER_MS
+
+
+class Welcome(NamedTuple):
+    """The fields of a WELCOME, checked: what a daemon sends is not trusted."""
+
+    incarnation: bytes | None  # of the client that the daemon means; None: an older daemon does not say
+    session: bytes
+    slot: int
+    topic: int
+    applied: int
+    newest: int
+    lease_ns: int
+    shared_clock: bool
+    daemon_pid: int
+    gone: int
+    purgatories: dict[str, int]
+    unknown: list[int]
+
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> Welcome:
+        """The fields of this map. Raises ValueError, which names the field and its value."""
+        session = found.get("session")
+        if not isinstance(session, bytes) or len(session) != len(NO_SESSION) or session == NO_SESSION:
+            raise ValueError(f"session is {session!r:.60}, and not {len(NO_SESSION)} bytes")
+        incarnation, purgatories = found.get("incarnation"), found.get("purgatories", {})
+        if incarnation is not None and not isinstance(incarnation, bytes):
+            raise ValueError(f"incarnation is {incarnation!r:.60}, and not bytes")
+        if not isinstance(purgatories, dict) or not all(isinstance(name, str) for name in purgatories):
+            raise ValueError(f"purgatories is {purgatories!r:.60}, and not a map of names")
+        unknown = found.get("unknown", ())
+        if not isinstance(unknown, list | tuple):
+            raise ValueError(f"unknown is {unknown!r:.60}, and not a list of commands")
+        return cls(
+            incarnation,
+            session,
+            whole(found, "slot", 0, NUMBER_MAX),
+            whole(found, "topic", 0, NUMBER_MAX),
+            whole(found, "applied", 0, NUMBER_MAX),
+            whole(found, "newest", 0, NUMBER_MAX),
+            whole(found, "lease_ns", LEASE_NS_MIN, LEASE_NS_MAX),
+            bool(found.get("shared_clock")),
+            whole(found, "daemon_pid", 0, NUMBER_MAX, 0),
+            whole(found, "gone", 0, NUMBER_MAX, 0),
+            {name: whole(purgatories, name, 0, PURGATORIES_MAX - 1) for name in purgatories},
+            [command for command in unknown if isinstance(command, int)],
+        )
+
+
+def whole(found: dict[str, Any], name: str, least: int, most: int, default: int | None = None) -> int:
+    """A whole number in a map of the daemon. Raises ValueError, which names the field and its value."""
+    value = found.get(name, default)
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r:.60}, and not a number from {least} to {most}")
+    return value
 
 
 class Session:
@@ -118,21 +176,20 @@ class Session:
         )
         return packed
 
-    def welcomed(self, welcome: dict[str, Any]) -> None:
+    def welcomed(self, welcome: Welcome) -> None:
         """Take the fields of a WELCOME."""
-        session = welcome["session"]
-        if not isinstance(session, bytes) or len(session) != len(NO_SESSION):
-            raise ValueError(f"a session is {len(NO_SESSION)} bytes, not {session!r:.60}")
-        self.secret = session
-        self.slot = int(welcome["slot"])
-        self.topic = int(welcome["topic"])
-        self.daemon_pid = int(welcome.get("daemon_pid", 0))
-        self.shared_clock = bool(welcome["shared_clock"])
-        self.name_purgatories(welcome.get("purgatories", {}))
-        self.note_newest(int(welcome["newest"]))
+        self.secret = welcome.session
+        self.slot = welcome.slot
+        self.topic = welcome.topic
+        self.daemon_pid = welcome.daemon_pid
+        self.shared_clock = welcome.shared_clock
+        self.name_purgatories(welcome.purgatories)
+        self.note_newest(welcome.newest)
 
     def note_clock(self, daemon_ns: int, now_ns: int, *, anew: bool) -> None:
         """Take the daemon's clock from a frame that has just come. `anew`: it is the first frame of this daemon."""
+        if daemon_ns > CLOCK_NS_MAX:
+            return  # no clock has this time
         self.daemon_ns = daemon_ns
         ahead_ns = daemon_ns - now_ns  # too low by the time that the frame took
         if anew or self._daemon_ahead_ns is None or ahead_ns > self._daemon_ahead_ns:

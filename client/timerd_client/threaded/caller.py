@@ -19,6 +19,7 @@ from timerd_client.link.base import LinkBase
 from timerd_client.link.connection import Connection
 from timerd_client.link.promise import Promise
 from timerd_client.protocol.state import LIVE
+from timerd_client.transport.sockets import FRAMES_MAX
 from timerd_client.waits.condition import Condition
 from timerd_client.waits.gate import Gate
 from timerd_client.waits.slices import SLICE_S, is_main_thread
@@ -184,11 +185,13 @@ class Callers:
         return readable
 
     def _receive(self, readable: list[int]) -> bool:
-        """Receive all frames of these sockets. Returns False if the link's thread has to go on."""
+        """Receive the frames of these sockets, FRAMES_MAX at most. Returns False if the link's thread has to go on."""
         link, protocol, sockets = self._link, self._protocol, self._connection.sockets
+        taken = 0
         for descriptor in readable:
             for published in sockets.sources(descriptor):
                 while (frame := self._next(published=published)) is not None:
+                    taken += 1
                     with link.lock:
                         self._in_hand = frame, published
                         if not protocol.take_report(frame, link.now_ns(), published=published):
@@ -196,6 +199,8 @@ class Callers:
                         self._in_hand = None
                         if protocol.incoming.ready and not self._open_gates():
                             return False
+                    if taken >= FRAMES_MAX:
+                        return False
         return True
 
     def _goes_on(self) -> bool:

@@ -12,7 +12,7 @@ from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
 from timerd_client.link.lazy import CommonClient, Lazy
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.questions import name_purgatory, query
+from timerd_client.link.questions import copy_of, name_purgatory, query
 from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.types import Key, OrphanPolicy, Patience, Payload
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
@@ -76,7 +76,7 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
                 f"no copy of the arena {within(timeout)} ({connection.status()}): the daemon makes one "
                 "at a time, and rests 9 times the CPU time that one takes; try again later, or wait longer"
             )
-        return str(reply.get()["path"])
+        return str(copy_of(connection.paths, reply.get()))
 
     def ping(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> float:
         link = self._live()

@@ -150,7 +150,8 @@ class IoThread:
                 if has_subscribed:
                     continue  # the send may have used up the edge of a frame that came in
                 sender.send_due(now_ns, self._woke_ns)
-                answers = sockets.has_answer()  # the send may have used up this edge, too, so ask the socket
+                # The send may have used up this edge, too, so the socket is asked.
+                answers = connection.is_cut or sockets.has_answer()
                 if not answers and (connection.unsent is None or not sockets.has_room()):
                     sender.rest()
                     return True

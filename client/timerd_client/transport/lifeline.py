@@ -12,10 +12,10 @@ import contextlib
 import os
 import socket
 import weakref
-from pathlib import Path
 from typing import Final
 
 from timerd_shm.declare.limits import HEARTBEAT_NS
+from timerd_shm.host.paths import InstancePaths
 from timerd_wire import native
 
 REFUSED_NS: Final = HEARTBEAT_NS  # a connection that ends sooner was refused; if it ends later, the daemon has ended
@@ -30,8 +30,8 @@ _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 class Lifeline:
     """One client's connection to NAME.live. It is made when there is a session, and made again after its end."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, paths: InstancePaths) -> None:
+        self._paths = paths
         self._socket: socket.socket | None = None
         self._session = b""
         self._held_ns = 0  # when the connection was made
@@ -58,7 +58,8 @@ class Lifeline:
             try:
                 made = native.unix_socket(socket.SOCK_STREAM)
                 made.setblocking(False)
-                made.connect(str(self._path))
+                self._paths.check_socket(self._paths.liveness)
+                made.connect(str(self._paths.liveness))
                 made.send(session)
             except OSError:
                 if made is not None:

@@ -6,9 +6,11 @@ sockets of a simulated network.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from timerd_shm.read.reader import ArenaReader
+
+FRAMES_MAX: Final = 256  # frames that are taken in one go, from a daemon that may send without end
 
 
 class Held(Protocol):

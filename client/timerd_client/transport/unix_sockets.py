@@ -26,7 +26,7 @@ from timerd_wire import native
 from timerd_wire.packets import FRAME, SUBSCRIBE, Joined, Packets, cut
 
 from .lifeline import REFUSED_NS, changing
-from .sockets import Held
+from .sockets import FRAMES_MAX, Held
 
 BUFFER: Final = 1 << 20  # bytes for packets that the daemon has not read; the kernel gives 425,984 by default
 SENDABLE: Final = 1 + PACKET_SIZE_MAX + 32  # bytes of a buffer that is large enough for the largest packet
@@ -81,7 +81,9 @@ class UnixSockets:
                 self._epoll.modify(self._descriptor, select.EPOLLIN)
 
     def trouble(self) -> str:
-        return "" if self._failure is None else f"{self._address}: {self._failure.strerror}"
+        if self._failure is None:
+            return ""
+        return f"{self._address}: {self._failure.strerror}" if self._failure.strerror else str(self._failure)
 
     def _connect(self) -> None:
         with changing:
@@ -102,6 +104,7 @@ class UnixSockets:
             self.subscribe(self._session)
 
     def _open(self) -> None:
+        self._paths.check_socket(self._paths.packets)
         with contextlib.closing(native.unix_socket(socket.SOCK_SEQPACKET)) as made:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
@@ -190,7 +193,9 @@ class UnixSockets:
         if not published or packets is None:
             return None
         try:
-            while (body := packets.receive()) is not None:
+            for _ in range(FRAMES_MAX):
+                if (body := packets.receive()) is None:
+                    break
                 if packets.kind == FRAME:
                     if self._joined.wanted:
                         self._joined.drop()

@@ -9,6 +9,7 @@ from typing import cast
 import zmq
 
 from timerd_client.protocol.deadlines import NEVER
+from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
@@ -72,8 +73,9 @@ class ZmqSockets:
     due_ns: int = NEVER
 
     def __init__(self, paths: InstancePaths) -> None:
-        self.lifeline: Held = Lifeline(paths.liveness)
+        self.lifeline: Held = Lifeline(paths)
         self._paths = paths
+        paths.check_socket(paths.commands)
         context = shared_context()
         commands = self._socket(context, zmq.DEALER)
         outcomes = self._socket(context, zmq.XSUB)
@@ -84,11 +86,13 @@ class ZmqSockets:
         self._descriptors = [cast(int, socket.get(zmq.FD)) for socket in (outcomes, commands)]
         self._commands, self._outcomes = Channel(commands), Channel(outcomes)
         self._subscriber, self._is_subscribed = outcomes, False
+        self._trouble = ""
 
     @staticmethod
     def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
         made = context.socket(kind)
         made.set(zmq.LINGER, 0)
+        made.set(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)  # a larger part ends the connection, and takes no memory
         made.set(zmq.RECONNECT_IVL, RECONNECT_MS)
         made.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
         return made
@@ -97,7 +101,7 @@ class ZmqSockets:
         pass
 
     def trouble(self) -> str:
-        return ""  # libzmq does not give the reason
+        return self._trouble  # libzmq gives no reason
 
     def send(self, frame: bytes) -> bool:
         return self._commands.send(frame)
@@ -110,7 +114,12 @@ class ZmqSockets:
         if self._is_subscribed:
             with suppress(zmq.ZMQError):  # libzmq has given the connection up
                 self._subscriber.disconnect(endpoint)
-        self._is_subscribed = True
+        try:
+            self._paths.check_socket(self._paths.outcomes)
+        except ResourceLimitError as error:
+            self._is_subscribed, self._trouble = False, str(error)
+            return
+        self._is_subscribed, self._trouble = True, ""
         connect_outlet(self._subscriber, endpoint, session)
 
     def receive(self, *, published: bool) -> bytes | None:

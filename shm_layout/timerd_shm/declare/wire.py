@@ -108,7 +108,7 @@ class RegisterFlag(IntFlag):
     ALONE = 8192  # with CALL: only for a member that holds no other call, because this call has ended processes
     OF_LETTER = 32768  # with FOLLOWS: the op id is that of a dead letter, which is freed
     SCHEDULED = 16384  # with CALL: a point of a schedule, kept for --schedule-retention while no member handles it
-    REPLACE_CHANGED = 2048  # if the id's operation is pending: replace it, unless the two payloads begin alike
+    REPLACE_CHANGED = 2048  # replace a pending operation of the id, if its payload is of the same sort, and changed
 
 
 class CommandFlag(IntFlag):

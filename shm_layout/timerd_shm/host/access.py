@@ -39,6 +39,23 @@ def in_words(error: OSError) -> str:
     return f"{where}{error.strerror or error}"
 
 
+def other_owner(path: Path) -> str:
+    """If the file belongs to another user: that, and the remedy, for messages. Else empty.
+
+    In /dev/shm, and in a directory that others may write, any user can lay a file under a name of ours.
+    """
+    try:
+        owner = path.lstat().st_uid
+    except OSError:
+        return ""
+    if owner == os.geteuid():
+        return ""
+    return (
+        f"it belongs to {user_named(owner)}, and this is {user_named(os.geteuid())}: have root, or that user, remove "
+        f"it (`rm -r {path}`), or give this daemon another --instance"
+    )
+
+
 def user_named(uid: int) -> str:
     """The user, for messages: "user www-data", or "uid 1000" where the user has no name."""
     try:

@@ -14,8 +14,12 @@ from pathlib import Path
 
 from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError
 
+from .access import other_owner
 from .paths import InstancePaths, listens
+from .plain_file import NotPlainError, open_plain
 from .process import process_start_ticks
+
+CHOOSE = "choose a directory that this user may write (--runtime-dir, --arena-file)"
 
 
 class ArenaLock:
@@ -25,20 +29,13 @@ class ArenaLock:
     together with the arena.
 
     Raises InstanceRunningError when another daemon has the arena, and ResourceLimitError when the file cannot be made,
-    or belongs to another user. With `of_any_user`, root may take the lock all the same: to remove that user's arena.
+    or belongs to another user than this one and `owner`: root may remove the arena of that user.
     """
 
-    def __init__(self, path: Path, arena: Path, *, of_any_user: bool = False) -> None:
+    def __init__(self, path: Path, arena: Path, *, owner: int | None = None) -> None:
         self._path = path
         while True:
-            self._descriptor = open_lock(path)
-            owner = os.fstat(self._descriptor).st_uid
-            if owner != os.geteuid() and not of_any_user:  # root could open it; but in /dev/shm anybody can make it
-                os.close(self._descriptor)
-                raise ResourceLimitError(
-                    f"the lock {path} belongs to uid {owner}, and this is {os.geteuid()}: "
-                    "remove it, or give this daemon another --instance"
-                )
+            self._descriptor = open_lock(path, owner)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _names(path, self._descriptor):
@@ -59,24 +56,24 @@ class ArenaLock:
         os.close(self._descriptor)
 
 
-def open_lock(path: Path) -> int:
+def open_lock(path: Path, owner: int | None = None) -> int:
     """A lock file that only its user may open; the caller closes it. One of an earlier version may have been wider.
 
-    Raises ResourceLimitError.
+    It belongs to this user, or to `owner`: in /dev/shm anybody can make one. Raises ResourceLimitError.
     """
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    owners = {os.geteuid() if owner is None else owner, os.geteuid()}
     try:
         try:
-            descriptor = os.open(path, flags)  # root may not say O_CREAT of another's file in /dev/shm
+            descriptor = open_plain(path, os.O_RDWR, owners=owners)  # O_CREAT fails for another's file in /dev/shm
         except FileNotFoundError:
-            descriptor = os.open(path, flags | os.O_CREAT, 0o600)
+            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, owners=owners)
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o600:
             os.fchmod(descriptor, 0o600)
     except OSError as error:
-        raise ResourceLimitError(
-            f"the lock {path} cannot be opened: {error.strerror}: "
-            "choose a directory that this user may write (--runtime-dir, --arena-file)"
-        ) from None
+        why = other_owner(path)
+        if not why and isinstance(error, NotPlainError):
+            why = f"{error.strerror}: remove it"
+        raise ResourceLimitError(f"the lock {path} cannot be opened: {why or f'{error.strerror}: {CHOOSE}'}") from None
     return descriptor
 
 

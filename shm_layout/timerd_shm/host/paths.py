@@ -33,11 +33,13 @@ from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_FORM, NAME_PATTERN
 
 from .access import denied
 from .places import OTHER_PLACE, RUNTIME_DIR_VARIABLE, places
+from .trust import ROOT, check_socket, open_trusted
 
 INSTANCE_VARIABLE = "TIMERD_INSTANCE"
 INSTANCE_DEFAULT = "default"
 START_OWN = f"start a daemon of your own (`timerd`), in another directory if {RUNTIME_DIR_VARIABLE} names this one"
 SHM_DIRECTORY = Path("/dev/shm")
+LOCATION_SIZE_MAX = 16_384  # bytes of NAME.arena; a path has 4,096 at most
 # Why an arena does not exist although its daemon runs. The second cause is in the log of timerd/names.py.
 NOT_HERE = (
     "the daemon runs, so this process may be in another container ({}), or the file was removed (logind does that at a "
@@ -51,6 +53,19 @@ class InstancePaths(NamedTuple):
 
     directory: Path
     instance: str
+    daemon_user: int | None = None  # whose files are used as well; None = nobody is named
+
+    @property
+    def owners(self) -> frozenset[int]:
+        """The users whose files are used here: root, this user, the owner of the directory, and the one named."""
+        users = {ROOT, os.geteuid(), self.daemon_user}
+        with contextlib.suppress(OSError):
+            users.add(self.directory.stat().st_uid)  # find_instance() has asked distrust() about it
+        return frozenset(user for user in users if user is not None)
+
+    def check_socket(self, path: Path) -> None:
+        """Raises ResourceLimitError if something else stands there than a socket of one of `owners`."""
+        check_socket(path, self.owners)
 
     @property
     def commands(self) -> Path:
@@ -170,25 +185,37 @@ def instance_name(name: str | None = None) -> str:
 def read_location(paths: InstancePaths) -> ArenaLocation:
     """The content of NAME.arena. Raises ArenaNotReadyError where there is none, LayoutMismatchError if not ours.
 
-    Raises PermissionError, with who may read it.
+    Raises PermissionError, with who may read it, and ResourceLimitError if it is no plain file of `paths.owners`.
     """
     try:
-        text = paths.arena.read_text()
+        descriptor = open_trusted(paths.arena, paths.owners)
     except PermissionError:
         raise denied(paths.arena) from None
     except FileNotFoundError:
         raise ArenaNotReadyError(
             f"{paths.arena} does not exist: the daemon has not made its arena yet, or never ran"
         ) from None
+    with open(descriptor, "rb") as file:
+        held = file.read(LOCATION_SIZE_MAX + 1)
     try:
-        found = json.loads(text)
-        location = ArenaLocation(found["kind"], found["name"], found["incarnation"])
-        if location.kind not in ("shm", "file") or not isinstance(location.incarnation, int):
-            raise ValueError(text)
-        if location.kind == "shm" and "/" in location.name[1:]:
-            raise ValueError(text)
-    except (ValueError, TypeError, KeyError):
-        raise LayoutMismatchError(f"{paths.arena} does not name an arena: it holds {text[:80]!r}") from None
+        return _location_in(held)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        shown = held[:80].decode(errors="backslashreplace")
+        raise LayoutMismatchError(f"{paths.arena} does not name an arena: it holds {shown!r}") from None
+
+
+def _location_in(held: bytes) -> ArenaLocation:
+    """The location that these bytes say. Raises ValueError, TypeError, KeyError, RecursionError."""
+    if len(held) > LOCATION_SIZE_MAX:
+        raise ValueError("too long")
+    found = json.loads(held)
+    location = ArenaLocation(found["kind"], found["name"], found["incarnation"])
+    if location.kind not in ("shm", "file") or not isinstance(location.incarnation, int):
+        raise ValueError("of an unknown kind")
+    if b"\0" in os.fsencode(location.name) or len(location.path.name) > LOCATION_SIZE_MAX:
+        raise ValueError("no path")
+    if "/" in location.name[1:] if location.kind == "shm" else not location.path.is_absolute():
+        raise ValueError("no name of shared memory, or no absolute path")
     return location
 
 
@@ -211,18 +238,39 @@ def remove_arena(paths: InstancePaths) -> None:
         location = read_location(paths)
     except (TimerdError, OSError):
         location = ArenaLocation("shm", paths.shm_name, 0)  # a daemon that was killed at its start has said nothing
-    for file in (*location.files, paths.arena):
-        file.unlink(missing_ok=True)
+    remove_files(paths, location)
+    paths.arena.unlink(missing_ok=True)
+
+
+def owner_of(paths: InstancePaths) -> int:
+    """The user who wrote NAME.arena; the owner of the directory if there is no such file."""
+    try:
+        return paths.arena.lstat().st_uid
+    except FileNotFoundError:
+        return paths.directory.stat().st_uid
+
+
+def remove_files(paths: InstancePaths, location: ArenaLocation) -> None:
+    """Remove the arena and the files beside it, as far as they belong to the user who wrote NAME.arena.
+
+    Otherwise that user could name any file there, and root, who destroys the instance, would remove it.
+    """
+    owner = owner_of(paths)
+    for file in location.files:
+        with contextlib.suppress(FileNotFoundError):
+            if file.lstat().st_uid == owner:
+                file.unlink()
 
 
 def open_arena_file(paths: InstancePaths) -> int:
     """A read-only descriptor of the arena that NAME.arena names; the caller closes it.
 
-    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena is not ours, PermissionError.
+    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena is not ours, PermissionError,
+    and ResourceLimitError if one of the two is no plain file of `paths.owners`.
     """
     location = read_location(paths)
     try:
-        return os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_trusted(location.path, paths.owners)
     except PermissionError:
         raise denied(location.path) from None
     except FileNotFoundError:
@@ -236,13 +284,14 @@ def daemon_running(paths: InstancePaths) -> bool:
     """Whether a process listens at NAME.live, or where that is missing at NAME.sock.
 
     Raises PermissionError, with who may look, where this user may not look, and ResourceLimitError where the path is
-    too long for a socket.
+    too long for a socket, or something else stands there than a socket of `paths.owners`.
 
     Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So members
     of the group can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
     that is stopped runs. A daemon that still opens its arena does not listen yet.
     """
     for path in (paths.liveness, paths.commands):
+        paths.check_socket(path)
         # _socket: a client's thread may look, and gevent's sockets belong to hubs.
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         with contextlib.closing(_socket.socket(socket.AF_UNIX, kind)) as look:

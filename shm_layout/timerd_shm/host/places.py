@@ -12,10 +12,7 @@ the effective user of this moment. So a worker that has left root behind looks i
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
-
-from .access import user_named
 
 RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
 SYSTEM_PLACE = Path("/run/timerd")
@@ -35,20 +32,3 @@ def own_places() -> tuple[Path, ...]:
     """The places that are this user's own: first that of a login, then the one that is always there."""
     uid = os.geteuid()
     return SESSIONS / str(uid) / "timerd", TEMPORARY / f"timerd-{uid}"
-
-
-def distrust(place: Path) -> str:
-    """Why no file in this place is to be trusted; empty if there is no reason. Raises OSError if it does not exist.
-
-    Any user can make a directory with our name under /tmp. So a place of our own must be ours.
-    """
-    if place not in own_places():
-        return ""
-    status = place.lstat()
-    if not stat.S_ISDIR(status.st_mode):
-        return f"is no directory: remove it (`rm {place}`)"
-    if status.st_uid != os.geteuid():
-        return f"belongs to {user_named(status.st_uid)}: have root remove it (`rm -r {place}`), or {OTHER_PLACE}"
-    if status.st_mode & 0o022:
-        return f"others may write it (mode {stat.S_IMODE(status.st_mode):04o}): remove it (`rm -r {place}`)"
-    return ""

@@ -11,6 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Collection
+
+from .access import user_named
 
 NO_PLAIN_FILE = "it is no plain file"
 _SAID = {
@@ -20,20 +23,34 @@ _SAID = {
 }
 
 
-def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a plain file. Waits for nothing, follows no link in the last component.
+class NotPlainError(OSError):
+    """Something else stands in place of a plain file, or it is another user's. `strerror` says in words what."""
 
-    Raises OSError, whose `strerror` says in words what stands in place of a plain file.
+
+def open_plain(
+    path: str | os.PathLike[str],
+    flags: int = os.O_RDONLY,
+    *,
+    owners: Collection[int] | None = None,
+    follows: bool = False,
+) -> int:
+    """A descriptor of a plain file; `owners`: of one of these users. Waits for nothing. O_CREAT makes it with 0600.
+
+    Follows a link in the last component only with `follows`: where a person has named the file. Raises NotPlainError.
     """
+    flags |= os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = os.open(path, flags if follows else flags | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         if error.errno in _SAID:
-            raise OSError(error.errno, _SAID[error.errno], os.fspath(path)) from None
+            raise NotPlainError(error.errno, _SAID[error.errno], os.fspath(path)) from None
         raise
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, NO_PLAIN_FILE, os.fspath(path))
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotPlainError(errno.EINVAL, NO_PLAIN_FILE, os.fspath(path))
+        if owners is not None and status.st_uid not in owners:
+            raise NotPlainError(errno.EINVAL, f"it belongs to {user_named(status.st_uid)}", os.fspath(path))
     except BaseException:
         os.close(descriptor)
         raise

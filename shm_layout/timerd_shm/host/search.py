@@ -10,30 +10,39 @@ from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError, 
 
 from .access import in_words, user_named
 from .paths import ArenaLocation, InstancePaths, daemon_running, instance_name, listens
-from .places import OTHER_PLACE, distrust, places
+from .places import OTHER_PLACE, places
+from .trust import daemon_user_of, distrust
+
+START_AS = f"start the daemon as the user of the directory, or {OTHER_PLACE}"
 
 
-def find_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
+def find_instance(
+    instance: str | None = None, directory: str | None = None, daemon_user: str | int | None = None
+) -> InstancePaths:
     """The instance's files, in the first place where its daemon listens, else in the first that holds NAME.arena.
 
-    `directory`, if given, is the only place. So sockets and an arena that a dead daemon has left hide no daemon that
-    runs. Raises TimerdUnavailableError, which says where it looked, PermissionError if this user may not look into one
-    of the places and nothing is in the others, InvalidNameError.
+    `directory`, if given, is the only place. `daemon_user` is a user whose files are used as well (trust.py).
+
+    So sockets and an arena that a dead daemon has left hide no daemon that runs. Raises TimerdUnavailableError, which
+    says where it looked, PermissionError if this user may not look into one of the places and nothing is in the others,
+    InvalidNameError.
     """
-    name = instance_name(instance)
+    name, user = instance_name(instance), daemon_user_of(daemon_user)
     looked = places(directory)
     left: InstancePaths | None = None  # by a daemon that does not run
     closed: PermissionError | None = None
     distrusted = ""
     for place in looked:
-        paths = InstancePaths(place, name)
+        paths = InstancePaths(place, name, user)
         try:
-            if why := distrust(place):
+            if why := distrust(place, user):
                 distrusted += f"; {place} is left out, because it {why}"
                 continue
-            with contextlib.suppress(ResourceLimitError):  # of too long a path; who needs a socket there, raises it
+            try:
                 if daemon_running(paths):
                     return paths
+            except ResourceLimitError as error:  # too long a path, or no socket of the daemon
+                distrusted += f"; {error}"
             if left is None:
                 os.stat(paths.arena)
                 left = paths
@@ -59,7 +68,7 @@ def find_remains(instance: str | None = None) -> InstancePaths | None:
         paths = InstancePaths(place, instance_name(instance))
         with contextlib.suppress(OSError):
             if (
-                not distrust(place)
+                not distrust(place, daemon_user_of())
                 and os.access(paths.lock, os.F_OK)
                 and ArenaLocation("shm", paths.shm_name, 0).path.exists()
             ):
@@ -86,7 +95,7 @@ def make_instance(
                     continue
                 return InstancePaths(place, name)
             place.mkdir(mode=0o700, exist_ok=True)
-            why = distrust(place)
+            why = distrust(place, remedy=START_AS)
             owner = place.stat().st_uid
         except OSError as error:
             refusals.append(in_words(error))

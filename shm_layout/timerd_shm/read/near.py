@@ -27,7 +27,7 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
     """
     folded = name.lower()
     numberless = DIGITS.sub(b"0", folded)
-    by_one = frozenset(_one_edit(name))
+    by_one = frozenset(one_edit(name))
     found: dict[bytes, int] = {}
     compared: set[bytes] = set()
     left = COMPARED_BYTES if len(name) >= TWO_EDITS_FROM else 0
@@ -59,9 +59,9 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
     return sorted(found, key=lambda other: (other in numbers_alone, found[other], other))[:NEAR_MAX]
 
 
-def _one_edit(name: bytes) -> Iterator[bytes]:
-    """All names that differ by one edit."""
-    letters = [bytes((letter,)) for letter in range(256)]
+def one_edit(name: bytes, alphabet: Iterable[int] = range(256)) -> Iterator[bytes]:
+    """All names that differ by one edit, with letters of this alphabet."""
+    letters = [bytes((letter,)) for letter in alphabet]
     for at in range(len(name) + 1):
         before, rest = name[:at], name[at:]
         yield from (before + letter + rest for letter in letters)

@@ -17,13 +17,18 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from timerd_shm.declare import layout
-from timerd_shm.declare.errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError, TimerdError
+from timerd_shm.declare.errors import (
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    LayoutMismatchError,
+    ResourceLimitError,
+    TimerdError,
+)
 from timerd_shm.declare.fields import fields, offset_of, once, size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import (
@@ -56,6 +61,7 @@ from timerd_shm.declare.records import (
     WatermarkTableRecord,
 )
 from timerd_shm.host.paths import open_arena_file
+from timerd_shm.host.plain_file import open_plain
 from timerd_shm.host.search import find_instance
 
 LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
@@ -271,9 +277,12 @@ class ArenaReader:
         return cls.from_descriptor(open_arena_file(find_instance(instance)))
 
     @classmethod
-    def from_path(cls, path: str | os.PathLike[str]) -> Self:
-        """The arena in a file: shared memory under /dev/shm, an --arena-file, or a copy of one."""
-        return cls.from_descriptor(os.open(Path(path), os.O_RDONLY | os.O_CLOEXEC))
+    def from_path(cls, path: str | os.PathLike[str], owners: Collection[int] | None = None) -> Self:
+        """The arena in a file: shared memory under /dev/shm, an --arena-file, or a copy of one.
+
+        With `owners`, a file of one of these users. Raises OSError, also if it is no plain file.
+        """
+        return cls.from_descriptor(open_plain(path, owners=owners, follows=True))
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> Self:
@@ -282,7 +291,10 @@ class ArenaReader:
             size = os.fstat(descriptor).st_size
             if size < layout.HEADER_SIZE:
                 raise ArenaNotReadyError(f"the arena has {size} bytes, and its header {layout.HEADER_SIZE}{RETRY}")
-            mapping = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+            try:
+                mapping = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+            except (OSError, OverflowError) as error:
+                raise ResourceLimitError(f"the arena of {size:,} bytes cannot be mapped: {error}") from None
         finally:
             os.close(descriptor)
         return cls(memoryview(mapping), mapping)

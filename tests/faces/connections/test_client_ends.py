@@ -406,11 +406,11 @@ import os, sys, threading, time
 import timerd_client as td
 from timerd_client.transport.lifeline import Lifeline
 from timerd_shm.host.search import find_instance
-path = find_instance().liveness
+paths = find_instance()
 over = False
 def connect():
     while not over:
-        line = Lifeline(path)
+        line = Lifeline(paths)
         line.hold(bytes(16), 0)
         line.let_go()
 thread = threading.Thread(target=connect)

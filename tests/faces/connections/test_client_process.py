@@ -222,7 +222,8 @@ def test_the_repr_of_public_objects_is_readable(client: Any) -> None:
 def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, face: Face, runtime_dir: Path) -> None:
     name = "gunicorn: worker 7 (漢字)"
     with face.connect(name=name):
-        (shown,) = json.loads(subprocess.run(command_of("clients", "--json"), capture_output=True, check=True).stdout)
+        found = subprocess.run(command_of("clients", "--json"), capture_output=True, check=True).stdout
+        (shown,) = json.loads(found)["rows"]
     assert shown["name"] == name
 
 

@@ -20,8 +20,10 @@ from support.real.faces import Face
 from support.real.patience import PATIENCE_S, stop
 from timerd_client.discovery import find_daemon
 from timerd_client.discovery.find_daemon import RESTART_S, Search, has_run_lately
+from timerd_client.discovery.target import target_of
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, IPC_PATH_MAX
 
+ANYWHERE = target_of("connect", None, {})
 MakeDaemon = Callable[..., Daemon]
 
 
@@ -98,7 +100,7 @@ def test_a_clock_that_was_set_back_makes_no_ended_daemon_a_recent_one(
     ended_long_ago(daemon, monkeypatch)
     ahead = time.time() + 3_600
     os.utime(daemon.paths.lock, (ahead, ahead))
-    assert not has_run_lately(None, None)
+    assert not has_run_lately(ANYWHERE)
 
 
 def test_connect_waits_for_an_ended_daemon_only_for_its_default_timeout(face: Face, daemon: Daemon) -> None:
@@ -145,7 +147,7 @@ def test_the_time_to_answer_is_the_default_or_what_is_left_or_a_shorter_timeout(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    searches = {time_: Search(None, None, time_, is_stated=time_ is not None) for time_ in (20.0, 0.5, None)}
+    searches = {time_: Search(ANYWHERE, time_, is_stated=time_ is not None) for time_ in (20.0, 0.5, None)}
     for at, patience in ((100.0, (20.0, 0.5, 2.0)), (110.0, (10.0, 0.5, 2.0)), (119.9, (2.0, 0.5, 2.0))):
         now = at
         assert tuple(search.patience() for search in searches.values()) == patience

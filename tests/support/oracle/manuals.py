@@ -7,6 +7,6 @@ from timerd.testing import Manual
 
 def pending(manual: Manual) -> int:
     """The number of pending operations."""
-    manual.settle()
-    with manual.daemon.map_arena() as reader:
+    manual._driver.settle()
+    with manual._driver.daemon.map_arena() as reader:
         return sum(op.state == 1 for op in reader.ops.used())

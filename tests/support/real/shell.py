@@ -15,6 +15,7 @@ from timerctl.exits import Exit
 
 LOOKING = ("stats", "ops", "keys", "calls", "clients", "errors", "check")
 Run = Callable[..., tuple[int, str, str]]
+Explain = Callable[..., Any]
 
 
 def runner(capsys: pytest.CaptureFixture[str]) -> Run:
@@ -33,10 +34,11 @@ def runner(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def json_of(run: Run, *arguments: str) -> Any:
-    """The output of a command with --json."""
+    """The output of a command with --json; of a listing, its rows."""
     status, out, err = run(*arguments, "--json")
     assert status == Exit.OK, err
-    return json.loads(out)
+    found = json.loads(out)
+    return found.get("rows", found)
 
 
 def command_of(*arguments: str) -> list[str]:

@@ -143,6 +143,9 @@ SITUATIONS: dict[str, Situation] = {
         watch(b"l", id=ID, if_exists="replace cancelled"), before=(watch(b"k", id=ID), cancel(1))
     ),
     "register: changed id replaced": situation(
+        watch(b"l", id=ID, payload=b"pew", if_exists="replace changed", total=3), before=WATCHERS
+    ),
+    "register: id of another sort exists": situation(
         watch(b"l", id=ID, payload=b"new", if_exists="replace changed", total=3), before=WATCHERS
     ),
     "register: unchanged id exists": situation(

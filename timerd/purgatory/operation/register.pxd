@@ -247,12 +247,17 @@ cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nog
     free_record(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
-cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept nogil:
-    """Whether an operation's payload begins like the registration's, over the number of bytes that the command says."""
+cdef inline bint is_changed(Arena *a, Registration *r, OpRecord *op) noexcept nogil:
+    """Whether a registration is a changed form of an operation: their payloads have the first byte in common, their sort.
+
+    But the payloads differ within the number of bytes that the command says.
+    """
     cdef uint32_t length = <uint32_t>r.command.total
-    if blob_length(a, op.payload) < length:
+    cdef const uint8_t *data
+    if length == 0 or blob_length(a, op.payload) < length:
         return False
-    return length == 0 or memcmp(a.blocks[op.payload - 1].data, r.payload, length) == 0
+    data = a.blocks[op.payload - 1].data
+    return data[0] == r.payload[0] and memcmp(data, r.payload, length) != 0
 
 
 cdef inline OpRecord *waiting_under(Arena *a, IdRecord *record, OpRecord *followed) noexcept nogil:
@@ -279,7 +284,8 @@ cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record, OpReco
         # A call that has begun elsewhere may still be done there: it counts as one that runs.
         return is_over if waiting == NULL and record.call == 0 else waiting == NULL or has_begun(waiting)
     if command.flags & REGISTER_FLAG_REPLACE_CHANGED and waiting != NULL:
-        return not begins_alike(a, r, waiting)
+        # An operation that is due stays: it is about to happen.
+        return waiting.state == OP_STATE_PENDING and waiting.deadline_ns > effective_ns(a) and is_changed(a, r, waiting)
     if command.flags & REGISTER_FLAG_REPLACE_CANCELLED:
         return is_over
     return command.flags & REGISTER_FLAG_REPLACE != 0

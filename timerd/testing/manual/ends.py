@@ -91,6 +91,11 @@ class Lifeline:
         self.let_go()
         return True
 
+    def end(self) -> None:
+        """Let go, and hold nothing again: the process has ended."""
+        self.let_go()
+        self._lifelines = lambda: None
+
     def let_go(self) -> None:
         if self._held is not None:
             self._held.cut(self._connection)

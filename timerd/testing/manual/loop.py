@@ -22,9 +22,11 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_wire import native
 from timerd_wire.native import ident
 
-from .driver import ManualDriver
+from .driver import Driver
+from .errors import HangsError
 from .network import ManualSockets, is_at_rest
 from .threaded import ManualWall
+from .threads import place_in
 
 OTHERS_S = 0.5  # of real time: how long a loop without a wait for timerd waits for other threads
 
@@ -85,12 +87,12 @@ class ManualLoopLink(LoopLink):
     WALL = ManualWall
     passes: ManualPasses
 
-    def __init__(self, manual: ManualDriver, target: Target, purgatories: Sequence[str]) -> None:
+    def __init__(self, manual: Driver, target: Target, purgatories: Sequence[str]) -> None:
         self.manual = manual
         self.held = manual.lifeline()
         clock = manual.clock
         who = identity(target.label, target.orphans, target.group, target.takeover_ms)
-        sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
+        sockets = self._sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
         super().__init__(manual.paths, Protocol(who, clock.now_ns()), sockets, clock.now_ns, purgatories)
         sockets.arrived = self._arrived
 
@@ -134,13 +136,21 @@ class ManualLoopLink(LoopLink):
         """Make one pass."""
         self.passes.make_one()
 
+    def die(self) -> None:
+        """End as if the client's process was killed. Its loop cancels the handlers that run."""
+        self._sockets.cut()
+        if self.loop.is_running():
+            for stop in self.before_stop:
+                self.loop.call_soon_threadsafe(self.loop.create_task, stop(0))
+        self.stop(0)
+
 
 class JumpingSelector(DefaultSelector):
     """A loop's selector, which moves the clock instead of sleeping."""
 
     loop: ManualLoop
 
-    def __init__(self, manual: ManualDriver) -> None:
+    def __init__(self, manual: Driver) -> None:
         super().__init__()
         self._manual = manual
 
@@ -153,7 +163,10 @@ class JumpingSelector(DefaultSelector):
         if is_ready():
             return []
         if self.loop.threads:  # the clock stands still until the functions there have returned
-            return super().select()
+            found = super().select(manual.threads.handler_timeout_s)
+            if not found:
+                raise HangsError(self.loop.what_hangs(manual.threads.handler_timeout_s))
+            return found
         if timeout is None and manual.is_idle and (found := super().select(OTHERS_S)):
             return found
         manual.jump(None if timeout is None else self.loop.due_ns(), is_ready)
@@ -167,7 +180,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
     _scheduled: Any
     _clock_resolution: float
 
-    def __init__(self, manual: ManualDriver) -> None:
+    def __init__(self, manual: Driver) -> None:
         self._manual = manual
         selector = JumpingSelector(manual)
         selector.loop = self
@@ -186,6 +199,16 @@ class ManualLoop(asyncio.SelectorEventLoop):
 
     def _thread_ended(self, future: object) -> None:
         self.threads -= 1
+
+    def what_hangs(self, seconds: float) -> str:
+        """Where the functions of asyncio.to_thread() stand."""
+        executor = getattr(self, "_default_executor", None)
+        places = sorted({place_in(thread.ident) for thread in getattr(executor, "_threads", ())})
+        return (
+            f"a function of asyncio.to_thread() hangs {' or '.join(places) or 'in an executor'}: still there after "
+            f"{seconds:g} s of real time. The clock stands still until it returns. Put something that returns in the "
+            "place of what it waits for, or raise timerd_manual.handler_timeout"
+        )
 
     def has_something_ready(self) -> bool:
         """Whether a callback is ready to run."""

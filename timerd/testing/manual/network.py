@@ -16,6 +16,8 @@ from timerd_shm.declare.limits import FRAME_SIZE_MAX, UID_UNKNOWN
 from timerd_shm.read.reader import ArenaReader
 from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE
 
+from .ends import Lifeline
+
 Subscriber = TypeVar("Subscriber")
 
 
@@ -141,7 +143,12 @@ class Network(DaemonEnd["ManualSockets"]):
 
     def remove(self, sockets: ManualSockets) -> None:
         self._all.remove(sockets)
+        self.cut(sockets)
+
+    def cut(self, sockets: ManualSockets) -> None:
+        """The client's end of a connection has ended."""
         self._connections.pop(sockets.routing, None)
+        sockets.routing = 0
         self.leave(sockets)
 
     def leave(self, sockets: ManualSockets) -> None:
@@ -166,8 +173,9 @@ class ManualSockets:
     wake_ns: int = 0
     due_ns: int = NEVER
 
-    def __init__(self, network: Network, lifeline: Held, map_arena: Callable[[], ArenaReader]) -> None:
-        self.lifeline = lifeline
+    def __init__(self, network: Network, lifeline: Lifeline, map_arena: Callable[[], ArenaReader]) -> None:
+        self.lifeline: Held = lifeline
+        self._held = lifeline
         self.map_arena = map_arena
         self.routing = 0  # 0: there is no daemon
         self.arrived: Callable[[], None] = lambda: None
@@ -224,6 +232,11 @@ class ManualSockets:
 
     def forked(self) -> None:
         """Nothing to do: it has no descriptor."""
+
+    def cut(self) -> None:
+        """End as if the process was killed: the daemon sees the end of the lifeline, and no goodbye."""
+        self._network.cut(self)
+        self._held.end()
 
     def close(self, *, linger: bool) -> None:
         self._network.remove(self)

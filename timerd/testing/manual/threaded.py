@@ -17,8 +17,9 @@ from timerd_client.threaded.waiters import ThreadedWaiters
 from timerd_wire import native
 
 from .clock import JumpingClock
-from .driver import ManualDriver
+from .driver import Driver
 from .network import ManualSockets, is_at_rest
+from .threads import Helper, Killed
 from .waiting import ManualCondition, ManualGate, ManualQueue
 
 
@@ -55,7 +56,7 @@ class ManualSender(ThreadedSender):
 
     def ring(self) -> None:
         self.bell.ring()
-        self._manual.changed()
+        self._manual.threads.changed()
 
     def is_due(self) -> bool:
         """Whether there is something to send, and a daemon."""
@@ -80,7 +81,7 @@ class ManualWaiters(ThreadedWaiters):
         return ManualQueue(self._manual)
 
     def new_thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        return self._manual.thread(run, name)
+        return Helper(self._manual.threads, run, name, self._link)
 
 
 class Pump(IoThread):
@@ -157,12 +158,12 @@ class ManualLink(ThreadedLink):
     sender: ManualSender
     thread: Pump
 
-    def __init__(self, manual: ManualDriver, target: Target, purgatories: Sequence[str]) -> None:
+    def __init__(self, manual: Driver, target: Target, purgatories: Sequence[str]) -> None:
         self.manual = manual
         self.held = manual.lifeline()
         clock = manual.clock
         who = identity(target.label, target.orphans, target.group, target.takeover_ms)
-        sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
+        sockets = self._sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
         super().__init__(manual.paths, Protocol(who, clock.now_ns()), sockets, clock.now_ns, purgatories)
         sockets.arrived = self.sender.bell.ring
 
@@ -188,3 +189,22 @@ class ManualLink(ThreadedLink):
     def make_pass(self) -> None:
         """Make one pass."""
         self.thread.make()
+
+    def die(self) -> None:
+        """End as if the client's process was killed."""
+        if not self.is_in_handler():
+            self.manual.threads.forget(self)
+        self._sockets.cut()
+        self.stop(0)
+
+    def is_in_handler(self) -> bool:
+        """Whether the calling thread runs handlers of this client."""
+        me = threading.current_thread()
+        return isinstance(me, Helper) and me.link is self
+
+    def end_handlers(self, timeout: float | None) -> None:
+        super().end_handlers(0 if self.manual.threads.hang(self) else timeout)
+
+    def complain(self, what: str, error: BaseException | None = None) -> None:
+        if not isinstance(error, Killed):
+            super().complain(what, error)

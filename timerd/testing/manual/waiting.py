@@ -7,19 +7,19 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from .driver import ManualDriver
+from .driver import Driver
 
 
 class ManualGate:
     """As link.Gate: where a caller waits for one promise. (That class is compiled, so none derives from it.)"""
 
-    def __init__(self, manual: ManualDriver) -> None:
+    def __init__(self, manual: Driver) -> None:
         self._manual = manual
         self._is_open = False
 
     def open(self, promise: object = None) -> None:
         self._is_open = True
-        self._manual.changed()
+        self._manual.threads.changed()
 
     def wait(self, seconds: float | None) -> bool:
         return self._manual.wait(lambda: self._is_open, seconds)
@@ -28,13 +28,13 @@ class ManualGate:
 class ManualCondition:
     """As waits.condition.Condition: callers wait with a lock held, and hold it afterwards."""
 
-    def __init__(self, manual: ManualDriver, lock: threading.Lock) -> None:
+    def __init__(self, manual: Driver, lock: threading.Lock) -> None:
         self._manual = manual
         self._lock = lock
         self.callers = 0  # in wait_for()
 
     def notify_all(self) -> None:
-        self._manual.changed()
+        self._manual.threads.changed()
 
     notify = notify_all
 
@@ -58,12 +58,12 @@ class ManualCondition:
 class ManualQueue(SimpleQueue[Any]):
     """A queue whose getter waits on the manual clock."""
 
-    def __init__(self, manual: ManualDriver) -> None:
+    def __init__(self, manual: Driver) -> None:
         self._manual = manual
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         super().put(item)
-        self._manual.changed()
+        self._manual.threads.changed()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         if block and not self._manual.wait(lambda: not self.empty(), timeout):

@@ -1,0 +1,121 @@
+"""Whose files a client uses: those of root, of its own user, and of the user who runs the daemon.
+
+Any user may lay a directory, a socket or a file under a name that a client looks for. Example: mallory makes
+/tmp/jobs, and a worker of carol has TIMERD_RUNTIME_DIR=/tmp/jobs. In /tmp anybody may have made it, so it is refused.
+/run/timerd-shop belongs to the user timerd-shop: only root can have made it in /run, so root has chosen that user.
+
+`daemon_user`, or $TIMERD_DAEMON_USER, names one more user whose directory is used, whatever its mode is.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Collection
+from pathlib import Path
+
+from timerd_shm.declare.errors import InvalidNameError, ResourceLimitError
+
+from .access import in_words, user_named
+from .places import OTHER_PLACE, own_places
+from .plain_file import NotPlainError, open_plain
+
+DAEMON_USER_VARIABLE = "TIMERD_DAEMON_USER"
+ROOT = 0
+WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+UID_MAX = (1 << 32) - 2  # the last number is no user's
+NAME_USER = f"if its daemon is to be trusted, name that user (daemon_user= of the client, or {DAEMON_USER_VARIABLE})"
+
+
+def daemon_user_of(given: str | int | None = None) -> int | None:
+    """The uid of `given`, else of $TIMERD_DAEMON_USER: a user's name or number. Raises InvalidNameError."""
+    source = DAEMON_USER_VARIABLE if given is None else "daemon_user"
+    named = os.environ.get(DAEMON_USER_VARIABLE) or None if given is None else given
+    if named is None:
+        return None
+    if isinstance(named, str) and not (named.isascii() and named.isdecimal() and len(named) <= 10):
+        try:
+            return pwd.getpwnam(named).pw_uid
+        except (KeyError, ValueError):
+            raise InvalidNameError(f"{source} = {named!r}: no such user; give a user's name or number") from None
+    if isinstance(named, bool) or not isinstance(named, str | int) or not 0 <= int(named) <= UID_MAX:
+        raise InvalidNameError(f"{source} = {named!r}: give a user's name, or its number, 0 to {UID_MAX}")
+    return int(named)
+
+
+def distrust(place: Path, daemon_user: int | None = None, *, remedy: str = f"{NAME_USER}, or {OTHER_PLACE}") -> str:
+    """Why no file in this place is to be trusted; empty if there is no reason. Raises OSError if it does not exist.
+
+    A place of our own must be ours, and others may not write it. Any other place may be root's or `daemon_user`'s. It
+    may also be ours, or that of a user whom only root or we can have chosen, unless others may write it.
+    `remedy` ends the reason.
+    """
+    if place in own_places():
+        return _distrust_own(place)
+    status = place.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        return f"is no directory: remove it (`rm {place}`)"
+    if status.st_uid in (ROOT, daemon_user):
+        return ""
+    mode = f"{stat.S_IMODE(status.st_mode):04o}"
+    if status.st_mode & stat.S_IWOTH:
+        whose = "" if status.st_uid == os.geteuid() else f"belongs to {user_named(status.st_uid)}, and "
+        return f"{whose}others may write it (mode {mode}): take that away (`chmod o-w {place}`), or {remedy}"
+    if status.st_uid != os.geteuid() and status.st_uid not in _chosen_users(place, daemon_user):
+        return f"belongs to {user_named(status.st_uid)}: {remedy}"
+    return ""
+
+
+def open_trusted(path: Path, owners: Collection[int]) -> int:
+    """A read-only descriptor of a plain file that belongs to one of these users; the caller closes it. Never waits.
+
+    Raises ResourceLimitError, which says what stands there, and the OSError of any other failure.
+    """
+    try:
+        return open_plain(path, owners=owners)
+    except NotPlainError as error:
+        raise ResourceLimitError(
+            f"{in_words(error)}: no daemon made it: remove it, and start the daemon again"
+        ) from None
+
+
+def check_socket(path: Path, owners: Collection[int]) -> None:
+    """Raises ResourceLimitError if no socket of one of these users stands there. A missing one is no error here."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return  # connect() says why
+    if not stat.S_ISSOCK(status.st_mode):
+        raise ResourceLimitError(f"{path}: it is no socket: no daemon made it: remove it, and start the daemon again")
+    if status.st_uid not in owners:
+        raise ResourceLimitError(f"{path}: it belongs to {user_named(status.st_uid)}: {NAME_USER}, or remove it")
+
+
+def _distrust_own(place: Path) -> str:
+    status = place.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return f"is no directory: remove it (`rm {place}`)"
+    if status.st_uid != os.geteuid():
+        return f"belongs to {user_named(status.st_uid)}: have root remove it (`rm -r {place}`), or {OTHER_PLACE}"
+    if status.st_mode & WRITABLE:
+        return f"others may write it (mode {stat.S_IMODE(status.st_mode):04o}): remove it (`rm -r {place}`)"
+    return ""
+
+
+def _chosen_users(place: Path, daemon_user: int | None) -> set[int]:
+    """The users along a path whom root, we, or a user chosen before has chosen.
+
+    A directory that its owner alone may write holds what this owner has put there. In a directory that others may
+    write, as /tmp, anybody may have made the next one: its owner is not chosen.
+    """
+    chosen = {ROOT, os.geteuid()} | ({daemon_user} if daemon_user is not None else set())
+    real = Path(os.path.realpath(place))
+    for directory in reversed(real.parents):
+        status = directory.stat()
+        if status.st_uid not in chosen:
+            return set()
+        if not status.st_mode & WRITABLE:
+            child = real.parts[len(directory.parts)]
+            chosen.add(directory.joinpath(child).stat().st_uid)
+    return chosen
