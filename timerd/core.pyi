@@ -66,6 +66,7 @@ class Core:
         listens: bool = False,
         maker_pid: int = 0,
         maker_start_ticks: int = 0,
+        uid: int = ...,
     ) -> int:
         """The slot of a client: its own if it is live or silent under this (16-byte) incarnation, else a free one.
 
@@ -100,6 +101,7 @@ class Core:
         listens: bool = False,
         maker_pid: int = 0,
         maker_start_ticks: int = 0,
+        uid: int = ...,
     ) -> None:
         """Make a tombstone a live client again: same slot, topic, incarnation, session and numbering; no operations.
 
@@ -113,11 +115,12 @@ class Core:
         grant goes to its group, or is requeued to the next watcher. Then its slot is a tombstone for an hour; after a
         `goodbye` it is free.
         """
-    def group(self, name: bytes, pid: int = 0, start_ticks: int = 0) -> int:
-        """Index + 1 of the group of that name, made for that process (0 = not known) if it is new.
+    def group(self, name: bytes, pid: int = 0, start_ticks: int = 0, uid: int = ...) -> int:
+        """Index + 1 of the group of that name, made for that process (0 = not known) of that user if it is new.
 
         Raises ArenaFullError, InvalidNameError, QuotaExceededError (the process has made half of all groups there
-        are; all processes that are not known, three quarters).
+        are; all processes that are not known, three quarters; or ended clients of the user have left operations in half
+        of all groups, which have no member).
         """
     def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
         """Let the client take outcomes of its group (no calls), or stop that. A stop requeues the outcomes it holds.

@@ -116,11 +116,11 @@ cdef class Core:
         self, bytes incarnation not None, bytes session_hash not None, *, bytes name=b"", uint32_t pid=0,
         uint64_t start_ticks=0, uint64_t pid_namespace=0, uint32_t orphans=0, uint64_t lease_ns=LEASE_NS,
         uint32_t takeover_ms=TAKEOVER_MS, uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0, bint listens=False,
-        uint32_t maker_pid=0, uint64_t maker_start_ticks=0,
+        uint32_t maker_pid=0, uint64_t maker_start_ticks=0, uint32_t uid=UID_UNKNOWN,
     ):
         cdef Facts facts = facts_of(
             self._here(), name, pid, start_ticks, pid_namespace, orphans, lease_ns, takeover_ms, wall_ns, group,
-            listens, maker_pid, maker_start_ticks,
+            listens, maker_pid, maker_start_ticks, uid,
         )
         return open_slot(&self.arena, incarnation, session_hash, &facts, now_ns)
 
@@ -128,11 +128,12 @@ cdef class Core:
         self, int slot, *, bytes name=b"", uint32_t pid=0, uint64_t start_ticks=0, uint64_t pid_namespace=0,
         uint32_t orphans=0, uint64_t lease_ns=LEASE_NS, uint32_t takeover_ms=TAKEOVER_MS, uint64_t now_ns,
         uint64_t wall_ns=0, uint32_t group=0, bint listens=False, uint32_t maker_pid=0, uint64_t maker_start_ticks=0,
+        uint32_t uid=UID_UNKNOWN,
     ):
         cdef uint32_t tombstone = tombstone_slot(self._here(), slot)
         cdef Facts facts = facts_of(
             &self.arena, name, pid, start_ticks, pid_namespace, orphans, lease_ns, takeover_ms, wall_ns, group,
-            listens, maker_pid, maker_start_ticks,
+            listens, maker_pid, maker_start_ticks, uid,
         )
         take_time(&self.arena, now_ns)
         if not is_maker(&self.arena, tombstone, &facts):
@@ -154,8 +155,8 @@ cdef class Core:
     def close_client(self, int slot, uint64_t now_ns, *, bint goodbye=False):
         close_client(&self.arena, self._live_at(slot, now_ns), goodbye)
 
-    def group(self, bytes name not None, uint32_t pid=0, uint64_t start_ticks=0):
-        return group_named(self._here(), name, pid, start_ticks)
+    def group(self, bytes name not None, uint32_t pid=0, uint64_t start_ticks=0, uint32_t uid=UID_UNKNOWN):
+        return group_named(self._here(), name, pid, start_ticks, uid)
 
     def set_listening(self, int slot, bint listens, uint64_t now_ns):
         return accept_outcomes(&self.arena, self._live(slot), listens, now_ns) != 0

@@ -73,6 +73,16 @@ QUOTAS = {
         "{0} gets outcomes without their values: one {1} may hold {2} bytes of payloads and values: "
         "take outcomes faster, or use a larger --quota-bytes"
     ),
+} | {
+    met: (
+        f"outcomes of {{0}} were dropped to make room: ended clients of its user hold more than {{2}} {what}, "
+        f"their share: take them, or raise --quota-{knob}"
+    )
+    for met, what, knob in (
+        (Met.EVICTED_OPERATIONS, "operations", "operations"),
+        (Met.EVICTED_NODES, "watch nodes", "nodes"),
+        (Met.EVICTED_BYTES, "bytes", "bytes"),
+    )
 }
 
 

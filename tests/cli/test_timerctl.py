@@ -20,11 +20,12 @@ from support.rig.arenas import SEED
 from support.rig.commands import Key, Register
 from support.rig.damage import LONG_KEY, Pen
 from support.rig.harness import Rig, S
+from support.rig.makers import make, outcome
 from timerctl.exits import Exit
 from timerd_client import connect
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.limits import LEASE_NS
+from timerd_shm.declare.limits import LEASE_NS, UID_UNKNOWN
 from timerd_shm.declare.states import OpState, Orphans
 from timerd_shm.host.paths import InstancePaths, read_location
 from timerd_shm.host.process import boot_id
@@ -209,6 +210,32 @@ def test_an_unknown_purgatory_has_no_operations_and_is_named(dead: Rig, run: Run
     assert (
         run("ops", "--purgatory", "nosuch")[1].splitlines()[-1] == "No operations: there is no purgatory 'nosuch' now."
     )
+
+
+def test_clients_shows_who_holds_the_arena_also_when_they_have_ended(
+    runtime_dir: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(clients=4, groups=4, quota_operations=32)
+    Pen(rig.memory).header("boot_id", boot_id())
+    for group, count in ((b"web", 3), (b"mail", 20)):
+        make(rig, group, count, uid=0)
+    make(rig, b"web", 2, uid=UID_UNKNOWN)
+    alive = make(rig, b"web", 5, uid=4_294_000_000, ends=False, what=outcome(b"four"))
+    bury(rig, runtime_dir)
+    first, *ended = json_of(run, "clients")
+    assert (first["slot"], first["uid"], first["user"]) == (alive.slot, 4_294_000_000, "4294000000")
+    assert first["made"] == {"pending": 0, "outcomes": 5, "nodes": 0, "bytes": 20}
+    assert [(row["state"], row["slot"], row["uid"], row["group"], row["backlog"]) for row in ended] == [
+        ("ended", None, None, "web", 2),
+        ("ended", None, 0, "web", 3),
+        ("ended", None, 0, "mail", 20),
+    ]
+    assert ended[2]["quotas"]["operations"] == {"used": 23, "limit": 32}, "one share for all groups of the user"
+    assert set(first) == set(ended[0])
+    monkeypatch.setenv("COLUMNS", "250")
+    lines = run("clients")[1].splitlines()
+    assert re.search(r"other users +ended +web", lines[-3])
+    assert re.search(r"user root +ended +mail .*71 % operations", lines[-1])
 
 
 def test_clients_shows_silent_and_dead_clients_and_their_group(runtime_dir: Path, run: Run) -> None:

@@ -194,6 +194,16 @@ def test_slots_are_charged_to_the_process_that_the_kernel_names(world: World) ->
     assert (record.maker_pid, record.maker_start_ticks) == (0, 0)
 
 
+def test_what_a_client_makes_for_a_group_is_charged_to_the_user_that_the_kernel_names() -> None:
+    world = World(capacity=64, clients=8).until_quiet()
+    for uid in (1_000, 1_001):
+        peer = Peer(world, "maker")
+        world.network.uids[peer.routing] = uid
+        peer.connect()
+        user = world.rig.arena.record(Region.ACCOUNTS, peer.slot).user
+        assert world.rig.arena.record(Region.USERS, user)[0::3] == (1, uid)
+
+
 def test_a_hello_that_is_refused_makes_no_purgatory(world: World) -> None:
     world = World(capacity=64, clients=2, purgatories=32).until_quiet()
     world.client(purgatories=["first"])

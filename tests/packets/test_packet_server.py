@@ -83,7 +83,7 @@ def test_frames_of_both_directions_keep_their_order(transport: PolledTransport, 
     got = received(transport)
     assert [frame for _, frame in got] == frames
     (connection,) = {number for number, _ in got}
-    assert transport.sender(connection) == os.getpid()
+    assert (transport.sender(connection), transport.user(connection)) == (os.getpid(), os.geteuid())
     for frame in frames:
         transport.send(connection, frame)
     assert [peer.receive() for _ in frames] == [(FRAME, frame) for frame in frames]

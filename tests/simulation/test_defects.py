@@ -32,6 +32,7 @@ from support.rig.commands import Key, Register
 from support.rig.crashes import recovers_from_a_crash_at_every_point
 from support.rig.harness import MS, START_NS, Rig, S, fire
 from support.rig.journals import JournaledRig
+from support.rig.makers import outcomes_within_the_share_stay, the_next_client_of_a_slot_pays_for_nothing
 from support.rig.rules import (
     CAPACITY,
     a_call_that_another_member_runs_is_not_given_up,
@@ -171,6 +172,8 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "ALONE_GETS_COMPANY": a_call_that_runs_alone_gets_no_company,
     "TWO_OF_AN_ID": calls_of_an_id_run_one_after_the_other,
     "ENDED_BY_FORMER_HOLDER": a_call_that_another_member_runs_is_not_given_up,
+    "EVICTS_WITHIN_SHARE": outcomes_within_the_share_stay,
+    "CHARGED_TO_THE_SLOT": the_next_client_of_a_slot_pays_for_nothing,
     "FORGETS_CALLS": the_id_of_a_call_that_runs_is_known,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}

@@ -80,7 +80,7 @@ def test_a_dealers_frames_are_answered(transport: PolledTransport, paths: Instan
         dealer.send(frame)
         ((connection, got),) = until(lambda: received(transport))
         assert got == frame
-        assert transport.sender(connection) == os.getpid()
+        assert (transport.sender(connection), transport.user(connection)) == (os.getpid(), os.geteuid())
         transport.send(connection, got[: 1 << 20] + b"!")
         end = time.monotonic() + PATIENCE_S
         while not dealer.poll(10):  # what waits to be sent goes out in the server's calls

@@ -8,7 +8,8 @@ from timerd_shm.declare import layout
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.records import ArenaHeader, CounterLabel, PurgatoryRecord, RegionRecord
+from timerd_shm.declare.limits import UID_UNKNOWN
+from timerd_shm.declare.records import ArenaHeader, CounterLabel, PurgatoryRecord, RegionRecord, UserRecord
 
 from .plan import ArenaPlan
 
@@ -49,11 +50,13 @@ def format_arena(
     row = struct_of(RegionRecord)
     for region in Region:
         record = plan.regions[region]
-        if region is Region.PURGATORIES:
+        if region in (Region.PURGATORIES, Region.USERS):
             record = record._replace(high_water=1, in_use=1)
         row.pack_into(view, layout.REGIONS_OFFSET + region * row.size, *record)
     first = PurgatoryRecord(1, len(PURGATORY_DEFAULT), 0, 0, PURGATORY_DEFAULT, 0, 0)
     struct_of(PurgatoryRecord).pack_into(view, plan.regions[Region.PURGATORIES].offset, *first)
+    others = UserRecord(1, 0, 0, UID_UNKNOWN)
+    struct_of(UserRecord).pack_into(view, plan.regions[Region.USERS].offset, *others)
     write_labels(view, plan.regions[Region.COUNTER_LABELS])
     with view.cast("Q") as words:
         words[VERSION_WORD] = layout.LAYOUT_VERSION

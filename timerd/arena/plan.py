@@ -14,7 +14,7 @@ from timerd.config.config import KNOBS, Config, sizes_of
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.limits import GROUPS_MAX, PURGATORIES_MAX
+from timerd_shm.declare.limits import GROUPS_MAX, PURGATORIES_MAX, USERS_MAX
 from timerd_shm.declare.records import ArenaHeader, RegionRecord
 
 ANSWERS_DEFAULT = 16_384
@@ -85,6 +85,8 @@ def plan_of(
         Region.HISTOGRAMS: purgatories * len(layout.Histogram) + len(layout.DaemonHistogram),
         Region.COUNTER_LABELS: LABELS,
         Region.ERRORS: errors,
+        Region.USERS: USERS_MAX,
+        Region.ACCOUNTS: sizes["clients"] + USERS_MAX * groups,
     }
     regions: list[RegionRecord] = []
     offset = layout.HEADER_SIZE

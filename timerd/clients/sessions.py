@@ -110,10 +110,11 @@ class Sessions:
         known = session_hash(secret)
         return self._core.is_dying(known) or self._core.find_tombstone(known) >= 0
 
-    def hello(self, hello: Hello, shown: bytes, *, pid: int, now_ns: int, wall_ns: int) -> Session | None:
+    def hello(self, hello: Hello, shown: bytes, *, pid: int, uid: int, now_ns: int, wall_ns: int) -> Session | None:
         """The session of a client that says hello and shows a session (zero: none).
 
         `pid` is the process that has sent the hello, as the kernel says; 0 = not known. A new client is charged to it.
+        `uid` is its user, who pays for the client's operations of groups when the client has ended.
 
         None: the hello is not answered, because what the client held when it died is still being cleared away. The
         client says hello again. Raises SessionGoneError (the client must come back as a new incarnation),
@@ -140,12 +141,12 @@ class Sessions:
                 return None
             slot = core.find_tombstone(session_hash(shown))
             if slot >= 0 and _incarnation_of(self._record_of(slot)) == hello.incarnation:
-                return self._take_in(hello, shown, slot, pid, now_ns, wall_ns)
+                return self._take_in(hello, shown, slot, pid, uid, now_ns, wall_ns)
             raise SessionGoneError("that session is not known any more: connect as a new incarnation")
-        return self._take_in(hello, secrets.token_bytes(len(NO_SESSION)), None, pid, now_ns, wall_ns)
+        return self._take_in(hello, secrets.token_bytes(len(NO_SESSION)), None, pid, uid, now_ns, wall_ns)
 
     def _take_in(
-        self, hello: Hello, secret: bytes, tombstone: int | None, pid: int, now_ns: int, wall_ns: int
+        self, hello: Hello, secret: bytes, tombstone: int | None, pid: int, uid: int, now_ns: int, wall_ns: int
     ) -> Session:
         """Take in a new client, or a client that comes back to its tombstone and goes on with its numbering."""
         core = self._core
@@ -164,10 +165,11 @@ class Sessions:
             "takeover_ms": hello.takeover_ms,
             "now_ns": now_ns,
             "wall_ns": wall_ns,
-            "group": core.group(hello.group, *maker) if hello.group else 0,
+            "group": core.group(hello.group, *maker, uid) if hello.group else 0,
             "listens": hello.listens,
             "maker_pid": maker.pid,
             "maker_start_ticks": maker.start_ticks,
+            "uid": uid,
         }
         if tombstone is None:
             slot = core.open_client(hello.incarnation, session_hash(secret), **fields)

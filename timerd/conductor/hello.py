@@ -59,10 +59,10 @@ class Greeter:
                 self._sessions.close(session, now_ns, goodbye=not self._core.last_command(session.slot))
             raise
 
-    def greet(self, routing: int, shown: bytes, frame: bytes, pid: int, now_ns: int) -> None:
+    def greet(self, routing: int, shown: bytes, frame: bytes, pid: int, uid: int, now_ns: int) -> None:
         """Answer a hello that shows this session (zero: none). All reasons to refuse it are checked first.
 
-        `pid`: the process that has sent it, as the kernel says; 0 = not known.
+        `pid` and `uid`: the process that has sent it, and its user, as the kernel says; pid 0 = not known.
         """
         core, sessions, outbox = self._core, self._sessions, self._outbox
         try:
@@ -72,7 +72,7 @@ class Greeter:
                     raise SessionGoneError("that session is not known any more: connect as a new incarnation")
                 raise MalformedError(f"a first hello has {len(frame)} bytes; at most {HELLO_FIRST_SIZE_MAX} are taken")
             hello = read_hello(frame)
-            session = sessions.hello(hello, shown, pid=pid, now_ns=now_ns, wall_ns=self._clock.wall_ns())
+            session = sessions.hello(hello, shown, pid=pid, uid=uid, now_ns=now_ns, wall_ns=self._clock.wall_ns())
             if session is None:
                 return
             purgatories = self._name(hello, session, now_ns)

@@ -156,7 +156,8 @@ class Inbox:
         if kind == UpKind.HELLO:
             if self._greeter.rests(routing, secret, frame, now_ns):
                 return RECORDS_PER_FRAME
-            self._greeter.greet(routing, secret, frame, max(self._transport.sender(routing), 0), now_ns)
+            pid, uid = max(self._transport.sender(routing), 0), self._transport.user(routing)
+            self._greeter.greet(routing, secret, frame, pid, uid, now_ns)
             return RECORDS_PER_HELLO + self._share_of_map(frame)
         session = self._sessions.by_secret.get(secret)
         if session is None or incarnation != self._incarnation:

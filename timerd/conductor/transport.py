@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from timerd.clients.liveness import Adopter
 from timerd.host.budget import Budget
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
+from timerd.host.listener import user_of
 from timerd.host.newcomers import SHOWN_WITHIN_NS
 from timerd.host.selector import Selector
 from timerd.host.shares import Shares, Why
@@ -28,7 +29,7 @@ from timerd.zmtp.connection import Connection
 from timerd.zmtp.peer import ProtocolError, Side
 from timerd.zmtp.server import Server
 from timerd_shm.declare.errors import MalformedError, ResourceLimitError, TimerdError
-from timerd_shm.declare.limits import FRAME_SIZE_MAX
+from timerd_shm.declare.limits import FRAME_SIZE_MAX, UID_UNKNOWN
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE
 
@@ -60,6 +61,9 @@ class Transport(Protocol):
 
         Its pid; in another pid namespace a negative number; 0 = not known.
         """
+
+    def user(self, connection: int) -> int:
+        """The uid of that process, as the kernel says; UID_UNKNOWN if the connection has ended."""
 
     def hold(self, process: int, is_held: bool) -> None:
         """Leave the frames of a process (as sender() names it) in the network; or read them again."""
@@ -175,6 +179,10 @@ class SocketTransport:
     def sender(self, connection: int) -> int:
         found = self._commands.get(connection) or self._packets.get(connection)
         return 0 if found is None else found.share.process
+
+    def user(self, connection: int) -> int:
+        found = self._commands.get(connection) or self._packets.get(connection)
+        return UID_UNKNOWN if found is None else user_of(found.descriptor)
 
     def hold(self, process: int, is_held: bool) -> None:
         self._shares.hold(process, is_held)

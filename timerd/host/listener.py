@@ -100,7 +100,7 @@ class Listener:
 
 def process_of(accepted: socket.socket) -> int:
     """The process that has connected: its pid; in another pid namespace a negative number; 0 = not known."""
-    pid: int = CREDENTIALS.unpack(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[0]
+    pid = _credentials_of(accepted)[0]
     if pid:
         return pid
     try:
@@ -109,6 +109,23 @@ def process_of(accepted: socket.socket) -> int:
         return 0
     # Before Linux 6.9 a pidfd is an anonymous file, as an eventfd is. All of these have the same inode.
     return 0 if process.st_dev == other.st_dev else -process.st_ino
+
+
+def user_of(descriptor: int) -> int:
+    """The uid of the process that has connected, as the kernel says. The descriptor stays open."""
+    connected = socket.socket(fileno=descriptor)
+    try:
+        return _credentials_of(connected)[1]
+    finally:
+        connected.detach()
+
+
+def _credentials_of(connected: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process that has connected."""
+    pid: int
+    uid: int
+    pid, uid, _ = CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    return pid, uid
 
 
 def _stat(descriptor: int) -> os.stat_result:

@@ -98,6 +98,13 @@ def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
     )
 
 
+def too_many_left_groups(uid: int, left: int, count: int) -> TimerdError:
+    return QuotaExceededError(
+        f"ended clients of user {uid} have left operations in {left} of {count} groups that have no member, as many as "
+        "those of one user may: let members of these groups take them, or use fewer names"
+    )
+
+
 def groups_are_full(count: int) -> TimerdError:
     return ArenaFullError(
         f"{count} of {count} groups have members or operations: "

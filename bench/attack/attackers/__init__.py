@@ -36,6 +36,7 @@ ATTACKS = {
     "slots": Attack(members.take_slots),
     "purgatories": Attack(members.name_purgatories),
     "dropped": Attack(members.drop_clients),
+    "dead-fill": Attack(members.fill_and_end, ("--capacity=8192",), says="were dropped to make room"),
     "ids": Attack(operations.use_up_ids),
     "keys64": Attack(operations.register_64_keys),
     "fan": Attack(operations.fire_many_watchers),

@@ -20,6 +20,8 @@ from timerd_shm.read.reader import ArenaReader
 from .attacker import Attacker
 
 CLIENTS = 600
+DEAD_GROUPS = 16
+DEAD_OUTCOMES = 1_000
 
 
 def take_slots(attacker: Attacker) -> None:
@@ -53,6 +55,18 @@ def drop_clients(attacker: Attacker) -> None:
             del client
             gc.collect()
             attacker.did()
+
+
+def fill_and_end(attacker: Attacker) -> None:
+    """Come as ever new clients, each within its quotas: make outcomes for a group that nobody takes, and end."""
+    number = 0
+    while attacker.is_on():
+        number += 1
+        with contextlib.suppress(td.TimerdError), attacker.client(group=f"dead-{number % DEAD_GROUPS}") as client:
+            for _ in range(DEAD_OUTCOMES):
+                client.register("k", timeout=0, group=True)
+            client.flush()
+            attacker.did(DEAD_OUTCOMES)
 
 
 def claim_incarnations(attacker: Attacker) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import pwd
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from timerctl.instance import open_arena, paths_of
 from timerctl.listing import declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import size, span
-from timerd_shm.declare.records import ArenaHeader, ClientRecord
+from timerd_shm.declare.limits import UID_UNKNOWN
+from timerd_shm.declare.records import AccountRecord, ArenaHeader, ClientRecord, UserRecord
 from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
 from timerd_shm.read.alive import now_ns
 from timerd_shm.read.text import label
@@ -18,17 +22,46 @@ from .handlers import Handlers, is_stopped
 from .processes import process_of
 
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
+# The columns of a client, in the row of ended clients, which have none of them.
+ENDED_ROW: dict[str, Any] = {
+    "slot": None,
+    "pid": None,
+    "name": None,
+    "state": "ended",
+    "stopped": False,
+    "listens": False,
+    "handles": {"count": 0, "known": []},
+    "lease_ns": None,
+    "takeover_ns": None,
+    "keeps": False,
+    "silent_ns": None,
+    "died_ago_ns": None,
+    "outcomes_held": None,
+    "calls_held": None,
+    "answers": None,
+    "watermarks": None,
+    "ids": None,
+    "orphans": None,
+    "last_command": None,
+    "heard_ago_ns": None,
+    "ended": True,
+    "command": None,
+    "cpu_percent": None,
+    "rss_bytes": None,
+}
 EPILOG = """\
 state: live; silent (it sent nothing for its lease); "silent, keeps for 4 min"
 (silent, but its process runs: in 4 min other members of its group get what it
 is doing); "live, stopped" (its process got SIGSTOP, or is in a debugger); dead
 (what it held is being removed); tombstone (dead, but its numbering is kept for
-an hour). silent: how long it sent nothing while the daemon was reading.
-pending: operations that have not settled. backlog: outcomes that it has not
-acknowledged. serves: what it takes of its group: "outcomes", if
-it iterates over outcomes(), and the names of its handlers. The arena has only
-the hash of such a name. So a name is shown if a call of it stands there, and
-other handlers are counted. doing: outcomes and calls of its group that were
+an hour); ended (no client: what ended clients of a user have made for a group,
+and what is still there). silent: how long it sent nothing while the daemon was
+reading. pending: operations that have not settled. backlog: outcomes that it
+has not acknowledged. serves: what it takes of its group: "outcomes", if it
+iterates over outcomes(), and the names of its handlers. The arena has only the
+hash of such a name. So a name is shown if a call of it stands there, and other
+handlers are counted. made: operations of its group that it has made, pending or
+not done. doing: outcomes and calls of its group that were
 delivered to it, and are not done. share: the quota that it has used most, and
 how much of it (--json has all quotas). `heard`: time since its last frame.
 lease: how long it may be silent. takeover: how long it keeps what it is doing
@@ -40,6 +73,7 @@ examples:
   timerctl clients
   timerctl clients --json | jq '.rows[] | select(.backlog > 100)'
   timerctl clients --json | jq '.rows[] | [.name, .group, .handles]'
+  timerctl clients --json | jq '.rows[] | [.user, .group, .made.outcomes]'
 """
 
 
@@ -51,7 +85,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "clients",
         run,
         help="clients, what they hold, their processes",
-        description="The clients of an instance: one for each connection of a process.",
+        description=(
+            "The clients of an instance, one for each connection of a process, and what\n"
+            "ended clients have left in groups. So this shows who holds the arena."
+        ),
         epilog=EPILOG,
     )
 
@@ -61,16 +98,20 @@ def run(arguments: argparse.Namespace) -> int:
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         header = reader.header()
-        records, groups = reader.between_turns(lambda: (list(reader.clients), list(reader.groups)))
+        records, groups, users, accounts = reader.between_turns(
+            lambda: (list(reader.clients), list(reader.groups), list(reader.users), list(reader.accounts))
+        )
         handlers = Handlers(reader)
         served = {slot: handlers.of(each) for slot, each in enumerate(records) if each.state != ClientState.FREE}
     names = [label(group.name[: group.name_length]) for group in groups]
     rows = [
         row_of(slot, client, names[client.group - 1] if 0 < client.group <= len(names) else None, header)
         | {"handles": served[slot]}
+        | made_of(accounts[slot], users)
         for slot, client in enumerate(records)
         if client.state != ClientState.FREE
     ]
+    rows += ended_rows(users, accounts[len(records) :], names, header)
     table = Table(
         Column("slot", right=True),
         Column("pid", right=True),
@@ -83,6 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
         Column("serves", flexible=True, optional=True),
         Column("share", right=True, optional=True),
         Column("doing", right=True, optional=True),
+        Column("made", right=True, optional=True),
+        Column("user", optional=True),
         Column("heard", right=True, optional=True),
         Column("lease", right=True, optional=True),
         Column("takeover", right=True, optional=True),
@@ -130,6 +173,60 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
     }
 
 
+def made_of(account: AccountRecord, users: Sequence[UserRecord]) -> dict[str, Any]:
+    """The user of an account, and what the operations of groups hold that are charged to it."""
+    uid = users[account.user].uid if account.user < len(users) else UID_UNKNOWN
+    return {
+        "uid": None if uid == UID_UNKNOWN else uid,
+        "user": user_name(uid),
+        "made": {
+            "pending": account.pending,
+            "outcomes": account.outcomes,
+            "nodes": account.nodes,
+            "bytes": account.bytes_held,
+        },
+    }
+
+
+@cache
+def user_name(uid: int) -> str | None:
+    """The name of a user of this host, or the uid if it has none; None: many users, or not known."""
+    if uid == UID_UNKNOWN:
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def ended_rows(
+    users: Sequence[UserRecord], accounts: Sequence[AccountRecord], groups: Sequence[str], header: ArenaHeader
+) -> Iterator[dict[str, Any]]:
+    """A row for each user and group for which ended clients of the user have made something that is there."""
+    for user in range(len(users)):
+        own = accounts[user * len(groups) : (user + 1) * len(groups)]
+        used = {
+            "operations": sum(each.pending + each.outcomes for each in own),
+            "bytes": sum(each.bytes_held for each in own),
+            "nodes": sum(each.nodes for each in own),
+        }
+        quotas = {name: {"used": sum_, "limit": getattr(header, f"quota_{name}")} for name, sum_ in used.items()}
+        for group, account in zip(groups, own, strict=True):
+            if account.pending or account.outcomes:
+                yield (
+                    ENDED_ROW
+                    | made_of(account._replace(user=user), users)
+                    | {
+                        "group": group,
+                        "pending": account.pending,
+                        "backlog": account.outcomes,
+                        "nodes": account.nodes,
+                        "bytes_held": account.bytes_held,
+                        "quotas": quotas,
+                    }
+                )
+
+
 def quotas_of(client: ClientRecord, header: ArenaHeader) -> dict[str, dict[str, int]]:
     """How much of each quota the client has used, by the name of the knob without `--quota-`."""
     used = {
@@ -159,29 +256,29 @@ def serves(row: dict[str, Any]) -> str:
 
 def state_of(row: dict[str, Any]) -> str:
     """The state of a client. If it is silent and its process runs: also how long it keeps its outcomes and calls."""
-    left_ns = max(row["takeover_ns"] - row["silent_ns"], 0)
+    left_ns = max(row["takeover_ns"] - row["silent_ns"], 0) if row["keeps"] else 0
     stopped = ", stopped" if row["stopped"] else ""
     return f"{row['state']}{stopped}, keeps for {span(left_ns)}" if row["keeps"] else f"{row['state']}{stopped}"
 
 
 def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
     return (
-        row["slot"],
+        "-" if row["slot"] is None else row["slot"],
         row["pid"] or "-",
-        row["name"] or "-",
+        row["name"] or ("-" if row["slot"] is not None else f"user {row['user']}" if row["user"] else "other users"),
         state_of(row),
         row["group"] or "-",
-        "-" if row["died_ago_ns"] is not None else span(row["silent_ns"]),
+        "-" if row["died_ago_ns"] is not None or row["slot"] is None else span(row["silent_ns"]),
         row["pending"],
         row["backlog"],
         serves(row),
         share_of(row["quotas"]),
-        row["outcomes_held"] + row["calls_held"],
-        span(row["heard_ago_ns"]),
-        span(row["lease_ns"]),
-        span(row["takeover_ns"]),
+        "-" if row["slot"] is None else row["outcomes_held"] + row["calls_held"],
+        row["made"]["pending"] + row["made"]["outcomes"],
+        row["user"] or "-",
+        *("-" if row[name] is None else span(row[name]) for name in ("heard_ago_ns", "lease_ns", "takeover_ns")),
         size(row["bytes_held"]),
-        row["orphans"],
+        row["orphans"] or "-",
         "-" if row["cpu_percent"] is None else f"{row['cpu_percent']:.1f} %",
         "-" if row["rss_bytes"] is None else size(row["rss_bytes"]),
         "(ended)" if row["ended"] else row["command"] or "-",

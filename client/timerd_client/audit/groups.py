@@ -14,6 +14,7 @@ from .words import name_of, shown, shown_owner
 _ADOPTED, _DELIVERED, _REQUEUED = int(GroupStep.ADOPTED), int(GroupStep.DELIVERED), int(GroupStep.REQUEUED)
 _ACKNOWLEDGED, _DROPPED = int(GroupStep.ACKNOWLEDGED), int(GroupStep.DROPPED)
 _BEGAN, _KEPT, _CANCELLED = int(GroupStep.BEGAN), int(GroupStep.KEPT), int(GroupStep.CANCELLED)
+_EVICTED = int(GroupStep.EVICTED)
 _NUMBERED = (_DELIVERED, _ACKNOWLEDGED, _BEGAN)  # their rows have the holder's number of the outcome
 _GROUP = int(Orphans.GROUP)
 _STEPS = frozenset(int(step) for step in GroupStep)
@@ -33,7 +34,7 @@ class Groups:
         """A GROUP row. `op` is its operation, or None if the operation is not known."""
         step, name = r.step, (r.client, r.client_generation)
         self._turns.at(r.at_ns, r.operation)
-        by_daemon = step == _DROPPED or (step == _KEPT and not r.command)
+        by_daemon = step in (_DROPPED, _EVICTED) or (step == _KEPT and not r.command)
         member = None if by_daemon else self._clients.members.get(name)
         if step not in _STEPS or op is None or (member is None and not by_daemon):
             return self._findings.report(
@@ -82,6 +83,8 @@ class Groups:
         was_letter, op.letter, op.done = op.letter, step == _KEPT, step != _KEPT
         if step == _CANCELLED:
             return wrong or not op.call or was_letter
+        if step == _EVICTED:  # a journal has no users, so it does not show their shares
+            return wrong or holder is not None or was_letter
         if step == _ACKNOWLEDGED or (step == _KEPT and r.command):
             # Any member may report that a call is done: a member that was silent meanwhile has lost the call.
             return wrong or (holder is not member and not (op.call and of_group)) or (step == _KEPT and not op.call)

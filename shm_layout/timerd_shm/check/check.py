@@ -105,6 +105,7 @@ class Checker(Truth):
             ("wheel", self.check_wheel),
             ("clients", self.check_clients),
             ("groups", self.check_groups),
+            ("accounts", self.check_accounts),
             ("handles", self.check_handles),
             ("ids", self.check_ids),
             ("blocks", self.check_blocks),
@@ -388,6 +389,21 @@ class Checker(Truth):
                         f"{self.ops[index].id_record - 1}"
                     )
 
+    def check_accounts(self) -> None:
+        uids: dict[int, int] = {}
+        for number, user in enumerate(self.users):
+            if user.state and (other := uids.setdefault(user.uid, number)) != number:
+                self.wrong(f"users {other} and {number} are both of uid {user.uid}")
+        if not self.users or not self.users[0].state:
+            self.wrong("there is no record for users without a record")
+        for number, account in enumerate(self.accounts):
+            if number < len(self.clients) and account.user >= len(self.users):
+                self.wrong(f"client {number} is of user {account.user}, and there are {len(self.users)}")
+            is_ = self.accounts_of[number]
+            for name in ("pending", "outcomes", "nodes", "bytes_held"):
+                if getattr(account, name) != is_[name]:
+                    self.stale(f"account {number} says {name}={getattr(account, name)}, and it is {is_[name]}")
+
     def compare(self, what: str, got: list[int], numbered: list[tuple[int, int]]) -> None:
         """Compare a list of records, in order of their numbers, with the records that belong there."""
         if len({number for number, _ in numbered}) < len(numbered):
@@ -527,6 +543,7 @@ class Checker(Truth):
             (Region.CLIENTS, sum(client.state != ClientState.FREE for client in self.clients)),
             (Region.PURGATORIES, sum(purgatory.state != 0 for purgatory in self.purgatories)),
             (Region.GROUPS, sum(group.state != 0 for group in self.groups)),
+            (Region.USERS, sum(user.state != 0 for user in self.users)),
         ):
             if self.reader.region(region).in_use != count:
                 self.stale(f"{region.name} says that {self.reader.region(region).in_use} are in use, and {count} are")

@@ -64,6 +64,8 @@ class Truth:
         self.clients = list(reader.clients)
         self.purgatories = list(reader.purgatories)
         self.groups = list(reader.groups)
+        self.users = list(reader.users)
+        self.accounts = list(reader.accounts)
         # Gathered from the truth.
         self.live_ops = [index for index, op in enumerate(self.ops) if op.state != OpState.FREE]
         self.node_used: set[int] = set()
@@ -86,6 +88,7 @@ class Truth:
         self.settled_for: Counter[int] = Counter()
         self.nodes_for: Counter[int] = Counter()
         self.bytes_for: Counter[int] = Counter()
+        self.accounts_of: dict[int, Counter[str]] = defaultdict(Counter)  # account -> what its operations hold
         self.waiting: dict[int, set[int]] = defaultdict(set)  # group -> operations that no member holds now
         self.letters_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # group -> (number, op) of dead letters
         self.received: set[int] = set()  # operations of groups that are held, and in no list
@@ -184,6 +187,7 @@ class Truth:
                     self.wrong(f"{self.name_op(index)} is of group {op.group - 1}, which is not in use")
                     continue
                 self.bytes_for[op.group - 1] += self.blob_length(op.payload)
+                self.check_account(index, op)
             elif charged and client.state == ClientState.TOMBSTONE:
                 self.wrong(f"{self.name_op(index)} is of a client that is a tombstone")
             elif not charged and (op.client_generation or op.orphans != Orphans.KEEP):
@@ -222,6 +226,26 @@ class Truth:
                 self.nodes_of[op.client] += (op.keys - 1) * charged
                 if op.group:
                     self.nodes_for[op.group - 1] += op.keys - 1
+
+    def check_account(self, index: int, op: OpRecord) -> None:
+        """Note what an operation of a group holds, for its account."""
+        number, clients = self.nodes[index].account - 1, len(self.clients)
+        if not 0 <= number < len(self.accounts):
+            return self.wrong(f"{self.name_op(index)} of group {op.group - 1} is charged to account {number}")
+        user, group = divmod(number - clients, len(self.groups))
+        if number < clients and self.clients[number].state in (ClientState.FREE, ClientState.TOMBSTONE):
+            self.wrong(f"{self.name_op(index)} is charged to client {number}, which is not there")
+        elif number >= clients and (group != op.group - 1 or user >= len(self.users) or not self.users[user].state):
+            self.wrong(f"{self.name_op(index)} of group {op.group - 1} is charged to user {user} and group {group}")
+        held = self.accounts_of[number]
+        held["pending"] += op.state == OpState.PENDING
+        held["outcomes"] += op.state == OpState.SETTLED
+        held["bytes_held"] += self.blob_length(op.payload)
+        if op.state == OpState.SETTLED:
+            held["bytes_held"] += self.blob_length(op.value)
+        if op.state == OpState.PENDING or op.flags & KEYS_KEPT:
+            held["nodes"] += op.keys - 1
+        return None
 
     def check_pending(self, index: int, op: OpRecord) -> None:
         self.pending_in[op.purgatory] += 1

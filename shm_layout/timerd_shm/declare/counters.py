@@ -99,6 +99,11 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("calls_ended_process", "calls", "calls that ran in a process when it ended"),
     Counter("dead_letters", "calls", "calls that are over and kept: given up, out of retries, or served by nobody"),
     Counter("dead_letters_dropped", "calls", "dead letters dropped for newer ones: raise --dead-letters"),
+    Counter(
+        "group_outcomes_evicted",
+        "outcomes",
+        "outcomes dropped to make room: ended clients of one user held more than the share of one client",
+    ),
     # insert new counters above this line; ids are positions
 )
 

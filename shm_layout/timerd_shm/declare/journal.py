@@ -93,6 +93,7 @@ class GroupStep(IntEnum):
     BEGAN = 6  # a member is about to run something for a call, or gives the call up
     KEPT = 7  # a call is over, and kept as a dead letter
     CANCELLED = 8  # a call was cancelled, or replaced, after it was due and before it began
+    EVICTED = 9  # the arena lacked room, and the user of the ended client that had made it held more than its share
 
 
 class TextKind(IntEnum):

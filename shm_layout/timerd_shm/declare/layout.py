@@ -19,6 +19,7 @@ from enum import IntEnum
 
 from .fields import fingerprint_of, offset_of, size_of
 from .records import (
+    AccountRecord,
     AnswerRecord,
     ArenaHeader,
     Block,
@@ -40,6 +41,7 @@ from .records import (
     RedoEntry,
     RegionRecord,
     SlotRecord,
+    UserRecord,
     WatchNode,
     WatermarkRecord,
     WatermarkTableRecord,
@@ -47,7 +49,7 @@ from .records import (
 from .states import RULES
 
 MAGIC = b"timerd\x00\x01"
-LAYOUT_VERSION = 8
+LAYOUT_VERSION = 9
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96
@@ -93,6 +95,8 @@ class Region(IntEnum):
     HISTOGRAMS = 19
     COUNTER_LABELS = 20
     ERRORS = 21
+    USERS = 22
+    ACCOUNTS = 23
 
 
 class Histogram(IntEnum):
@@ -131,6 +135,8 @@ REGION_RECORDS: dict[Region, type] = {
     Region.HISTOGRAMS: HistogramRecord,
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
+    Region.USERS: UserRecord,
+    Region.ACCOUNTS: AccountRecord,
 }
 # The regions whose number of records is the same in every arena.
 FIXED_COUNTS: dict[Region, int] = {Region.LEVELS: LEVELS, Region.BUCKETS: LEVELS * BUCKETS}

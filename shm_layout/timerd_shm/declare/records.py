@@ -177,7 +177,9 @@ class WatchNode(NamedTuple):
     kind: Annotated[int, U8, "KeyKind"]
     rank: Annotated[int, U8, "heap: length of the shortest way down", DERIVED]
     place: Annotated[int, U8, "Place", DERIVED]
-    reserved: Annotated[int, U16, "zero"]
+    account: Annotated[
+        int, U16, "in the first node of a group's operation: the account (index + 1) that pays for it; else 0"
+    ]
     name: Annotated[bytes, raw(KEY_INLINE), "the name, if it fits"]
     name_blob: Annotated[int, U32, "first block of a name that is longer than KEY_INLINE (index + 1)"]
     chain: Annotated[
@@ -400,6 +402,32 @@ class GroupRecord(NamedTuple):
     maker_pid: Annotated[int, U32, "process that first named the group, as the kernel says; 0 = not known"]
     ids: Annotated[int, U32, "ids of its pending operations", DERIVED]
     maker_start_ticks: Annotated[int, U64, "field 22 of that process's /proc/PID/stat"]
+
+
+class UserRecord(NamedTuple):
+    """A user of the host whose clients have made operations of groups. Index 0 stands for all users without a record.
+
+    A record is used for another user when the user has no client, and no operation that an ended client has made.
+    """
+
+    state: Annotated[int, U8, "1 while in use"]
+    reserved: Annotated[int, U8, "zero"]
+    reserved_half: Annotated[int, U16, "zero"]
+    uid: Annotated[int, U32, "as the kernel says; UID_UNKNOWN in index 0"]
+
+
+class AccountRecord(NamedTuple):
+    """The charges for operations of groups, by who made them.
+
+    Account `slot` is that of a client. Account `clients + user * groups + group` is that of a user's ended clients, for
+    one group. All accounts of a user's ended clients have one share together.
+    """
+
+    user: Annotated[int, U32, "of a client's account: the client's user (index)"]
+    pending: Annotated[int, U32, "pending operations", DERIVED]
+    outcomes: Annotated[int, U32, "settled operations, held by a member or not, and dead letters", DERIVED]
+    nodes: Annotated[int, U32, "watch nodes of these operations", DERIVED]
+    bytes_held: Annotated[int, U64, "bytes of their payloads and values", DERIVED]
 
 
 class PurgatoryRecord(NamedTuple):

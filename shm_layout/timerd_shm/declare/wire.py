@@ -147,6 +147,10 @@ class Met(IntEnum):
     IDS = 7
     VALUES = 8  # in the log of errors alone: an outcome goes without its value
     CHECKS = 9
+    # In the log of errors alone: outcomes of a group made room, and this is the share of those that made them.
+    EVICTED_OPERATIONS = 10
+    EVICTED_NODES = 11
+    EVICTED_BYTES = 12
 
 
 class CommandHeader(NamedTuple):

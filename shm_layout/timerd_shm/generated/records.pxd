@@ -37,6 +37,7 @@ cdef extern from "timerd_layout.h" nogil:
         CLIENTS_MAX
         PURGATORIES_MAX
         GROUPS_MAX
+        USERS_MAX
         CAPACITY_DEFAULT
         CAPACITY_MIN
         CAPACITY_MAX
@@ -158,6 +159,8 @@ cdef extern from "timerd_layout.h" nogil:
         REGION_HISTOGRAMS
         REGION_COUNTER_LABELS
         REGION_ERRORS
+        REGION_USERS
+        REGION_ACCOUNTS
         REGION_COUNT
         HISTOGRAM_EXPIRY_LATENESS
         HISTOGRAM_WAIT
@@ -239,6 +242,9 @@ cdef extern from "timerd_layout.h" nogil:
         MET_IDS
         MET_VALUES
         MET_CHECKS
+        MET_EVICTED_OPERATIONS
+        MET_EVICTED_NODES
+        MET_EVICTED_BYTES
         MET_COUNT
         JOURNAL_LEVEL_NONE
         JOURNAL_LEVEL_OUTCOMES
@@ -276,6 +282,7 @@ cdef extern from "timerd_layout.h" nogil:
         GROUP_STEP_BEGAN
         GROUP_STEP_KEPT
         GROUP_STEP_CANCELLED
+        GROUP_STEP_EVICTED
         GROUP_STEP_COUNT
         OP_FLAG_GRANTED
         OP_FLAG_KEYS_KEPT
@@ -389,6 +396,7 @@ cdef extern from "timerd_layout.h" nogil:
         DAEMON_CALLS_ENDED_PROCESS
         DAEMON_DEAD_LETTERS
         DAEMON_DEAD_LETTERS_DROPPED
+        DAEMON_GROUP_OUTCOMES_EVICTED
         DEFECT_NO_REDO
         DEFECT_MISSING_FENCE
         DEFECT_EARLY_BY_A_TICK
@@ -420,12 +428,15 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_ALONE_GETS_COMPANY
         DEFECT_TWO_OF_AN_ID
         DEFECT_ENDED_BY_FORMER_HOLDER
+        DEFECT_EVICTS_WITHIN_SHARE
+        DEFECT_CHARGED_TO_THE_SLOT
         DEFECT_FORGETS_CALLS
         CONDITIONS_OBSERVE
         CONDITIONS_TAKE_NEEDED
         CONDITIONS_TAKE_WATERMARKS
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
+    const uint64_t UID_UNKNOWN
     const uint64_t SETTLED_IDS_KEPT_NS
     const uint64_t GROUP_KEPT_NS
     const uint64_t SCHEDULE_KEPT_NS
@@ -543,7 +554,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint8_t kind
         uint8_t rank
         uint8_t place
-        uint16_t reserved
+        uint16_t account
         uint8_t name[16]
         uint32_t name_blob
         uint32_t chain
@@ -750,6 +761,19 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t first_wall_ns
         uint64_t last_wall_ns
         uint8_t message[224]
+
+    ctypedef struct UserRecord:
+        uint8_t state
+        uint8_t reserved
+        uint16_t reserved_half
+        uint32_t uid
+
+    ctypedef struct AccountRecord:
+        uint32_t user
+        uint32_t pending
+        uint32_t outcomes
+        uint32_t nodes
+        uint64_t bytes_held
 
     ctypedef struct CommandHeader:
         uint8_t version
@@ -1178,8 +1202,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *WatchNode_word_rank(WatchNode *record)
     uint64_t WatchNode_with_place(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_place(WatchNode *record)
-    uint64_t WatchNode_with_reserved(uint64_t word, uint64_t value)
-    uint64_t *WatchNode_word_reserved(WatchNode *record)
+    uint64_t WatchNode_with_account(uint64_t word, uint64_t value)
+    uint64_t *WatchNode_word_account(WatchNode *record)
     uint64_t WatchNode_with_name_blob(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_name_blob(WatchNode *record)
     uint64_t WatchNode_with_chain(uint64_t word, uint64_t value)
@@ -1396,4 +1420,20 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *CounterLabel_word_index(CounterLabel *record)
     uint64_t ErrorRecord_with_reserved(uint64_t word, uint64_t value)
     uint64_t *ErrorRecord_word_reserved(ErrorRecord *record)
+    uint64_t UserRecord_with_state(uint64_t word, uint64_t value)
+    uint64_t *UserRecord_word_state(UserRecord *record)
+    uint64_t UserRecord_with_reserved(uint64_t word, uint64_t value)
+    uint64_t *UserRecord_word_reserved(UserRecord *record)
+    uint64_t UserRecord_with_reserved_half(uint64_t word, uint64_t value)
+    uint64_t *UserRecord_word_reserved_half(UserRecord *record)
+    uint64_t UserRecord_with_uid(uint64_t word, uint64_t value)
+    uint64_t *UserRecord_word_uid(UserRecord *record)
+    uint64_t AccountRecord_with_user(uint64_t word, uint64_t value)
+    uint64_t *AccountRecord_word_user(AccountRecord *record)
+    uint64_t AccountRecord_with_pending(uint64_t word, uint64_t value)
+    uint64_t *AccountRecord_word_pending(AccountRecord *record)
+    uint64_t AccountRecord_with_outcomes(uint64_t word, uint64_t value)
+    uint64_t *AccountRecord_word_outcomes(AccountRecord *record)
+    uint64_t AccountRecord_with_nodes(uint64_t word, uint64_t value)
+    uint64_t *AccountRecord_word_nodes(AccountRecord *record)
     uint32_t condition_verdict(uint32_t condition, uint32_t keys, uint32_t needed, uint64_t progress, uint64_t failed)

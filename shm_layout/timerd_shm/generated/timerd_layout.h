@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 8
+#define LAYOUT_VERSION 9
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
@@ -40,6 +40,8 @@
 #define CLIENTS_MAX 256
 #define PURGATORIES_MAX 64
 #define GROUPS_MAX 64
+#define USERS_MAX 16
+#define UID_UNKNOWN 4294967295ULL
 #define CAPACITY_DEFAULT 131072
 #define CAPACITY_MIN 16
 #define CAPACITY_MAX 16777216
@@ -167,7 +169,9 @@
 #define REGION_HISTOGRAMS 19
 #define REGION_COUNTER_LABELS 20
 #define REGION_ERRORS 21
-#define REGION_COUNT 22
+#define REGION_USERS 22
+#define REGION_ACCOUNTS 23
+#define REGION_COUNT 24
 #define HISTOGRAM_EXPIRY_LATENESS 0
 #define HISTOGRAM_WAIT 1
 #define HISTOGRAM_COUNT 2
@@ -248,7 +252,10 @@
 #define MET_IDS 7
 #define MET_VALUES 8
 #define MET_CHECKS 9
-#define MET_COUNT 10
+#define MET_EVICTED_OPERATIONS 10
+#define MET_EVICTED_NODES 11
+#define MET_EVICTED_BYTES 12
+#define MET_COUNT 13
 #define JOURNAL_LEVEL_NONE 0
 #define JOURNAL_LEVEL_OUTCOMES 1
 #define JOURNAL_LEVEL_EVENTS 2
@@ -285,7 +292,8 @@
 #define GROUP_STEP_BEGAN 6
 #define GROUP_STEP_KEPT 7
 #define GROUP_STEP_CANCELLED 8
-#define GROUP_STEP_COUNT 8
+#define GROUP_STEP_EVICTED 9
+#define GROUP_STEP_COUNT 9
 #define OP_FLAG_GRANTED 1
 #define OP_FLAG_KEYS_KEPT 2
 #define OP_FLAG_REDELIVERED 4
@@ -398,6 +406,7 @@
 #define DAEMON_CALLS_ENDED_PROCESS 41
 #define DAEMON_DEAD_LETTERS 42
 #define DAEMON_DEAD_LETTERS_DROPPED 43
+#define DAEMON_GROUP_OUTCOMES_EVICTED 44
 #define DEFECT_NO_REDO 1
 #define DEFECT_MISSING_FENCE 2
 #define DEFECT_EARLY_BY_A_TICK 3
@@ -429,11 +438,13 @@
 #define DEFECT_ALONE_GETS_COMPANY 29
 #define DEFECT_TWO_OF_AN_ID 30
 #define DEFECT_ENDED_BY_FORMER_HOLDER 31
-#define DEFECT_FORGETS_CALLS 32
+#define DEFECT_EVICTS_WITHIN_SHARE 32
+#define DEFECT_CHARGED_TO_THE_SLOT 33
+#define DEFECT_FORGETS_CALLS 34
 #define CONDITIONS_OBSERVE 24
 #define CONDITIONS_TAKE_NEEDED 1
 #define CONDITIONS_TAKE_WATERMARKS 3
-#define LAYOUT_FINGERPRINT 4207908876ULL
+#define LAYOUT_FINGERPRINT 2707287870ULL
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -646,7 +657,7 @@ typedef struct WatchNode {
     uint8_t kind; /* KeyKind */
     uint8_t rank; /* heap: length of the shortest way down */
     uint8_t place; /* Place */
-    uint16_t reserved; /* zero */
+    uint16_t account; /* in the first node of a group's operation: the account (index + 1) that pays for it; else 0 */
     uint8_t name[16]; /* the name, if it fits */
     uint32_t name_blob; /* first block of a name that is longer than KEY_INLINE (index + 1) */
     uint32_t chain; /* of a node that stands first: next node of the same slot of the key table (index + 1) */
@@ -664,7 +675,7 @@ _Static_assert(offsetof(WatchNode, ordinal) == 26, "WatchNode.ordinal");
 _Static_assert(offsetof(WatchNode, kind) == 27, "WatchNode.kind");
 _Static_assert(offsetof(WatchNode, rank) == 28, "WatchNode.rank");
 _Static_assert(offsetof(WatchNode, place) == 29, "WatchNode.place");
-_Static_assert(offsetof(WatchNode, reserved) == 30, "WatchNode.reserved");
+_Static_assert(offsetof(WatchNode, account) == 30, "WatchNode.account");
 _Static_assert(offsetof(WatchNode, name) == 32, "WatchNode.name");
 _Static_assert(offsetof(WatchNode, name_blob) == 48, "WatchNode.name_blob");
 _Static_assert(offsetof(WatchNode, chain) == 52, "WatchNode.chain");
@@ -1091,6 +1102,34 @@ _Static_assert(offsetof(ErrorRecord, count) == 8, "ErrorRecord.count");
 _Static_assert(offsetof(ErrorRecord, first_wall_ns) == 16, "ErrorRecord.first_wall_ns");
 _Static_assert(offsetof(ErrorRecord, last_wall_ns) == 24, "ErrorRecord.last_wall_ns");
 _Static_assert(offsetof(ErrorRecord, message) == 32, "ErrorRecord.message");
+
+/* A user of the host whose clients have made operations of groups. Index 0 stands for all users without a record. */
+typedef struct UserRecord {
+    uint8_t state; /* 1 while in use */
+    uint8_t reserved; /* zero */
+    uint16_t reserved_half; /* zero */
+    uint32_t uid; /* as the kernel says; UID_UNKNOWN in index 0 */
+} UserRecord;
+_Static_assert(sizeof(UserRecord) == 8, "UserRecord");
+_Static_assert(offsetof(UserRecord, state) == 0, "UserRecord.state");
+_Static_assert(offsetof(UserRecord, reserved) == 1, "UserRecord.reserved");
+_Static_assert(offsetof(UserRecord, reserved_half) == 2, "UserRecord.reserved_half");
+_Static_assert(offsetof(UserRecord, uid) == 4, "UserRecord.uid");
+
+/* The charges for operations of groups, by who made them. */
+typedef struct AccountRecord {
+    uint32_t user; /* of a client's account: the client's user (index) */
+    uint32_t pending; /* pending operations */
+    uint32_t outcomes; /* settled operations, held by a member or not, and dead letters */
+    uint32_t nodes; /* watch nodes of these operations */
+    uint64_t bytes_held; /* bytes of their payloads and values */
+} AccountRecord;
+_Static_assert(sizeof(AccountRecord) == 24, "AccountRecord");
+_Static_assert(offsetof(AccountRecord, user) == 0, "AccountRecord.user");
+_Static_assert(offsetof(AccountRecord, pending) == 4, "AccountRecord.pending");
+_Static_assert(offsetof(AccountRecord, outcomes) == 8, "AccountRecord.outcomes");
+_Static_assert(offsetof(AccountRecord, nodes) == 12, "AccountRecord.nodes");
+_Static_assert(offsetof(AccountRecord, bytes_held) == 16, "AccountRecord.bytes_held");
 
 /* Start of every frame up. */
 typedef struct CommandHeader {
@@ -1879,8 +1918,8 @@ static inline uint64_t WatchNode_with_rank(uint64_t word, uint64_t value) { retu
 static inline uint64_t *WatchNode_word_rank(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
 static inline uint64_t WatchNode_with_place(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 40)) | ((value & 0xff) << 40); }
 static inline uint64_t *WatchNode_word_place(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
-static inline uint64_t WatchNode_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 48)) | ((value & 0xffff) << 48); }
-static inline uint64_t *WatchNode_word_reserved(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t WatchNode_with_account(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 48)) | ((value & 0xffff) << 48); }
+static inline uint64_t *WatchNode_word_account(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
 static inline uint64_t WatchNode_with_name_blob(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *WatchNode_word_name_blob(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 48); }
 static inline uint64_t WatchNode_with_chain(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -2097,6 +2136,22 @@ static inline uint64_t CounterLabel_with_index(uint64_t word, uint64_t value) { 
 static inline uint64_t *CounterLabel_word_index(CounterLabel *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t ErrorRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ErrorRecord_word_reserved(ErrorRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t UserRecord_with_state(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
+static inline uint64_t *UserRecord_word_state(UserRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t UserRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }
+static inline uint64_t *UserRecord_word_reserved(UserRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t UserRecord_with_reserved_half(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }
+static inline uint64_t *UserRecord_word_reserved_half(UserRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t UserRecord_with_uid(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *UserRecord_word_uid(UserRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t AccountRecord_with_user(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *AccountRecord_word_user(AccountRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t AccountRecord_with_pending(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *AccountRecord_word_pending(AccountRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t AccountRecord_with_outcomes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *AccountRecord_word_outcomes(AccountRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
+static inline uint64_t AccountRecord_with_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *AccountRecord_word_nodes(AccountRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 
 /* How an operation settles with these masks under a condition over keys; OUTCOME_NONE: not yet. */
 static inline uint32_t condition_verdict(uint32_t condition, uint32_t keys, uint32_t needed, uint64_t progress, uint64_t failed) {

@@ -33,6 +33,7 @@ from timerd_shm.declare.fields import fields, offset_of, once, size_of, struct_o
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import (
     BLOCK_DATA,
+    AccountRecord,
     AnswerRecord,
     ArenaHeader,
     Block,
@@ -54,6 +55,7 @@ from timerd_shm.declare.records import (
     RedoEntry,
     RegionRecord,
     SlotRecord,
+    UserRecord,
     WatchNode,
     WatermarkRecord,
     WatermarkTableRecord,
@@ -253,6 +255,8 @@ class ArenaReader:
     histograms = TableOf(Region.HISTOGRAMS, HistogramRecord)  # of purgatories, then of the daemon
     labels = TableOf(Region.COUNTER_LABELS, CounterLabel)
     errors = TableOf(Region.ERRORS, ErrorRecord)
+    users = TableOf(Region.USERS, UserRecord)
+    accounts = TableOf(Region.ACCOUNTS, AccountRecord)
 
     def __init__(self, memory: memoryview, mapping: mmap.mmap | None = None) -> None:
         self._mapping = mapping

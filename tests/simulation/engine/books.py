@@ -139,6 +139,7 @@ class Books:
         self.was_silent: Callable[[bytes], bool] = lambda incarnation: False  # whether the client was ever silent
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
+        self.evicted: Callable[[], int] = lambda: 0  # calls and outcomes of ended clients that have made room
         self.hurry = False  # handlers take no time: the simulation ends
         self.points_may_repeat = False  # schedules change
         self.latest_wall_ns = 0  # the latest time of a call of the wall clock
@@ -521,6 +522,7 @@ class Books:
                 continue
             if outcome.state in (State.EXPIRED, State.CANCELLED):
                 self.fail(f"{watched.process.name}: {key!r} was fired by {fired.process.name}, but is {outcome!r}")
+        lost: list[str] = []
         for payload, arena in self.expected.items():
             name = self.calls[payload]
             ended = [
@@ -528,23 +530,25 @@ class Books:
             ]
             over = any(run.is_last for run in ended) or any(what[:2] == (name, payload) for what in self.failings)
             if arena == self.arena and not self._is_cancelling(payload) and not over:
-                self.fail(f"{payload!r} for {name!r} was accepted, {len(ended)} attempts have ended, none the last")
+                lost.append(f"{payload!r} for {name!r} was accepted, {len(ended)} attempts have ended, none the last")
         for id, asked_ns, arena in self.made_again:
             every = (*self.runs.values(), *self.failings.values())  # the call may have joined one that was given up
             began = [run for runs in every for run in runs if run.call.id == id and run.has_id]
             if arena != self.arena or self.cancelling[id] or self.has_forgotten_ids():
                 continue
             if not any(run.began_ns >= asked_ns for run in began):
-                self.fail(f"a call of {id!r} was made again at {asked_ns}, and none has begun since")
+                lost.append(f"a call of {id!r} was made again at {asked_ns}, and none has begun since")
         for payload, (issued, arena) in self.of_group.items():
             if arena == self.arena and issued.applied() and payload not in self.done | {*self.acknowledged}:
-                self.fail(f"{payload!r}, which {issued.process.name} registered for its group, was lost")
+                lost.append(f"{payload!r}, which {issued.process.name} registered for its group, was lost")
         for payload, watched in self.for_group.items():
             if watched.process.alive or watched.arena != self.arena or watched.settlement is not None:
                 continue
             said = self.acknowledged.get(payload)
             if watched.issued.was_applied and payload not in self.done and said is None:
-                self.fail(f"{payload!r} of {watched.process.name}, which has ended, was lost to its group")
+                lost.append(f"{payload!r} of {watched.process.name}, which has ended, was lost to its group")
+        if len(lost) > self.evicted():
+            self.fail(f"{len(lost)} are missing, and {self.evicted()} have made room: {lost[0]}")
 
     def _settle_total(self, watched: Watched, who: str) -> None:
         total, outcome = self.totals[watched.key], watched.operation.outcome()

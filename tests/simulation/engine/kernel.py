@@ -27,6 +27,7 @@ import timerd_wire.packets
 from timerd.packets.connection import PacketConnection
 from timerd.packets.server import PacketServer
 from timerd_client.transport.unix_sockets import UnixSockets
+from timerd_shm.declare.limits import UID_UNKNOWN
 from timerd_wire.packets import FRAME, SUBSCRIBE
 
 from .network import CALM
@@ -384,6 +385,7 @@ class Kernel:
             (listener, "_spare_file", lambda: SimpleNamespace(close=lambda: None)),
             (listener, "process_of", lambda accepted: 0),
             (timerd.host.selector, "select", self._modules(is_daemons=True)["select"]),
+            (timerd.conductor.transport, "user_of", lambda descriptor: UID_UNKNOWN),
             (timerd.conductor.transport, "Server", NoServer),
             (timerd.conductor.transport, "PacketServer", CountedServer),
         ]

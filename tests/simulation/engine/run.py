@@ -118,6 +118,7 @@ class Simulation:
         self.plans = rng.sample(PLANS, 1 if rng.random() < 0.7 else 2)
         self.books.points_may_repeat = len(self.plans) > 1
         self.daemon.on_kill = self._start_daemon_later
+        self.books.evicted = lambda: self.daemon.arena.count("group_outcomes_evicted")
         self.books.has_forgotten_ids = lambda: bool(self.daemon.arena.header.ids_floor_ns)
         self.books.has_lost = self.daemon.away.__contains__
         self.books.was_silent = self.daemon.silent.__contains__

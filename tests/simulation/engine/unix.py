@@ -12,6 +12,7 @@ from timerd.host.budget import Budget
 from timerd.host.selector import Selector
 from timerd_client.transport.unix_sockets import End, UnixSockets
 from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.limits import UID_UNKNOWN
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.reader import ArenaReader
 
@@ -122,6 +123,10 @@ class Transports:
 
     def sender(self, connection: int) -> int:
         return self._network.sender(connection) or self.packets.sender(connection)
+
+    def user(self, connection: int) -> int:
+        known = self._network.user(connection)
+        return self.packets.user(connection) if known == UID_UNKNOWN else known
 
     def hold(self, process: int, is_held: bool) -> None:
         self._network.hold(process, is_held)

@@ -6,6 +6,7 @@ and no code is shared with the core.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from support.oracle.modelstate import (
@@ -54,8 +55,11 @@ class Model:
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
         self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
+        self.makers: dict[tuple[bytes, bytes], Client | None] = {}  # of these; None: it has ended
+        # Whether the core has evicted an outcome. The model does not know which outcomes members hold.
+        self.is_gone: Callable[[tuple[bytes, bytes]], bool] = lambda key: False
         self.settled: list[Settling] = []
-        self.registrations = 0
+        self.registrations = self.evicted = 0
 
     # what can be seen -------------------------------------------------------------------------------------------------
 
@@ -99,7 +103,7 @@ class Model:
         """The client is dead. It may come back with its numbering, but it no longer owns these operations."""
         for op in [op for op in self.pending if self.owns(client, op)]:
             if op.orphans is Orphans.GROUP:
-                op.group = client.group
+                op.group, op.left = client.group, True
             else:
                 op.kept = True
                 if op.orphans is Orphans.CANCEL:
@@ -108,7 +112,11 @@ class Model:
                     op.deadline_ns = now_ns + GROUP_KEPT_NS
         for each in client.unacknowledged:
             if each.operation.orphans is Orphans.GROUP:
+                each.operation.left = True
                 self._leave_to_group(client.group, each.operation, each.delivered)
+        self.makers = {key: None if maker is client else maker for key, maker in self.makers.items()}
+        for op in self.pending:
+            op.left = op.left or (bool(op.group) and op.client is client)
         grants = client.granted()
         client.unacknowledged.clear()
         for each in grants:
@@ -128,6 +136,7 @@ class Model:
         client.unacknowledged.clear()
 
     def _leave_to_group(self, group: bytes, op: Operation, delivered: Delivered) -> None:
+        self.makers[group, op.payload] = None if op.left else op.client
         self.group_outcomes[group, op.payload] = GroupOutcome(
             delivered.state,
             delivered.settled_key,
@@ -208,7 +217,6 @@ class Model:
         if own + further > limits.quota_nodes:
             no_room = nodes + further > limits.nodes
             return self._answer(client, ErrorCode.ARENA_FULL if no_room else ErrorCode.QUOTA_EXCEEDED)
-        full = full or nodes + further > limits.nodes
         replaced = None
         if command.id is not None:
             remembered = self.ids.get((command.purgatory, command.id))
@@ -221,8 +229,12 @@ class Model:
             mine = [op for op in self.pending if op.id is not None and self.payer(op) == payer]
             if replaced not in mine and len(mine) >= limits.quota_ids:
                 return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
-        if full:
+        if full and not self._evict(lambda keys: 1, self.quota_operations):
             return self._answer(client, ErrorCode.ARENA_FULL)
+        while nodes + further > limits.nodes:
+            if not self._evict(lambda keys: keys - 1, limits.quota_nodes):
+                return self._answer(client, ErrorCode.ARENA_FULL)
+            nodes = sum(count for _, count in self.nodes_held)
         if self.too_old(command):
             return self._answer(client, ErrorCode.MARK_TOO_OLD)
         if replaced is not None:
@@ -253,6 +265,27 @@ class Model:
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE)
         self._behave_as_if_registered_at_its_mark(op, command, now_ns)
+
+    def _evict(self, needs: Callable[[int], int], share: int) -> bool:
+        """If ended clients are beyond their share: drop their oldest outcome for a group that is beyond its part.
+
+        `needs`: how much an operation holds of what is wanted, by its number of keys.
+        """
+        left = Counter[bytes]()
+        for op in self.pending:
+            left[op.group] += needs(len(op.keys)) * op.left
+        for key, outcome in self.group_outcomes.items():
+            left[key[0]] += needs(len(outcome.keys)) * (self.makers[key] is None)
+        groups = sum(count != 0 for count in left.values())
+        if sum(left.values()) <= share:
+            return False
+        for key, outcome in self.group_outcomes.items():
+            is_ours = self.makers[key] is None and needs(len(outcome.keys)) > 0
+            if is_ours and left[key[0]] > share // groups and self.is_gone(key):
+                del self.group_outcomes[key]
+                self.evicted += 1
+                return True
+        return False
 
     def _behave_as_if_registered_at_its_mark(self, op: Operation, command: Register, now_ns: int) -> None:
         """Rule 4: events after the mark in sequence order, then present watermarks, and only then the deadline."""

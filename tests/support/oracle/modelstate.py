@@ -58,6 +58,7 @@ class Operation:
     group: bytes = b""  # if given, the operation belongs to this group, and not to its client
     call: bool = False
     kept: bool = False  # its client has died, and its outcome is delivered to no client
+    left: bool = False  # it is a group's, and the client that has made it has ended
     satisfied: int = 0
     failed: int = 0
     counted: int = 0  # sequence of the newest event that changed it

@@ -249,11 +249,27 @@ class Play:
                 for number, command in client.in_flight
                 if isinstance(command, KeyAct) and command.kind is CommandKind.CHECK
             ]
+        acknowledged = {
+            client: {
+                command.operation
+                for _, command in client.in_flight
+                if isinstance(command, OperationAct) and command.kind is CommandKind.GROUP_ACK
+            }
+            for client, _ in reached
+        }
         self.rig.budget = choose.choice((BUDGET, BUDGET, 1, 2, 7))
         now_ns = self.rig.now_ns + jump
         if self.rig.module is core_faults and choose.random() < 0.3:
             self.crash(now_ns, [client for client, _ in reached])
         self.rig.turn(now_ns, only=[client for client, _ in reached])
+        done_now = {
+            each.payload
+            for client, _ in reached
+            for each in client.delivered_for_group
+            if each.operation in acknowledged[client]
+        }
+        there = {*self.kept_by_groups(), *(key for key in self.model.group_outcomes if key[1] in done_now)}
+        self.model.is_gone = lambda key: key not in there
         for model, commands in applied:
             for number, command in commands:
                 self.apply_to_model(model, number, command)
@@ -445,6 +461,9 @@ class Play:
         held = [op for client, _ in self.sides for op in self.rig.core.held(client.slot, sorted(set(operations)))]
         assert len(held) == len(set(held)), f"held by two: {held}"
         assert self.kept_by_groups() == sorted(self.model.group_outcomes)
+        assert self.rig.arena.count("group_outcomes_evicted") <= self.model.evicted, (
+            "counters may lose a turn in a crash"
+        )
 
     def as_modelled(self, delivered: DeliveredForGroup) -> GroupOutcome:
         purgatory = self.purgatories[(b"default", b"other").index(delivered.purgatory)]

@@ -121,6 +121,7 @@ class TruthReader:
             "delivered to": (op.client, op.client_generation),
             "flags": OpFlag(op.flags),
             "deliveries": op.deliveries,
+            "account": self.nodes[index].account,
         }
         if settled:
             if op.flags & OpFlag.KEYS_KEPT:

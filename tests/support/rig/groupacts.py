@@ -97,6 +97,37 @@ def group_outcome_is_dropped(rig: Rig) -> Act:
     return finish
 
 
+def maker_ends(rig: Rig) -> Act:
+    """A client ends that has made outcomes and a pending operation for its group. Then its user pays for them."""
+    a = rig.client(group=GROUP, uid=1000)
+    rig.do(a, work(b"k", LONG), work(b"k"), work(b"l"), fire(b"k", value=b"v" * 200))
+    return die(rig, a)
+
+
+def two_groups(rig: Rig) -> tuple[bytes, bytes]:
+    """Two groups, which exist before a user has left something in one of them."""
+    rig.core.group(GROUP)
+    rig.core.group(b"other")
+    return GROUP, b"other"
+
+
+def outcomes_make_room(rig: Rig) -> Act:
+    """The arena is full with the outcomes of one user's ended clients, and another client registers an operation."""
+    for group in two_groups(rig):
+        a = rig.client(group=group, uid=1000)
+        rig.do(a, *[Register((Key(b"k"),), timeout_ns=0, for_group=True)] * 32)
+        rig.close(a, goodbye=True)
+    return applied(rig, rig.client(), watch(b"k", LONG))
+
+
+def due_calls_make_room(rig: Rig) -> Act:
+    for group in two_groups(rig):
+        a = rig.client(group=group, uid=1000)
+        rig.do(a, *(call(id=b"%015d%d" % (number, group == GROUP)) for number in range(32)))
+        rig.close(a, goodbye=True)
+    return applied(rig, rig.client(), watch(b"k", LONG))
+
+
 def open_member(rig: Rig) -> Act:
     rig.do(rig.client(group=GROUP), work(b"k"), fire(b"k"))
 

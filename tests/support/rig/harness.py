@@ -25,6 +25,7 @@ from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
+from timerd_shm.declare.limits import UID_UNKNOWN
 from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.declare.states import CallPhase, Orphans, Outcome
 from timerd_shm.declare.wire import (
@@ -247,6 +248,7 @@ class Rig:
         group: bytes = b"",
         listens: bool = False,
         process: tuple[int, int] = (0, 0),
+        uid: int = UID_UNKNOWN,
         name: bytes | None = None,
     ) -> Client:
         """A new client that has said hello; a member of `group`, if that is given. `process`: pid and start ticks.
@@ -264,10 +266,11 @@ class Rig:
             name=b"client-%d" % self.opened if name is None else name,
             orphans=orphans,
             now_ns=self.now_ns,
-            group=self.core.group(group, *process) if group else 0,
+            group=self.core.group(group, *process, uid) if group else 0,
             listens=listens,
             maker_pid=process[0],
             maker_start_ticks=process[1],
+            uid=uid,
         )
         client = Client(self, incarnation, session, slot, orphans)
         self.clients.append(client)

@@ -5,7 +5,8 @@ For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms beh
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, capacity, in_use
+from timerd.purgatory.memory.arena cimport Arena, capacity, in_use, unused
+from timerd.purgatory.memory.blob cimport blocks_for
 from timerd.purgatory.memory.hash cimport key_hash, name_hash
 from timerd.purgatory.index.watermarks cimport find_watermark
 from timerd.purgatory.index.purgatories cimport (
@@ -18,6 +19,8 @@ from timerd.purgatory.members.lifecycle cimport (
 )
 from timerd.purgatory.turn.duty_cycle cimport take_time
 from timerd.purgatory.turn.reclaim cimport begin_reclaim
+from timerd.purgatory.members.state cimport ROOM_BYTES
+from timerd.purgatory.operation.eviction cimport make_way
 from timerd.purgatory.operation.letters cimport empty_deserted
 from timerd_shm.generated.records cimport *
 
@@ -60,7 +63,7 @@ cdef inline int slot_of(Arena *a, bytes wanted, bint by_session, uint32_t states
 cdef inline Facts facts_of(
     Arena *a, bytes name, uint32_t pid, uint64_t start_ticks, uint64_t pid_namespace, uint32_t orphans,
     uint64_t lease_ns, uint32_t takeover_ms, uint64_t wall_ns, uint32_t group, bint listens, uint32_t maker_pid,
-    uint64_t maker_start_ticks,
+    uint64_t maker_start_ticks, uint32_t uid,
 ) except *:
     """The facts about a client for open_client() and resume_client(). Valid as long as `name`."""
     cdef Facts facts
@@ -74,7 +77,7 @@ cdef inline Facts facts_of(
     facts.pid, facts.start_ticks, facts.pid_namespace = pid, start_ticks, pid_namespace
     facts.lease_ns, facts.takeover_ms, facts.wall_ns = lease_ns, takeover_ms, wall_ns
     facts.orphans, facts.group, facts.listens = orphans, group, listens
-    facts.maker_pid, facts.maker_start_ticks = maker_pid, maker_start_ticks
+    facts.maker_pid, facts.maker_start_ticks, facts.uid = maker_pid, maker_start_ticks, uid
     return facts
 
 
@@ -116,14 +119,16 @@ cdef inline int open_slot(Arena *a, bytes incarnation, bytes session_hash, Facts
 # Groups and purgatories.
 
 
-cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t start_ticks) except 0:
+cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t start_ticks, uint32_t uid) except 0:
     """The group (index + 1) of that name, which is made if there is none."""
-    cdef uint32_t made, group
+    cdef uint32_t made, left, group
     if not 1 <= len(name) <= NAME_SIZE_MAX:
         raise refusals().invalid_name("group", len(name))
-    group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, &made)
-    if group == 0 and not made and empty_deserted(a):
-        group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, &made)
+    group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, uid, &made, &left)
+    if group == 0 and not made and not left and empty_deserted(a):
+        group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, uid, &made, &left)
+    if left:
+        raise refusals().too_many_left_groups(uid, left, capacity(a, REGION_GROUPS))
     if made:
         raise refusals().too_many_groups(pid, made, capacity(a, REGION_GROUPS))
     if group == 0:
@@ -208,6 +213,8 @@ cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, l
         hashes[count] = name_hash(purgatory, <const uint8_t *>PyBytes_AS_STRING(name), <uint32_t>len(name))
         count += 1
     take_time(a, now_ns)
+    if unused(a, REGION_BLOCKS) < blocks_for(count * sizeof(uint64_t)):
+        make_way(a, ROOM_BYTES, blocks_for(count * sizeof(uint64_t)))
     if not set_calls(a, slot, most, hashes, count):
         raise refusals().no_room_for_names(capacity(a, REGION_BLOCKS), count)
     return most

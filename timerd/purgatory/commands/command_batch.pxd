@@ -23,9 +23,10 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_action, journal_register
 from timerd.purgatory.index.keys cimport fill_node, find_first, watch_event
 from timerd.purgatory.index.operation_table cimport find_operation
-from timerd.purgatory.events.ring cimport event_at, fill_event, make_room, stage_slot, value_of_newest
+from timerd.purgatory.events.ring cimport event_at, fill_event, stage_slot, value_of_newest
 from timerd.purgatory.operation.settle_batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
 from timerd.purgatory.operation.condition cimport is_completed_by_one
+from timerd.purgatory.operation.eviction cimport has_room
 from timerd.purgatory.operation.register cimport (
     count_registered, fill_payload, fill_record, kind_word, link_registered, owner_word,
 )
@@ -137,7 +138,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
         if further + (ahead[n].keys - 1) > nodes:
             break
         # The ring makes room first, as for a single registration: an event that deadline_of_few() looks for may go.
-        if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, command.payload_length != 0):
+        if c.bytes_held + command.payload_length > a.header.quota_bytes or not has_room(a, command.payload_length != 0):
             break
         deadline_ns = deadline_of_few(a, ahead + n)
         if deadline_ns == 0:
@@ -253,7 +254,7 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
                 break
             value = value_of_newest(a, name + command.key_length, command.value_length, n)
             if value == 0:
-                if not make_room(a, 1):
+                if not has_room(a, 1):
                     break
                 value = fill_blob(a, name + command.key_length, command.value_length)
         e = fill_event(

@@ -33,6 +33,8 @@ from timerd.purgatory.operation.register cimport apply_register
 from timerd.purgatory.operation.register_command cimport Registration, deadline_of
 from timerd.purgatory.operation.letters cimport find_letter, finish_done, stage_done, stage_withdrawn
 from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_settle
+from timerd.purgatory.members.state cimport ROOM_BYTES
+from timerd.purgatory.operation.eviction cimport make_way
 from timerd.purgatory.operation.wall_time cimport wall_time_of
 from timerd_shm.generated.records cimport *
 
@@ -133,6 +135,8 @@ cdef inline void apply_event(
         blocks += blocks_for(command.key_length)
     if fresh and command.key_length > KEY_INLINE:
         blocks += blocks_for(command.key_length)
+    if unused(a, REGION_BLOCKS) < blocks:
+        make_way(a, ROOM_BYTES, blocks)
     if not make_room(a, blocks):
         drop_blob(a, value)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))

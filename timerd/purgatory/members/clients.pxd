@@ -10,7 +10,8 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
 
-from .state cimport CONFIRM_COMMANDS, NOT_DUE, QUEUED, WAITS, Members, ReportState
+from .accounts cimport charge_account
+from .state cimport CALLS, OUTCOMES, CONFIRM_COMMANDS, Cursor, NOT_DUE, QUEUED, WAITS, Members, ReportState
 from .call_names cimport leave_waiting
 
 
@@ -63,7 +64,7 @@ cdef inline void charge_id(Arena *a, OpRecord *op, int by) noexcept nogil:
 
 
 cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int nodes, int64_t bytes) noexcept nogil:
-    """Charge the operation to its group, or to its client, dead or alive. A kept operation is charged to nobody."""
+    """Charge the operation to its group and its account, or to its client. A kept operation is charged to nobody."""
     cdef ClientRecord *c
     cdef GroupRecord *g
     if op.id_record and pending:
@@ -76,6 +77,7 @@ cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int no
         g.unacknowledged += settled
         g.nodes += nodes
         g.bytes_held += bytes
+        charge_account(a, op, pending, settled, nodes, bytes)
         return
     c = a.clients + op.client
     if c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
@@ -101,9 +103,15 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint32_t own = link_of(a, &op.next)
     if a.members.report_states[op.client].unreported == own:
         a.members.report_states[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
+    cdef Cursor *evictable
+    # No cursor may stay on an operation that leaves.
+    if op.group:
+        evictable = a.members.evictable[CALLS if op.flags & OP_FLAG_CALL else OUTCOMES] + (op.group - 1)
+        if evictable.link == own:
+            evictable.link = following(a, op)
     if op.flags & OP_FLAG_CALL:
         leave_waiting(a, op)
-        if a.members.outdated[op.group - 1] == own:  # the cursor may not stay on an operation that leaves
+        if a.members.outdated[op.group - 1] == own:
             a.members.outdated[op.group - 1] = following(a, op)
     unlink(a, &op.next)
 

@@ -15,7 +15,7 @@ All outcomes are alike, so the first of the list is delivered. Calls are found b
 take turns, and of each name the first call that a ready member may take is delivered.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, settled_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words
 from timerd.purgatory.memory.commit cimport commit
@@ -27,7 +27,8 @@ from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
-from .state cimport CALLS, OUTCOMES, PASSED_BY, TO_MATCH, CallName, Draining, Member
+from .state cimport CALLS, EVERY_ROOM, OUTCOMES, PASSED_BY, TO_MATCH, CallName, Draining, Member
+from .accounts cimport account_of, charge_account, left_account, stage_account
 from .call_names cimport (
     call_name, close_name, join_waiting, list_name, list_of_names, look_for_calls_again, match_name, match_names_of,
     name_of, name_of_waiting, pass_by,
@@ -269,6 +270,7 @@ cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
+    a.members.may_evict = EVERY_ROOM
     if kind == CALLS:
         join_waiting(a, op)
     if a.members.turns[kind][op.group - 1]:
@@ -297,6 +299,8 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     cdef ClientRecord *c = a.clients + op.client
     cdef GroupRecord *g = a.groups + (c.group - 1)
     cdef uint64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
+    cdef bint pending = op.state == OP_STATE_PENDING
+    stage_account(a, op, left_account(a, a.accounts[op.client].user, c.group - 1))
     td_put(&a.tx, OpRecord_word_group(op), OpRecord_with_group(OpRecord_word_group(op)[0], c.group))
     td_put(
         &a.tx, OpRecord_word_client_generation(op),
@@ -316,8 +320,10 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     g.nodes += nodes_of(op)
     c.bytes_held -= held
     g.bytes_held += held
+    charge_account(a, op, pending, not pending, nodes_of(op), held)
+    a.members.may_evict = EVERY_ROOM
     a.daemon[DAEMON_ORPHANS_ADOPTED] += 1
-    if op.state == OP_STATE_PENDING:
+    if pending:
         c.pending -= 1
         g.pending += 1
         c.ids -= op.id_record != 0
@@ -328,6 +334,19 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     g.unacknowledged += 1
     leave_outcomes(a, op)
     queue_in_group(a, op)
+
+
+cdef inline void leave_to_user(Arena *a, OpRecord *op) noexcept nogil:
+    """The client that made an operation of a group has ended: charge the operation to its user's ended clients."""
+    cdef uint32_t user = account_of(a, op).user
+    cdef bint pending = op.state == OP_STATE_PENDING
+    cdef int64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
+    stage_account(a, op, left_account(a, user, op.group - 1))
+    charge_account(a, op, -pending, pending - 1, -nodes_of(op), -held)
+    commit(a)
+    charge_account(a, op, pending, not pending, nodes_of(op), held)
+    a.members.evictable[kind_of(op)][op.group - 1].link = 0
+    a.members.may_evict = EVERY_ROOM
 
 
 cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:

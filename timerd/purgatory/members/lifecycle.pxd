@@ -13,6 +13,7 @@ from timerd.purgatory.journal.rows cimport journal_client, journal_state
 from timerd.purgatory.index.purgatories cimport in_mask
 from timerd_shm.generated.records cimport *
 
+from .accounts cimport open_user
 from .clients cimport clear_report_state, free_client, queue_report
 from .checks cimport end_checks
 from .groups cimport join_group, leave_group
@@ -34,6 +35,7 @@ ctypedef struct Facts:
     bint listens
     uint32_t maker_pid  # process of the hello, as the kernel says; 0 = not known
     uint64_t maker_start_ticks
+    uint32_t uid  # user of that process
 
 
 cdef inline uint32_t listening_flag(bint listens) noexcept nogil:
@@ -141,12 +143,19 @@ cdef inline void fill_client(
     c.maker_start_ticks = facts.maker_start_ticks
 
 
+cdef inline void fill_user(Arena *a, uint32_t slot, uint32_t user) noexcept nogil:
+    """The user (index) of a client. The account of a free slot pays for nothing."""
+    a.accounts[slot].user = user
+
+
 cdef inline void open_client(
     Arena *a, uint32_t slot, const char *incarnation, const char *session_hash, Facts *facts
 ) noexcept nogil:
     """A new client gets a free slot."""
     cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t user = open_user(a, facts.uid)
     fill_client(a, c, incarnation, session_hash, facts)
+    fill_user(a, slot, user)
     forget_looks(a, slot)
     clear_report_state(a, slot)
     td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
@@ -174,7 +183,8 @@ cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash
 cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept nogil:
     """A tombstone becomes a live client again, with its old numbering."""
     cdef ClientRecord *c = a.clients + slot
-    cdef uint32_t flags = listening_flag(facts.listens)
+    cdef AccountRecord *account = a.accounts + slot
+    cdef uint32_t flags = listening_flag(facts.listens), user = open_user(a, facts.uid)
     cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE)
     word = ClientRecord_with_flags(ClientRecord_with_orphans(word, facts.orphans), flags)
     td_put(&a.tx, ClientRecord_word_state(c), word)
@@ -191,6 +201,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     td_put(&a.tx, ClientRecord_word_maker_pid(c), ClientRecord_with_maker_pid(0, facts.maker_pid))
     td_put(&a.tx, &c.maker_start_ticks, facts.maker_start_ticks)
     td_put(&a.tx, &c.purgatories, 0)
+    td_put(&a.tx, AccountRecord_word_user(account), AccountRecord_with_user(AccountRecord_word_user(account)[0], user))
     journal_client(a, slot, CLIENT_STATE_LIVE, flags, facts.orphans, facts.group, facts.pid)
     commit(a)
     a.members.tombstones -= 1

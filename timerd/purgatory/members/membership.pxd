@@ -10,6 +10,7 @@ from timerd.purgatory.journal.rows cimport journal_client, journal_state
 from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 
+from .accounts cimport find_user, left_account
 from .call_names cimport match_names_of
 from .groups cimport has_to_lose, is_deserted, is_used, join_rings
 from .lifecycle cimport keeping_flag, listening_flag, stage_calls, with_silence
@@ -33,18 +34,33 @@ cdef inline void set_group_state(Arena *a, GroupRecord *g, uint32_t state) noexc
     a.regions[REGION_GROUPS].in_use += 1 if state else -1
 
 
+cdef inline uint32_t left_groups(Arena *a, uint32_t user) noexcept nogil:
+    """The groups without a member that are used because of the user's ended clients (0: that is not counted)."""
+    cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
+    cdef uint32_t index, found = 0
+    if user:
+        for index in range(capacity(a, REGION_GROUPS)):  # bound: groups; a hello
+            if a.groups[index].members == 0 and (left[index].pending or left[index].outcomes):
+                found += not is_deserted(a, index)
+    return found
+
+
 cdef inline uint32_t open_group(
-    Arena *a, const char *name, uint32_t length, uint32_t pid, uint64_t start_ticks, uint32_t *made
+    Arena *a, const char *name, uint32_t length, uint32_t pid, uint64_t start_ticks, uint32_t uid, uint32_t *made,
+    uint32_t *left,
 ) noexcept nogil:
     """The group (index + 1) of that name, which is made if there is none.
 
     Returns 0 if all groups are used, or if this process has made half of them: then `made` is the number. All unknown
     processes (pid 0) together may have made three quarters. Deserted groups do not count.
+
+    Returns 0, too, if half of all groups have no member, and hold something of this user's ended clients: then `left` is
+    the number. So processes that come and go leave the other half to others.
     """
     cdef GroupRecord *g
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
     cdef bint is_free
-    made[0] = 0
+    made[0] = left[0] = 0
     for index in range(count):  # bound: groups; a hello
         g = a.groups + index
         if g.state == 0:
@@ -64,6 +80,11 @@ cdef inline uint32_t open_group(
         if unused == count:
             made[0] = 0
             return 0
+    left[0] = left_groups(a, find_user(a, uid))
+    if left[0] >= max(count // 2, <uint32_t>1):
+        made[0] = 0
+        return 0
+    left[0] = 0
     if made[0] >= max(count // 2 if pid else count - count // 4, <uint32_t>1):
         return 0
     made[0] = 0

@@ -8,6 +8,8 @@ cdef extern from *:
     """
     #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
+    /* Kinds of room in the arena. A kind's name in a refusal is MET_EVICTED_OPERATIONS + kind. */
+    enum { ROOM_OPERATIONS = 0, ROOM_NODES = 1, ROOM_BYTES = 2, EVERY_ROOM = 7 };
     enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* a client's report: empty; it has only what may wait; it is due */
     #define CONFIRM_COMMANDS 1024 /* applied commands that are confirmed at once, without waiting for an outcome */
     #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
@@ -22,6 +24,10 @@ cdef extern from *:
         OUTCOMES
         CALLS
         KINDS
+        ROOM_OPERATIONS
+        ROOM_NODES
+        ROOM_BYTES
+        EVERY_ROOM
         NOT_DUE
         WAITS
         QUEUED
@@ -92,6 +98,8 @@ ctypedef struct Holdings:
     uint32_t settled
     uint32_t held
     uint32_t calls_held
+    uint32_t made_pending  # of its account
+    uint32_t made_settled
 
 
 ctypedef struct Member:
@@ -149,6 +157,13 @@ ctypedef struct Refusal:
     char name[NAME_SIZE_MAX]
 
 
+ctypedef struct Cursor:
+    # Where the search for an outcome that may go begins, in a list of a group. Nothing before it may go.
+    uint32_t link  # 0 = at the first one
+    uint16_t account  # for which account it was looked for
+    uint8_t room  # and for which kind of room
+
+
 ctypedef struct Members:
     # Clients, and the queue of those whose report is due.
     ReportState *report_states  # of each client
@@ -164,6 +179,8 @@ ctypedef struct Members:
     uint32_t next_group  # the group whose turn it is to be dispatched
     Holdings *holdings  # of each client, then of each group
     uint32_t *outdated  # link of the first call that waits in each group and may have been kept too long; 0 = none
+    Cursor *evictable[KINDS]  # of each group
+    uint8_t may_evict  # kinds of room, a bit each, for which an outcome may have come to be one that may go (eviction.pxd)
     # Calls that wait for a member, by name.
     WaitingCall *waiting  # of each operation; untouched pages take no memory
     CallName *names
@@ -214,7 +231,8 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     for kind in range(KINDS):
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
-        made = made and m.rings[kind] != NULL and m.turns[kind] != NULL
+        m.evictable[kind] = <Cursor *>calloc(groups, sizeof(Cursor))
+        made = made and m.rings[kind] != NULL and m.turns[kind] != NULL and m.evictable[kind] != NULL
     m.looks = <Look *>calloc(operations, sizeof(Look))
     m.checks = <Check *>calloc(CHECKS_MAX, sizeof(Check))
     made = made and m.holdings != NULL and m.looks != NULL and m.checks != NULL
@@ -246,3 +264,4 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     for kind in range(KINDS):
         free(m.rings[kind])
         free(m.turns[kind])
+        free(m.evictable[kind])

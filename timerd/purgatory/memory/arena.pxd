@@ -42,6 +42,8 @@ ctypedef struct Arena:
     uint32_t *id_heads
     AnswerRecord *answers
     GroupRecord *groups
+    UserRecord *users
+    AccountRecord *accounts
     PurgatoryRecord *purgatories
     uint64_t *counters
     uint64_t *daemon

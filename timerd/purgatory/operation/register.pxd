@@ -25,14 +25,17 @@ from timerd.purgatory.index.watchers cimport attach
 from timerd.purgatory.index.watermarks cimport find_watermark
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found, without_room
+from timerd.purgatory.members.accounts cimport fill_account
 from timerd.purgatory.members.answers cimport commit_command, keep_answer, met, refuse, refuse_for
 from timerd.purgatory.members.clients cimport charge, charge_id, nodes_of
 from timerd.purgatory.members.calls cimport due_call, phase_of, stage_id_calls
 from timerd.purgatory.members.groups cimport adopt_if_orphaned
 from timerd.purgatory.members.looks cimport list_look, look_is_due
+from timerd.purgatory.members.state cimport ROOM_BYTES, ROOM_NODES, ROOM_OPERATIONS
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, has_failures, is_used_up, judge, satisfy, settled_keys, unmoved
+from .eviction cimport make_way
 from .letters cimport (
     Shortage, drop_oldest_letter, finish_done, letters_for, stage_done, stage_id_is_free, stage_withdrawn,
 )
@@ -366,7 +369,11 @@ cdef inline void link_registered(
 
 
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
-    """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code."""
+    """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code.
+
+    Where outcomes have made way (eviction.pxd), the command is applied from its beginning: one of them may be an
+    operation that it has found.
+    """
     cdef RegisterCommand *command = r.command
     cdef OpRecord *op
     cdef OpRecord *replaced = NULL
@@ -412,6 +419,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         if code == ERROR_CODE_NONE and has_too_many_ids(a, r, replaced):
             code = ERROR_CODE_QUOTA_EXCEEDED
             limit = met(MET_IDS, a.header.quota_ids)
+    if code == ERROR_CODE_NONE and unused(a, REGION_BLOCKS) < r.blocks and make_way(a, ROOM_BYTES, r.blocks):
+        return apply_register(a, r, end)
     if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
         if not give_way(a, r, 0, r.blocks - unused(a, REGION_BLOCKS)) or not make_room(a, r.blocks):
             code = without_room(a, r.blocks)
@@ -420,6 +429,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         refuse_for(a, r.slot, group_of(a, r), r.number, command.purgatory, code, limit)
         return True
     index = allocate(a, REGION_OPS)
+    if index == 0 and make_way(a, ROOM_OPERATIONS, 1):
+        return apply_register(a, r, end)
     if index == 0 and give_way(a, r, 1, 0):
         index = allocate(a, REGION_OPS)
     if index == 0:
@@ -431,9 +442,13 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     fill_operation(a, op, r)
     if not fill_nodes(a, op, index, r):
         abandon(a, op, 0)
+        if make_way(a, ROOM_NODES, command.keys - 1):
+            return apply_register(a, r, end)
         limit = met(MET_NODES, capacity(a, REGION_NODES))
         refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return True
+    if op.group:
+        fill_account(op, r.slot)
     fill_payload(a, op, r.payload, command.payload_length)
     if command.flags & REGISTER_FLAG_HAS_ID:
         if not known:

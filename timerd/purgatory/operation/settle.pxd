@@ -21,6 +21,7 @@ from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.index.watchers cimport leave_key
 from timerd.purgatory.wheel.wheel cimport wheel_remove
 from timerd.purgatory.events.ring cimport event_at
+from timerd.purgatory.members.accounts cimport charge_account
 from timerd.purgatory.members.answers cimport met, note_refusal
 from timerd.purgatory.members.state cimport LATEST_OUTCOMES, ReportState
 from timerd.purgatory.members.clients cimport charge, further_keys, leave_outcomes, nodes_of, owner_of, queue_report
@@ -137,6 +138,8 @@ cdef inline void stage_settle(
             flags |= OP_FLAG_VALUE_DROPPED
         if held != NULL:
             value = share_value(a, op, e, held, &flags)
+            if op.group:
+                charge_account(a, op, 0, 0, 0, blob_length(a, value))
         if takes and e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
             td_put(&a.tx, EventRecord_word_completed(e), granted_word(e))
     if op.group or op.orphans == ORPHANS_GROUP or (number and has_failures(op, v.failed)):

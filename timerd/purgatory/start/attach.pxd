@@ -41,6 +41,8 @@ cdef inline void find_regions(Arena *a) noexcept nogil:
     a.id_heads = <uint32_t *>region_at(a, REGION_ID_TABLE)
     a.answers = <AnswerRecord *>region_at(a, REGION_ANSWERS)
     a.groups = <GroupRecord *>region_at(a, REGION_GROUPS)
+    a.users = <UserRecord *>region_at(a, REGION_USERS)
+    a.accounts = <AccountRecord *>region_at(a, REGION_ACCOUNTS)
     a.purgatories = <PurgatoryRecord *>region_at(a, REGION_PURGATORIES)
     a.counters = <uint64_t *>region_at(a, REGION_PURGATORY_COUNTERS)
     a.daemon = <uint64_t *>region_at(a, REGION_DAEMON_COUNTERS)

@@ -27,7 +27,8 @@ from timerd.purgatory.index.remembered_ids cimport remember_id
 from timerd.purgatory.index.watermarks cimport chain_watermark
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
-from timerd.purgatory.members.state cimport CALLS, KINDS
+from timerd.purgatory.members.state cimport CALLS, EVERY_ROOM, KINDS
+from timerd.purgatory.members.accounts cimport clear_account
 from timerd.purgatory.members.clients cimport charge, nodes_of, owner_of, setter_generation, queue_report
 from timerd.purgatory.members.groups cimport (
     after_retention, has_to_lose, join_group, kind_of, look_again_at, queue_in_group,
@@ -97,6 +98,8 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         for n in range(KINDS):
             a.members.rings[n][i].group = 0
             a.members.rings[n][i].alone = 0
+    for i in range(capacity(a, REGION_ACCOUNTS)):
+        clear_account(a.accounts + i)
     for i in range(capacity(a, REGION_GROUPS)):
         make_empty(a, &a.groups[i].next)
         make_empty(a, &a.groups[i].calls_next)
@@ -111,8 +114,10 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.groups[i].bytes_held = 0
         for n in range(KINDS):
             a.members.turns[n][i] = 0
+            a.members.evictable[n][i].link = 0
         a.members.outdated[i] = 0
-    a.turn.dropping = 0
+    a.turn.dropping = a.turn.evicting = 0
+    a.members.may_evict = EVERY_ROOM
     a.remembered.total = 0
     a.remembered.fullest_until = 0
     a.header.ring_bytes = 0
@@ -444,10 +449,12 @@ cdef inline void restore_looks(Arena *a, Ordered *items, Ordered *spare) noexcep
 
 
 cdef inline void restore_groups(Arena *a) noexcept nogil:
-    cdef uint32_t group
+    cdef uint32_t group, user
     for group in range(capacity(a, REGION_GROUPS)):
         if a.groups[group].state:
             a.regions[REGION_GROUPS].in_use += 1
+    for user in range(capacity(a, REGION_USERS)):
+        a.regions[REGION_USERS].in_use += a.users[user].state
 
 
 cdef inline void restore_counters(Arena *a) noexcept nogil:

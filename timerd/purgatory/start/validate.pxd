@@ -52,6 +52,19 @@ cdef inline bint group_is_there(Arena *a, uint32_t group) noexcept nogil:
     return group == 0 or (group <= capacity(a, REGION_GROUPS) and a.groups[group - 1].state == 1)
 
 
+cdef inline bint account_is_there(Arena *a, OpRecord *op) noexcept nogil:
+    """Whether the account of a group's operation is that of a client, or of a user's ended clients for that group."""
+    cdef uint32_t account = <uint32_t>first_node(op).account - 1, clients = capacity(a, REGION_CLIENTS)
+    if account >= capacity(a, REGION_ACCOUNTS):
+        return False
+    if account < clients:
+        # A slot is freed after the operations that its client has made.
+        return a.clients[account].state != CLIENT_STATE_FREE and a.clients[account].state != CLIENT_STATE_TOMBSTONE
+    if (account - clients) % capacity(a, REGION_GROUPS) != <uint32_t>op.group - 1:
+        return False
+    return a.users[(account - clients) // capacity(a, REGION_GROUPS)].state == 1
+
+
 cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept nogil:
     """Whether a chain has the blocks for its length, and none of another chain. The first call marks the chain."""
     cdef uint32_t used = a.regions[REGION_BLOCKS].high_water, left
@@ -96,6 +109,8 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
     if op.state == OP_STATE_SETTLED and (op.group or op.orphans == ORPHANS_GROUP) and not op.flags & OP_FLAG_KEYS_KEPT:
         return False
     if op.group == 0 and op.flags & OP_FLAG_CALL:
+        return False
+    if op.group and not account_is_there(a, op):
         return False
     if (op.condition == CONDITION_OWNER) != (op.flags & OP_FLAG_OWNER != 0):
         return False
@@ -201,6 +216,12 @@ cdef inline void look_for_damage(Arena *a, Damage *d) noexcept nogil:
     for i in range(capacity(a, REGION_GROUPS)):
         if a.groups[i].state > 1 or a.groups[i].name_length > NAME_SIZE_MAX:
             damaged(d, REGION_GROUPS, i)
+    for i in range(capacity(a, REGION_USERS)):
+        if a.users[i].state > 1 or (i == 0 and a.users[i].state == 0):
+            damaged(d, REGION_USERS, i)
+    for i in range(capacity(a, REGION_CLIENTS)):
+        if a.accounts[i].user >= capacity(a, REGION_USERS):
+            damaged(d, REGION_ACCOUNTS, i)
     for i in range(capacity(a, REGION_PURGATORIES)):
         if a.purgatories[i].state > 1 or a.purgatories[i].name_length > NAME_SIZE_MAX:
             damaged(d, REGION_PURGATORIES, i)

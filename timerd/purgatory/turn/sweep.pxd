@@ -16,10 +16,11 @@ from timerd.purgatory.memory.list cimport answer_at, is_empty
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_insert
+from timerd.purgatory.members.accounts cimport clear_account, has_made, is_left
 from timerd.purgatory.members.answers cimport free_answer, note_refusal
 from timerd.purgatory.members.clients cimport bury_client, free_client, further_keys
 from timerd.purgatory.members.groups cimport (
-    adopt, after_retention, has_to_lose, is_abandoned, kind_of, may_keep, requeue_outcome,
+    adopt, after_retention, has_to_lose, is_abandoned, kind_of, leave_to_user, may_keep, requeue_outcome,
 )
 from timerd.purgatory.members.looks cimport leave_looks
 from timerd.purgatory.members.state cimport CALLS, Holdings, OUTCOMES
@@ -79,6 +80,8 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
     cdef ClientRecord *c = a.clients + op.client
     if op.state == OP_STATE_FREE:
         return True
+    if op.group and is_left(a, op):
+        leave_to_user(a, op)
     if op.state == OP_STATE_PENDING and op.group:
         if op.deadline_ns == NO_DEADLINE and is_abandoned(a, a.groups + (op.group - 1)):
             settle(a, op, OUTCOME_CANCELLED)
@@ -99,6 +102,7 @@ cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
     if (
         kept.next_outcome == now.next_outcome and kept.generation == now.generation and kept.pending == now.pending
         and kept.settled == now.settled and kept.held == now.held and kept.calls_held == now.calls_held
+        and kept.made_pending == now.made_pending and kept.made_settled == now.made_settled
     ):
         return a.turn.swept - kept.step >= 2 * <uint64_t>max(a.regions[REGION_OPS].high_water, 1)
     kept[0] = now[0]
@@ -129,11 +133,13 @@ cdef inline bint recount_client(Arena *a, uint32_t slot) noexcept nogil:
     memset(&now, 0, sizeof(now))
     now.next_outcome, now.generation = c.next_outcome, c.generation
     now.pending, now.settled, now.held, now.calls_held = c.pending, c.unacknowledged, c.held, c.calls_held
+    now.made_pending, now.made_settled = a.accounts[slot].pending, a.accounts[slot].outcomes
     if not is_stuck(a, slot, &now):
         return True
     if c.state == CLIENT_STATE_DEAD:
         c.pending = c.unacknowledged = c.nodes = c.ids = 0
         c.bytes_held = 0
+        clear_account(a.accounts + slot)
     if not may_keep(c, OUTCOMES):
         c.held = 0
     if not may_keep(c, CALLS):
@@ -176,7 +182,7 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
                 return False
             a.turn.touched += 1
             free_answer(a, answer_at(a, c.answers_next))
-        if (c.pending or c.unacknowledged or c.held or c.calls_held) and recount_client(a, slot):
+        if (c.pending or c.unacknowledged or c.held or c.calls_held or has_made(a, slot)) and recount_client(a, slot):
             wanted = True
             continue
         forget_counts(a, slot)

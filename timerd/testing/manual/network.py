@@ -12,7 +12,7 @@ from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.state import LIVE
 from timerd_client.transport.sockets import Held
 from timerd_shm.declare.errors import TimerdError
-from timerd_shm.declare.limits import FRAME_SIZE_MAX
+from timerd_shm.declare.limits import FRAME_SIZE_MAX, UID_UNKNOWN
 from timerd_shm.read.reader import ArenaReader
 from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE
 
@@ -30,6 +30,7 @@ class DaemonEnd(Generic[Subscriber]):
         self.up_subscriptions: deque[tuple[int, bytes]] = deque()  # (slot, message)
         self.outlets: dict[int, Subscriber] = {}  # slot -> the subscriber that gets its outcomes
         self.pids: dict[int, int] = {}  # connection -> the process that has opened it, as the kernel says
+        self.uids: dict[int, int] = {}  # connection -> the user of that process
         self.held: set[int] = set()  # processes whose frames are not read
         self._asker: Subscriber | None = None
 
@@ -54,6 +55,9 @@ class DaemonEnd(Generic[Subscriber]):
 
     def sender(self, connection: int) -> int:
         return self.pids.get(connection, 0)
+
+    def user(self, connection: int) -> int:
+        return self.uids.get(connection, UID_UNKNOWN)
 
     def hold(self, process: int, is_held: bool) -> None:
         if is_held:

@@ -1,0 +1,81 @@
+"""Makers: clients that make outcomes for a group and end, and what an arena does when these outcomes fill it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.rig.commands import Answer, Key, Register
+from support.rig.harness import MS, Client, Rig
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.limits import MET_SHIFT
+from timerd_shm.declare.records import AccountRecord
+from timerd_shm.declare.states import OpState
+from timerd_shm.declare.wire import Met
+
+USER, OTHER = 1000, 1001
+SMALL: dict[str, Any] = {"capacity": 64, "quota_operations": 32, "clients": 8, "groups": 8}
+
+
+def outcome(payload: bytes = b"", keys: tuple[bytes, ...] = (b"k",)) -> Register:
+    """A registration for the group that settles at once."""
+    return Register(tuple(map(Key, keys)), timeout_ns=0, for_group=True, payload=payload)
+
+
+def make(
+    rig: Rig, group: bytes, count: int, uid: int = USER, *, ends: bool = True, what: Register | None = None
+) -> Client:
+    """A client makes `count` outcomes for a group, a millisecond after those before; and it ends."""
+    rig.turn(rig.now_ns + MS)
+    client = rig.client(group=group, uid=uid, process=(100 + rig.opened, 1))
+    rig.do(client, *([what or outcome()] * count))
+    if ends:
+        rig.close(client, goodbye=True)
+    return client
+
+
+def left(rig: Rig, uid: int = USER) -> dict[bytes, int]:
+    """The outcomes that are charged to a user's ended clients, for each group that has some."""
+    users, groups = rig.arena.all_records(Region.USERS), rig.arena.all_records(Region.GROUPS)
+    user = next(index for index, each in enumerate(users) if each.state and each.uid == uid)
+    first = len(rig.arena.all_records(Region.CLIENTS)) + user * len(groups)
+    accounts = rig.arena.all_records(Region.ACCOUNTS)[first : first + len(groups)]
+    return {
+        group.name[: group.name_length]: account.outcomes
+        for group, account in zip(groups, accounts, strict=True)
+        if account.outcomes
+    }
+
+
+def account(rig: Rig, client: Client) -> AccountRecord:
+    """The account of a client's slot."""
+    found: AccountRecord = rig.arena.record(Region.ACCOUNTS, client.slot)
+    return found
+
+
+def kept(rig: Rig) -> list[int]:
+    """The registration numbers of all outcomes of groups that are there, the oldest first."""
+    return sorted(op.registration for op in rig.arena.records(Region.OPS) if op.state == OpState.SETTLED and op.group)
+
+
+def outcomes_within_the_share_stay(rig: Rig) -> None:
+    """The ended clients of one user hold their whole share. A full arena takes nothing of it."""
+    make(rig, b"dead", 32)
+    other = rig.client(uid=OTHER)
+    rig.do(other, *(Register((Key(b"k"),)) for _ in range(32)))
+    assert other.answers == []
+    third = rig.client(uid=OTHER)
+    number = rig.do(third, Register((Key(b"k"),)))
+    assert third.answer(number) == Answer(number, ErrorCode.ARENA_FULL, Met.OPERATIONS << MET_SHIFT | 64)
+    assert (left(rig), rig.arena.count("group_outcomes_evicted")) == ({b"dead": 32}, 0), "within the share"
+    rig.check()
+
+
+def the_next_client_of_a_slot_pays_for_nothing(rig: Rig) -> None:
+    """A client has ended, and its user pays for its outcomes. So the next client in its slot begins with nothing."""
+    ended = make(rig, b"dead", 8)
+    following = rig.client(group=b"next", uid=OTHER)
+    assert following.slot == ended.slot
+    assert account(rig, following).outcomes == 0, "the next client of the slot pays"
+    assert left(rig) == {b"dead": 8}
+    rig.check()
