@@ -250,3 +250,27 @@ def test_a_stopped_process_does_not_act_on_a_requeued_outcome(
         assert out.splitlines() == ["done 1 False", "end"]
     finally:
         del os.environ["TIMERD_INSTANCE"]
+
+
+# ends -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(client: td.Client) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    closing = member()
+    serve(closing, "h", lambda call: (begun.set(), may_end.wait(PATIENCE_S)), concurrency=4)
+    client.call_later("h", 0, b"first")
+    assert begun.wait(PATIENCE_S)
+    end = threading.Thread(target=closing.close)
+    end.start()
+    try:
+        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4), "the daemon does not know it")
+        came: list[bytes] = []
+        serve(client, "h", lambda call: came.append(call.payload))
+        for number in b"123456":
+            client.call_later("h", 0, bytes([number]))
+        eventually(lambda: sorted(came) == [b"1", b"2", b"3", b"4", b"5", b"6"])
+    finally:
+        may_end.set()
+        end.join()
+    assert len(came) == 6 and client.calls() == []

@@ -59,6 +59,7 @@ class Runner:
 
     async def stop(self, timeout: float | None) -> None:
         """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
+        self._link.take_no_calls()
         for task in (self._task, *self._beginning):
             task.cancel()
         doing = self._doing - {asyncio.current_task()}

@@ -132,6 +132,13 @@ class Link(LinkBase):
             self.sealed = True
             self.waiters.notify_locked()  # for callers that wait for room
 
+    def take_no_calls(self) -> None:
+        """Take no further calls of the group, and give back those that have not begun. Any thread may call this."""
+        with self.lock:
+            if not self.closed and self.protocol.inbox.takes_calls:
+                self.protocol.inbox.handle_no_more(self.now_ns())
+                self.wake_if_due(self.protocol.ledger.issued)
+
     def end_handlers(self, timeout: float | None) -> None:
         """Start no more handlers, and wait `timeout` seconds at most for those that run."""
 
@@ -153,3 +160,10 @@ class Link(LinkBase):
         self.connection.close()
         self.wall.close()
         links.discard(self)
+
+
+def take_no_calls() -> None:
+    """No client of this process takes further calls, because the process is about to end. Running handlers go on."""
+    for link in list(links):
+        if not link.is_outlived():
+            link.take_no_calls()

@@ -73,6 +73,7 @@ class Runner:
     def stop(self, timeout: float | None) -> None:
         """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
         link, me = self.link, threading.current_thread()
+        link.take_no_calls()
         with link.lock:
             self.stopping = True
             link.waiters.notify_locked()
@@ -81,7 +82,9 @@ class Runner:
                 return  # a handler closes its client
             link.waiters.moved.wait_for(lambda: not _busy(others, lost=link.protocol.lost), timeout)
             late = _busy(others, lost=link.protocol.lost)
-        if late:
+        if not late:
+            self.duties.drop_paused()
+        else:
             link.complain("a handler still runs: its call is requeued")
 
     def next_duty(self) -> Flow[Duty | None]:

@@ -17,7 +17,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from timerd_client.aio.client import Client as AioClient
+from timerd_client.aio.link import LoopLink, drive
+from timerd_client.aio.operation import settled
 from timerd_client.errors import RequestEnded, TimerdError
+from timerd_client.link.flows import flush
+from timerd_client.link.link import links
+from timerd_client.link.process_end import GOODBYE_S, PATIENCE_S, as_leaving, process_end, say
+from timerd_client.link.questions import query
 from timerd_client.scope import Scope
 from timerd_client.threaded.client import Client
 
@@ -91,6 +97,7 @@ class ASGI:
         async def closing(message: Message) -> None:
             if message["type"].startswith("lifespan.shutdown."):
                 await self._close()
+                await _flush_all()
             await send(message)
 
         await self.application(scope, receive, closing)
@@ -105,6 +112,26 @@ class ASGI:
                 await self._client.close()
         except TimerdError as error:
             logger.warning("the client of the application was closed: %s", error)
+
+
+async def _flush_all() -> None:
+    """Flush all clients of this process. uvicorn raises SIGTERM again when it has ended, so no handler of atexit runs.
+
+    The clients stay open. A loop is flushed by its own client, and a thread of the system may wait for the others.
+    """
+    here = asyncio.get_running_loop()
+    open_links = [link for link in list(links) if not (link.closed or link.is_outlived())]
+    for link in open_links:
+        if isinstance(link, LoopLink) and link.loop is here:
+            try:
+                await drive(flush(link, PATIENCE_S if link.connection.may_answer() else 0.0))
+                with as_leaving(link):
+                    await settled(query(link, {"query": "ping"}), GOODBYE_S)
+            except TimerdError as error:
+                say(link, f"the server ends: {error}")
+    threaded = [link for link in open_links if not isinstance(link, LoopLink)]
+    if threaded:
+        await asyncio.to_thread(process_end.flush_before_a_signal, threaded)
 
 
 class _Exchange:
@@ -154,7 +181,7 @@ class _Exchange:
             if not self._is_complete:
                 await self.send({"type": "http.response.body", "body": b""})  # a stream that was begun ends
             return True
-        answer = answer_to(error)
+        answer = answer_to(error, self.request)
         start = {"type": "http.response.start", "status": answer.status, "headers": _encoded(answer.all_headers())}
         await self.send(start)
         await self.send({"type": "http.response.body", "body": answer.body})
