@@ -73,11 +73,6 @@ def unix_socket(kind: int) -> socket.socket:
     return made
 
 
-def in_thread(run: Callable[[], None]) -> None:
-    """Run a function in a thread of the system. Takes no lock, so a handler of a signal may call it."""
-    original("_thread", "start_new_thread")(run, ())
-
-
 def sleep(seconds: float) -> None:
     """Sleep, and do not switch greenlets."""
     original("time", "sleep")(seconds)

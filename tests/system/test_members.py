@@ -258,7 +258,12 @@ def test_a_stopped_process_does_not_act_on_a_requeued_outcome(
 def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(client: td.Client) -> None:
     begun, may_end = threading.Event(), threading.Event()
     closing = member()
-    serve(closing, "h", lambda call: (begun.set(), may_end.wait(PATIENCE_S)), concurrency=4)
+
+    def first(call: td.Call) -> None:
+        begun.set()
+        may_end.wait(PATIENCE_S)
+
+    serve(closing, "h", first, concurrency=4)
     client.call_later("h", 0, b"first")
     assert begun.wait(PATIENCE_S)
     end = threading.Thread(target=closing.close)

@@ -85,16 +85,8 @@ class LoopLink(Link):
         with contextlib.suppress(RuntimeError):  # the loop is closed: this link ends with its sockets, and they warn
             self.loop.call_soon_threadsafe(self.passes.make)
 
-    def take_no_calls(self) -> None:
-        if self.loop.is_running() and self._thread != ident():
-            self.loop.call_soon_threadsafe(super().take_no_calls)
-        else:
-            super().take_no_calls()
-
     def end_handlers(self, timeout: float | None) -> None:
-        if self.loop.is_running():
-            self.take_no_calls()
-        else:
+        if not self.loop.is_running():
             self.protocol.inbox.begun.clear()  # the loop does not go on with any handler
 
     def drive(self, seconds: float) -> None:

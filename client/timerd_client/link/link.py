@@ -13,6 +13,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from timerd_client.protocol.protocol import Protocol
@@ -132,13 +133,6 @@ class Link(LinkBase):
             self.sealed = True
             self.waiters.notify_locked()  # for callers that wait for room
 
-    def take_no_calls(self) -> None:
-        """Take no further calls of the group, and give back those that have not begun. Any thread may call this."""
-        with self.lock:
-            if not self.closed and self.protocol.inbox.takes_calls:
-                self.protocol.inbox.handle_no_more(self.now_ns())
-                self.wake_if_due(self.protocol.ledger.issued)
-
     def end_handlers(self, timeout: float | None) -> None:
         """Start no more handlers, and wait `timeout` seconds at most for those that run."""
 
@@ -162,8 +156,14 @@ class Link(LinkBase):
         links.discard(self)
 
 
+def take_no_calls_locked(link: Link) -> None:
+    """Take no further calls of the group, and give back those that have not begun. Running handlers go on."""
+    if not link.closed and link.protocol.inbox.takes_calls:
+        link.protocol.inbox.handle_no_more(link.now_ns())
+        link.wake_if_due(link.protocol.ledger.issued)
+
+
 def take_no_calls() -> None:
-    """No client of this process takes further calls, because the process is about to end. Running handlers go on."""
+    """No client of this process takes further calls. Any thread and any handler of a signal may call this."""
     for link in list(links):
-        if not link.is_outlived():
-            link.take_no_calls()
+        link.sender.in_next_pass(partial(take_no_calls_locked, link))

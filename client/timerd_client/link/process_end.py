@@ -33,7 +33,7 @@ from timerd_shm.declare.wire import FrameFlag
 from timerd_wire.native import ident
 
 from .base import logger
-from .link import Link, links
+from .link import Link, links, take_no_calls_locked
 from .questions import query
 
 PATIENCE_S: Final = 2.0  # how long an ending process waits for silent daemons, over all clients and calls
@@ -127,8 +127,8 @@ class ProcessEnd:
                 link.end_handlers(CLOSE_TIMEOUT_S)
             self._take(link)
         self.flush([link for link in list(links) if not link.closed])
-        for link in filter(_is_applied, new):
-            link.take_no_calls()  # now the calls whose acknowledgement was on the way are done
+        for link in filter(_is_applied, new):  # so no acknowledgement of a call is on its way
+            link.sender.soon(partial(take_no_calls_locked, link))
         self._say_goodbye(new)
         if not links:
             end_transports()

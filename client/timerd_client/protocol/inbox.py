@@ -307,7 +307,7 @@ class Inbox:
         if outcome.record.operation in self._done:
             return  # redelivered while its acknowledgement was on the way, which ends this delivery, too
         if outcome.record.flags & OutcomeFlag.CALL:
-            if self._handling.wanted[0]:  # otherwise it was sent before the daemon knew that this client takes no more
+            if self._handling.wanted[0]:  # otherwise it was sent before the daemon knew that this client has stopped
                 self.calls.append(outcome)
         elif self._listening.known is not False or self._listening.asking:
             self.outcomes.append(outcome)  # otherwise it was sent before listening ended, and was requeued then

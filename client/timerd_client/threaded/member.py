@@ -22,6 +22,7 @@ from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.scheduled import ScheduledCall
 from timerd_client.groups.steps import Acknowledge, Ask, Call, Pause, Run, Steps, nobody_awaits
 from timerd_client.link.flows import Flow
+from timerd_client.link.link import take_no_calls_locked
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import CallExists, Patience, Payload, Timeout
 from timerd_shm.declare.errors import ClosedError
@@ -73,8 +74,8 @@ class Runner:
     def stop(self, timeout: float | None) -> None:
         """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
         link, me = self.link, threading.current_thread()
-        link.take_no_calls()
         with link.lock:
+            take_no_calls_locked(link)
             self.stopping = True
             link.waiters.notify_locked()
             others = [hand for hand in self._hands if hand.thread is not me]

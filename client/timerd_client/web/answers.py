@@ -52,14 +52,16 @@ class Answer(NamedTuple):
         return f"{self.phrase}\n".encode()
 
     def headers(self) -> list[tuple[str, str]]:
-        """The headers that say when to ask again, and with which mark, if any."""
-        retry = [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
+        """The headers that say when to ask again, and with which mark, if any. No cache keeps the answer."""
+        retry = [("Cache-Control", "no-store")]
+        if self.retry_after is not None:
+            retry.append(("Retry-After", str(self.retry_after)))
         return [*retry, ("X-Mark", self.mark)] if self.mark else retry
 
     def all_headers(self) -> list[tuple[str, str]]:
         """The headers of an answer with this body."""
         body = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(self.body)))]
-        return [*body, ("Cache-Control", "no-store"), *self.headers()]
+        return [*body, *self.headers()]
 
 
 GONE: Final = Answer(499, "Client Closed Request", None)

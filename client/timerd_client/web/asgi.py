@@ -27,7 +27,7 @@ from timerd_client.link.questions import query
 from timerd_client.scope import Scope
 from timerd_client.threaded.client import Client
 
-from .answers import UNSERVED, answer_to, instead_of_500
+from .answers import UNSERVED, Answer, answer_to, instead_of_500
 from .failures import listen
 from .requests import DISCONNECT, begin, drain_at, finish
 
@@ -76,6 +76,10 @@ class ASGI:
             with exchange.request.entered():
                 await self.application(scope, exchange.receive, exchange.send)
         except BaseException as error:
+            instead = exchange.instead
+            if instead is not None and isinstance(error, Exception):
+                logger.warning("%s is answered %s: %r", scope.get("path"), instead.line, error)
+                return
             reason = _why_unserved(error)
             if reason is None or not await exchange.answer(reason):
                 raise
@@ -144,6 +148,7 @@ class _Exchange:
         self._received: asyncio.Queue[Message] = asyncio.Queue(1)
         self._disconnect: Message | None = None
         self._is_begun = self._is_complete = False
+        self.instead: Answer | None = None  # of a framework's 500
 
     async def listen(self) -> None:
         """Receive, one message ahead of the application, until the peer has gone."""
@@ -165,13 +170,21 @@ class _Exchange:
         """The `send` that the application gets."""
         if message["type"] == "http.response.start":
             self._is_begun = True
-            instead = instead_of_500(self.request) if message["status"] == 500 else None
-            if instead is not None:
-                headers = [*message.get("headers", ()), *_encoded(instead.headers())]
-                message = {**message, "status": instead.status, "headers": headers}
+            self.instead = instead_of_500(self.request) if message["status"] == 500 else None
+            if self.instead is not None:
+                await self._send_instead(self.instead, message)
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
-        await self._send(message)
+        if self.instead is None:
+            await self._send(message)
+
+    async def _send_instead(self, answer: Answer, message: Message) -> None:
+        """Answer in place of a framework's 500 that begins with this message. Its other headers stay."""
+        own = _encoded(answer.all_headers())
+        names = {name for name, _ in own}
+        others = [(name, value) for name, value in message.get("headers", ()) if bytes(name).lower() not in names]
+        await self._send({**message, "status": answer.status, "headers": [*others, *own]})
+        await self._send({"type": "http.response.body", "body": answer.body})
 
     async def answer(self, error: BaseException) -> bool:
         """Answer in place of the view, which raised `error`. False if the view's own answer has begun, and is cut."""

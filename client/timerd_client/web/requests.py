@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from types import FrameType
 from typing import Final
 
 from timerd_client.link.link import take_no_calls
 from timerd_client.scope import Scope
-from timerd_wire import native
 
 from . import files
 
@@ -51,8 +49,7 @@ def drain(reason: str = DRAIN) -> None:
     """
     global _draining
     _draining = reason
-    with suppress(RuntimeError):  # the system gives no thread: the clients take no calls from the process's end on
-        native.in_thread(take_no_calls)
+    take_no_calls()
     for request in list(_open):
         request.end(reason)
 
