@@ -34,6 +34,7 @@ class Scope:
     def __init__(self) -> None:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why the request has ended; empty before its end
+        self.mark = ""  # the first mark that the view took, as text
         self.trouble: Exception | None = None  # the last error of timerd that a caller got
         self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -148,18 +149,25 @@ def test_an_error_of_a_group_of_tasks_is_answered_too(daemon: Daemon) -> None:
         Peer(WHOLE).serve(mixed)
 
 
-def test_a_500_of_a_framework_becomes_503_if_there_is_no_daemon() -> None:
+def test_a_500_of_a_framework_becomes_503_if_there_is_no_daemon(caplog: pytest.LogCaptureFixture) -> None:
     async def framework(scope: Any, receive: Any, send: Any) -> None:
         try:
             async with td.aio.Client("nowhere") as client:
                 await client.fire_wait("k", timeout=0.01)
         except td.TimerdError:
-            await send({"type": "http.response.start", "status": 500, "headers": []})
+            await send({"type": "http.response.start", "status": 500, "headers": [(b"x-other", b"stays")]})
             await send({"type": "http.response.body", "body": b"Internal Server Error"})
+            raise  # as Starlette does, and then uvicorn logs a traceback
 
     peer = Peer(WHOLE)
-    peer.serve(framework)
-    assert (peer.status, peer.sent[0]["headers"]) == (503, [(b"retry-after", b"1")])
+    with caplog.at_level(logging.WARNING, "timerd_client.web"):
+        peer.serve(framework)
+    start, *rest = peer.sent
+    headers = dict(start["headers"])
+    assert peer.status == 503 and [headers[b"retry-after"], headers[b"cache-control"]] == [b"1", b"no-store"]
+    assert headers[b"content-length"] == b"20" and headers[b"x-other"] == b"stays" and len(headers) == 5
+    assert [message["body"] for message in rest] == [b"Service Unavailable\n"]
+    assert "503 Service Unavailable: TimerdUnavailableError" in caplog.text
 
 
 def test_a_failure_of_another_kind_stays_what_it_is() -> None:

@@ -98,6 +98,21 @@ def test_errors_become_answers_before_the_first_bytes(
     assert not _open
 
 
+@pytest.mark.parametrize("error", [DRAINED, LOST])
+def test_a_503_has_the_mark_that_the_view_took(shared_daemon: Daemon, error: BaseException) -> None:
+    """The client polls again with this mark. Otherwise it would miss what is fired between its first two polls."""
+    del shared_daemon
+    with td.connect(timeout=PATIENCE_S) as client:
+        marks = []
+
+        def application(environ: Any, start: Start) -> Iterable[bytes]:
+            marks.extend([client.mark(), client.mark()])
+            raise error
+
+        assert Called(application).headers["X-Mark"] == str(marks[0])
+    assert "X-Mark" not in Called(raising(error)).headers
+
+
 def test_a_stream_that_has_begun_ends_with_its_request_and_breaks_with_other_errors() -> None:
     assert Called(raising(DRAINED, b"begun")).body == b"begun"
     with pytest.raises(td.TimerdUnavailableError):

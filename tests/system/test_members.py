@@ -20,6 +20,8 @@ from support.real.patience import PATIENCE_S, eventually, stop
 from support.real.registries import serve
 from timerd import State
 from timerd_client import aio
+from timerd_client.protocol.inbox import HANDLES_NOTHING
+from timerd_client.web import requests
 
 
 def member(**more: str) -> td.Client:
@@ -250,3 +252,48 @@ def test_a_stopped_process_does_not_act_on_a_requeued_outcome(
         assert out.splitlines() == ["done 1 False", "end"]
     finally:
         del os.environ["TIMERD_INSTANCE"]
+
+
+# ends -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(client: td.Client) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    closing = member()
+
+    def first(call: td.Call) -> None:
+        begun.set()
+        may_end.wait(PATIENCE_S)
+
+    serve(closing, "h", first, concurrency=4)
+    client.call_later("h", 0, b"first")
+    assert begun.wait(PATIENCE_S)
+    end = threading.Thread(target=closing.close)
+    end.start()
+    try:
+        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4), "the daemon does not know it")
+        came: list[bytes] = []
+        serve(client, "h", lambda call: came.append(call.payload))
+        for number in b"123456":
+            client.call_later("h", 0, bytes([number]))
+        eventually(lambda: sorted(came) == [b"1", b"2", b"3", b"4", b"5", b"6"])
+    finally:
+        may_end.set()
+        end.join()
+    assert len(came) == 6 and client.calls() == []
+
+
+def test_a_worker_that_drains_takes_no_more_calls(client: td.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_draining", "")
+    drained: list[td.Call] = []
+    serve(client, "h", drained.append)
+    eventually(lambda: client._link.protocol.inbox._handling.known == (("h",), 1))
+    requests.drain()
+    eventually(lambda: client._link.protocol.inbox._handling.known == HANDLES_NOTHING)
+    came: list[td.Call] = []
+    with member() as other:
+        serve(other, "h", came.append)
+        for _ in range(4):
+            client.call_later("h", 0)
+        eventually(lambda: len(came) == 4)
+    assert not drained

@@ -85,6 +85,10 @@ class LoopLink(Link):
         with contextlib.suppress(RuntimeError):  # the loop is closed: this link ends with its sockets, and they warn
             self.loop.call_soon_threadsafe(self.passes.make)
 
+    def end_handlers(self, timeout: float | None) -> None:
+        if not self.loop.is_running():
+            self.protocol.inbox.begun.clear()  # the loop does not go on with any handler
+
     def drive(self, seconds: float) -> None:
         self.passes.go_on(seconds)
 

@@ -18,6 +18,7 @@ from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.scheduled import ScheduledCall
 from timerd_client.groups.steps import Acknowledge, Ask, Call, Pause, Run
+from timerd_client.link.link import take_no_calls_locked
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import CallExists, Patience, Payload, Timeout
 from timerd_shm.declare.errors import ClosedError
@@ -59,6 +60,7 @@ class Runner:
 
     async def stop(self, timeout: float | None) -> None:
         """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
+        take_no_calls_locked(self._link)
         for task in (self._task, *self._beginning):
             task.cancel()
         doing = self._doing - {asyncio.current_task()}

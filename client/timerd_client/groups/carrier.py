@@ -196,16 +196,17 @@ class Carrier:
     def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
         """Run the handler, unless processes have ended in it too often. Then end, retry or follow the call."""
         record, schedule = told.record, job.schedule
-        lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         attempt, points = plan.failures + 1, self._points(job, plan)
         is_given_up = plan.phase != CallPhase.ON_FAILURE and plan.ends >= job.deliveries
         deliveries, ended = plan.earlier + record.deliveries - is_given_up, plan.ends
-        call = Call(name, plan.id or name, payload, plan.due, attempt, deliveries, lateness_ns, points.missed)
+        call = Call(name, plan.id or name, payload, plan.due, attempt, deliveries, 0, points.missed)
         error: BaseException | None
         if plan.phase != CallPhase.ON_FAILURE and not is_given_up:
             if not (yield from self._begin(CallPhase.HANDLER, name, job, told, plan)):
                 return
             began_ns = self._now_ns()
+            if record.state == Settled.EXPIRED:
+                call.lateness_ns = max(0, began_ns - record.deadline_ns)
             error = yield Run(job.handler, (call,), job.time_limit_s)
             if job.time_limit_s is not None and self._now_ns() - began_ns > job.time_limit_s * 1e9:
                 self._inbox.calls_late += 1

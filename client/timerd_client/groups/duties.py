@@ -29,7 +29,7 @@ class Duties:
         self._protocol = link.protocol
         self._carrier = carrier
         self._begun: dict[str, tuple[int, bytes]] = {}  # schedule -> arena and incarnation in which it was begun
-        self._doing: dict[int, object] = {}  # op ids of the calls that are carried out, with their names
+        self._doing = link.protocol.inbox.begun
         self._wall = WallWatch(link.wall.now_ns, link.now_ns)
 
     @property
@@ -55,6 +55,10 @@ class Duties:
             return None
         self._doing[told.record.operation] = told.name
         return Duty(self._carry_out(told), True)
+
+    def drop_paused(self) -> None:
+        """Every runner has ended, so nobody goes on with calls that pause."""
+        self._doing.clear()
 
     def _here(self) -> tuple[int, bytes]:
         return self._protocol.session.arena, self._protocol.session.incarnation

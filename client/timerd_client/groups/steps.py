@@ -37,7 +37,7 @@ class Call:
         self.missed = missed  # for a schedule: how many later points the call is also for, up to 1,000
         self.attempt = attempt  # above 1: an earlier attempt has failed, or has asked for a retry
         self.deliveries = deliveries  # above 1: delivered before, to a worker that may have run the handler
-        self.lateness_ns = lateness_ns  # how long after its deadline the call settled
+        self.lateness_ns = lateness_ns  # from the time when this attempt was due until its handler began
         self._retry_ns: int | None = None
 
     def retry(self, delay: Timeout) -> None:

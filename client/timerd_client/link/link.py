@@ -13,6 +13,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from timerd_client.protocol.protocol import Protocol
@@ -153,3 +154,16 @@ class Link(LinkBase):
         self.connection.close()
         self.wall.close()
         links.discard(self)
+
+
+def take_no_calls_locked(link: Link) -> None:
+    """Take no further calls of the group, and give back those that have not begun. Running handlers go on."""
+    if not link.closed and link.protocol.inbox.takes_calls:
+        link.protocol.inbox.handle_no_more(link.now_ns())
+        link.wake_if_due(link.protocol.ledger.issued)
+
+
+def take_no_calls() -> None:
+    """No client of this process takes further calls. Any thread and any handler of a signal may call this."""
+    for link in list(links):
+        link.sender.in_next_pass(partial(take_no_calls_locked, link))

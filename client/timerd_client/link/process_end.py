@@ -18,8 +18,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -33,7 +33,7 @@ from timerd_shm.declare.wire import FrameFlag
 from timerd_wire.native import ident
 
 from .base import logger
-from .link import Link, links
+from .link import Link, links, take_no_calls_locked
 from .questions import query
 
 PATIENCE_S: Final = 2.0  # how long an ending process waits for silent daemons, over all clients and calls
@@ -127,10 +127,25 @@ class ProcessEnd:
                 link.end_handlers(CLOSE_TIMEOUT_S)
             self._take(link)
         self.flush([link for link in list(links) if not link.closed])
-        answers = {link: asked for link in new if _is_applied(link) and (asked := _goodbye(link)) is not None}
-        self._wait(answers, lambda link: answers[link].done(), GOODBYE_S)
+        for link in filter(_is_applied, new):  # so no acknowledgement of a call is on its way
+            link.sender.soon(partial(take_no_calls_locked, link))
+        self._say_goodbye(new)
         if not links:
             end_transports()
+
+    def _say_goodbye(self, ending: Collection[Link]) -> None:
+        """Have the daemon know that the process is leaving, for those of these links whose commands are all applied."""
+        answers = {link: asked for link in ending if _is_applied(link) and (asked := _goodbye(link)) is not None}
+        self._wait(answers, lambda link: answers[link].done(), GOODBYE_S)
+
+    def flush_before_a_signal(self, ending: Collection[Link]) -> None:
+        """Flush these links, and say goodbye for them: the process may be about to end by a signal, without handlers.
+
+        If the process goes on all the same, so do the links: the next frame says that the process is not leaving.
+        """
+        self.flush(ending)
+        with as_leaving(*ending):
+            self._say_goodbye(ending)
 
     def _take(self, link: Link) -> None:
         """From now on, calls of this link wait until they are applied, and frames say that the process is leaving."""
@@ -196,6 +211,19 @@ class ProcessEnd:
         if before < 2:
             instance = link.connection.paths.instance
             say(link, _loss(link) if before == 0 else f"all that follows to {instance!r} is lost as well")
+
+
+@contextmanager
+def as_leaving(*ending: Link) -> Iterator[None]:
+    """Frames of these links, sent in this block, say that the process is leaving."""
+    leaving = [link for link in ending if not link.ends_with_process]
+    for link in leaving:
+        link.protocol.leaving = int(FrameFlag.LEAVING)
+    try:
+        yield
+    finally:
+        for link in leaving:
+            link.protocol.leaving = 0
 
 
 def _is_exiting() -> bool:

@@ -16,6 +16,7 @@ from timerd_client.hot import Caller, takes_fire, takes_register
 from timerd_client.hot.commands import KEY_COMMAND_SIZE, deadline_after, operation_command, pack_key
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess
+from timerd_client.scope import current_scope
 from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_client.waiter import Looker
 from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
@@ -253,7 +254,11 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         with link.lock:
             if link.closed:
                 link.refuse_closed()
-            return link.protocol.session.mark()
+            mark = link.protocol.session.mark()
+        scope = current_scope()
+        if scope is not None and not scope.mark:
+            scope.mark = str(mark)
+        return mark
 
     # encoding, for both faces
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import ErrorCode, NotAMemberError, TimerdError
@@ -43,6 +43,11 @@ from .session import CALLS, Session
 
 Ask: TypeAlias = Callable[[dict[str, Any], Answerable, int], None]
 """Asks the daemon. The arguments are the question, the waiter for the answer, and the time in ns."""
+
+HANDLES_NOTHING: Final[tuple[tuple[str, ...], int]] = ((), 0)
+"""The names of the calls that a client handles, and how many of these it takes at once."""
+
+Fact = TypeVar("Fact")
 
 _UNPACK: Final = struct_of(OutcomeRecord).unpack
 ASK_AGAIN_FIRST_NS: Final = 10_000_000  # after the answer "not yet"
@@ -111,24 +116,24 @@ class _Question(NamedTuple):
         """Do nothing: callers that wait for outcomes look again after each frame."""
 
 
-class _Standing:
+class _Standing(Generic[Fact]):
     """One fact that the daemon must know about this client: that it listens, or which calls it handles."""
 
-    def __init__(self, inbox: Inbox, nothing: object) -> None:
+    def __init__(self, inbox: Inbox, nothing: Fact) -> None:
         self._inbox = inbox
-        self._nothing = nothing  # what a daemon knows about a new client
-        self.wanted = nothing
+        self._nothing: Fact = nothing  # what a daemon knows about a new client
+        self.wanted: Fact = nothing
         self.forget()
 
     def forget(self) -> None:
         """Begin anew: there is a new arena, or this client has a new incarnation."""
-        self.known: object = self._nothing  # by the daemon's last answer; None = not known
+        self.known: Fact | None = self._nothing  # by the daemon's last answer; None = not known
         self.asking = False
-        self.asked: object = self._nothing  # in the newest question
+        self.asked: Fact = self._nothing  # in the newest question
         self.not_before_ns = 0  # when to ask again
         self._again = Backoff(ASK_AGAIN_FIRST_NS, ANNOUNCE_LAST_NS)
 
-    def ask(self, question: dict[str, Any], answer: Callable[[dict[str, Any]], object], now_ns: int) -> None:
+    def ask(self, question: dict[str, Any], answer: Callable[[dict[str, Any]], Fact], now_ns: int) -> None:
         """Send `wanted` to the daemon. `answer` reads from the result what the daemon knows after it."""
         inbox, wanted = self._inbox, self.wanted
         self.asking, self.asked = True, wanted
@@ -141,7 +146,7 @@ class _Standing:
                     self._again.restart()
                 else:
                     self.not_before_ns = self._again.next_at(now_ns)
-                inbox.daemon_knows(self, wanted, now_ns)
+                inbox.daemon_knows(wanted, now_ns)
             elif error.code is ErrorCode.UNAVAILABLE:
                 self.known = None
                 inbox.ping_at = 0  # ask again as soon as the daemon is back
@@ -161,11 +166,11 @@ class Inbox:
         self._ask_daemon = ask
         self.outcomes: deque[DeliveredOutcome] = deque()
         self.calls: deque[DeliveredOutcome] = deque()
+        self.begun: dict[int, str] = {}  # op ids of the calls that are carried out, with their names
         self.listeners = 0  # loops that receive outcomes
         self._left: deque[None] = deque()  # one for each loop that was left and still counts in `listeners`
-        self._calls_at_once = 0
         self._listening = _Standing(self, False)
-        self._handling = _Standing(self, ())
+        self._handling = _Standing(self, HANDLES_NOTHING)
         self.lease_ns = LEASE_NS
         self.ping_at = NEVER
         self.requeued = 0  # outcomes that had been requeued when the daemon was asked
@@ -209,11 +214,20 @@ class Inbox:
     def handle(self, names: Sequence[str], at_once: int, now_ns: int) -> None:
         """Take calls with these names, `at_once` at a time. Raises NotAMemberError."""
         self.check_member()
-        self._handling.wanted = tuple(names)
-        if at_once != self._calls_at_once:
-            self._handling.known = None  # the new number is sent to the daemon
-        self._calls_at_once = at_once
+        self._handling.wanted = (tuple(names), at_once)
         self.ping_at = min(self.ping_at, now_ns)
+        self._switch(now_ns)
+
+    def handle_no_more(self, now_ns: int) -> None:
+        """Take no further calls, and give back those that have not begun.
+
+        The daemon requeues all calls of a client that takes none, also a call whose acknowledgement is on the way. So
+        while a call runs or is not acknowledged, the client goes on to take a number of calls, but of no name: it gets
+        no further call, and the daemon requeues none. Call this again when all is applied.
+        """
+        _, at_once = self._handling.wanted
+        self._handling.wanted = ((), at_once if self.begun or self._done else 0)
+        self.calls.clear()
         self._switch(now_ns)
 
     def check_member(self) -> None:
@@ -247,11 +261,11 @@ class Inbox:
             # The daemon may answer "not yet" while it still requeues this client's outcomes. Then it is asked again.
             listening.ask({"query": "listen", "on": listening.wanted}, lambda result: bool(result["on"]), now_ns)
         if not handling.asking and handling.known != handling.wanted and now_ns >= handling.not_before_ns:
-            names = handling.wanted
-            question = {"query": "handle", "purgatory": CALLS, "names": names, "most": self._calls_at_once}
-            handling.ask(question, lambda result: names if result["most"] else (), now_ns)
+            wanted = names, most = handling.wanted
+            question = {"query": "handle", "purgatory": CALLS, "names": names, "most": most}
+            handling.ask(question, lambda result: wanted if result["most"] else HANDLES_NOTHING, now_ns)
 
-    def daemon_knows(self, standing: _Standing, wanted: object, now_ns: int) -> None:
+    def daemon_knows(self, wanted: object, now_ns: int) -> None:
         """The daemon's answer has come: it knows what this client wanted."""
         if wanted is False:
             self.outcomes.clear()
@@ -280,13 +294,18 @@ class Inbox:
             self.ping_at = min(self.ping_at, now_ns)
             if self._listening.known:
                 self._listening.known = None  # the daemon may have kept this fact, or not
-            self._handling.known = ()
+            self._handling.known = HANDLES_NOTHING
             self._switch(now_ns)
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether calls of the group may be delivered to this client, or it keeps calls that were."""
+        return self._handling.wanted != HANDLES_NOTHING
 
     @property
     def takes_something(self) -> bool:
         """Whether outcomes or calls of the group may be delivered to this client."""
-        return self.listeners > 0 or bool(self._handling.wanted)
+        return self.listeners > 0 or self.takes_calls
 
     # delivered ----------------------------------------------------------------------------------------------------
 
@@ -299,7 +318,8 @@ class Inbox:
         if outcome.record.operation in self._done:
             return  # redelivered while its acknowledgement was on the way, which ends this delivery, too
         if outcome.record.flags & OutcomeFlag.CALL:
-            self.calls.append(outcome)
+            if self._handling.wanted[0]:  # otherwise it was sent before the daemon knew that this client has stopped
+                self.calls.append(outcome)
         elif self._listening.known is not False or self._listening.asking:
             self.outcomes.append(outcome)  # otherwise it was sent before listening ended, and was requeued then
 

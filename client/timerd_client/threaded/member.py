@@ -22,6 +22,7 @@ from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.scheduled import ScheduledCall
 from timerd_client.groups.steps import Acknowledge, Ask, Call, Pause, Run, Steps, nobody_awaits
 from timerd_client.link.flows import Flow
+from timerd_client.link.link import take_no_calls_locked
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import CallExists, Patience, Payload, Timeout
 from timerd_shm.declare.errors import ClosedError
@@ -74,6 +75,7 @@ class Runner:
         """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
         link, me = self.link, threading.current_thread()
         with link.lock:
+            take_no_calls_locked(link)
             self.stopping = True
             link.waiters.notify_locked()
             others = [hand for hand in self._hands if hand.thread is not me]
@@ -81,7 +83,9 @@ class Runner:
                 return  # a handler closes its client
             link.waiters.moved.wait_for(lambda: not _busy(others, lost=link.protocol.lost), timeout)
             late = _busy(others, lost=link.protocol.lost)
-        if late:
+        if not late:
+            self.duties.drop_paused()
+        else:
             link.complain("a handler still runs: its call is requeued")
 
     def next_duty(self) -> Flow[Duty | None]:

@@ -2,7 +2,7 @@
 
     the worker drains              503, Retry-After: 0     the client asks again at once, and another worker answers
     no daemon, no room, no answer  503, Retry-After: 1
-    the mark is too old            410                     the client asks again without the mark
+    the mark is too old            410                     the client takes a new mark, loads the state, and asks again
     the peer has gone              499                     nobody reads it; the access log shows it
 
 A framework turns an error into a 500 before this package sees the error. If the error that has left the view is one of
@@ -39,6 +39,7 @@ class Answer(NamedTuple):
     status: int
     phrase: str
     retry_after: int | None
+    mark: str = ""  # from here on a client that asks again misses nothing
 
     @property
     def line(self) -> str:
@@ -51,13 +52,16 @@ class Answer(NamedTuple):
         return f"{self.phrase}\n".encode()
 
     def headers(self) -> list[tuple[str, str]]:
-        """The header that says when to ask again, if any."""
-        return [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
+        """The headers that say when to ask again, and with which mark, if any. No cache keeps the answer."""
+        retry = [("Cache-Control", "no-store")]
+        if self.retry_after is not None:
+            retry.append(("Retry-After", str(self.retry_after)))
+        return [*retry, ("X-Mark", self.mark)] if self.mark else retry
 
     def all_headers(self) -> list[tuple[str, str]]:
         """The headers of an answer with this body."""
         body = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(self.body)))]
-        return [*body, ("Cache-Control", "no-store"), *self.headers()]
+        return [*body, *self.headers()]
 
 
 GONE: Final = Answer(499, "Client Closed Request", None)
@@ -66,21 +70,21 @@ UNAVAILABLE: Final = DRAINS._replace(retry_after=RETRY_AFTER_S)
 TOO_OLD: Final = Answer(HTTPStatus.GONE, HTTPStatus.GONE.phrase, None)
 
 
-def answer_to(error: BaseException) -> Answer:
+def answer_to(error: BaseException, request: Scope) -> Answer:
     """The answer to a request whose view has raised one of UNSERVED."""
     if isinstance(error, RequestEnded):
-        return answer_to_end(error.reason)
-    return TOO_OLD if isinstance(error, MarkTooOldError) else UNAVAILABLE
+        return answer_to_end(error.reason, request)
+    return TOO_OLD if isinstance(error, MarkTooOldError) else UNAVAILABLE._replace(mark=request.mark)
 
 
-def answer_to_end(reason: str) -> Answer:
+def answer_to_end(reason: str, request: Scope) -> Answer:
     """The answer to a request that has ended for this reason."""
-    return GONE if reason == DISCONNECT else DRAINS
+    return GONE if reason == DISCONNECT else DRAINS._replace(mark=request.mark)
 
 
 def instead_of_500(request: Scope) -> Answer | None:
     """The answer in place of a framework's 500, if this package knows why the view has failed."""
     if request.reason:
-        return answer_to_end(request.reason)
+        return answer_to_end(request.reason, request)
     known = next((error for error in causes_of_500(request) if isinstance(error, UNSERVED)), None)
-    return None if known is None else answer_to(known)
+    return None if known is None else answer_to(known, request)

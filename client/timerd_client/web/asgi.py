@@ -17,11 +17,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from timerd_client.aio.client import Client as AioClient
+from timerd_client.aio.link import LoopLink, drive
+from timerd_client.aio.operation import settled
 from timerd_client.errors import RequestEnded, TimerdError
+from timerd_client.link.flows import flush
+from timerd_client.link.link import links
+from timerd_client.link.process_end import GOODBYE_S, PATIENCE_S, as_leaving, process_end, say
+from timerd_client.link.questions import query
 from timerd_client.scope import Scope
 from timerd_client.threaded.client import Client
 
-from .answers import UNSERVED, answer_to, instead_of_500
+from .answers import UNSERVED, Answer, answer_to, instead_of_500
 from .failures import listen
 from .requests import DISCONNECT, begin, drain_at, finish
 
@@ -70,6 +76,10 @@ class ASGI:
             with exchange.request.entered():
                 await self.application(scope, exchange.receive, exchange.send)
         except BaseException as error:
+            instead = exchange.instead
+            if instead is not None and isinstance(error, Exception):
+                logger.warning("%s is answered %s: %r", scope.get("path"), instead.line, error)
+                return
             reason = _why_unserved(error)
             if reason is None or not await exchange.answer(reason):
                 raise
@@ -91,6 +101,7 @@ class ASGI:
         async def closing(message: Message) -> None:
             if message["type"].startswith("lifespan.shutdown."):
                 await self._close()
+                await _flush_all()
             await send(message)
 
         await self.application(scope, receive, closing)
@@ -107,6 +118,26 @@ class ASGI:
             logger.warning("the client of the application was closed: %s", error)
 
 
+async def _flush_all() -> None:
+    """Flush all clients of this process. uvicorn raises SIGTERM again when it has ended, so no handler of atexit runs.
+
+    The clients stay open. A loop is flushed by its own client, and a thread of the system may wait for the others.
+    """
+    here = asyncio.get_running_loop()
+    open_links = [link for link in list(links) if not (link.closed or link.is_outlived())]
+    for link in open_links:
+        if isinstance(link, LoopLink) and link.loop is here:
+            try:
+                await drive(flush(link, PATIENCE_S if link.connection.may_answer() else 0.0))
+                with as_leaving(link):
+                    await settled(query(link, {"query": "ping"}), GOODBYE_S)
+            except TimerdError as error:
+                say(link, f"the server ends: {error}")
+    threaded = [link for link in open_links if not isinstance(link, LoopLink)]
+    if threaded:
+        await asyncio.to_thread(process_end.flush_before_a_signal, threaded)
+
+
 class _Exchange:
     """A request, the messages that were received for it, and the state of its answer."""
 
@@ -117,6 +148,7 @@ class _Exchange:
         self._received: asyncio.Queue[Message] = asyncio.Queue(1)
         self._disconnect: Message | None = None
         self._is_begun = self._is_complete = False
+        self.instead: Answer | None = None  # of a framework's 500
 
     async def listen(self) -> None:
         """Receive, one message ahead of the application, until the peer has gone."""
@@ -138,13 +170,21 @@ class _Exchange:
         """The `send` that the application gets."""
         if message["type"] == "http.response.start":
             self._is_begun = True
-            instead = instead_of_500(self.request) if message["status"] == 500 else None
-            if instead is not None:
-                headers = [*message.get("headers", ()), *_encoded(instead.headers())]
-                message = {**message, "status": instead.status, "headers": headers}
+            self.instead = instead_of_500(self.request) if message["status"] == 500 else None
+            if self.instead is not None:
+                await self._send_instead(self.instead, message)
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
-        await self._send(message)
+        if self.instead is None:
+            await self._send(message)
+
+    async def _send_instead(self, answer: Answer, message: Message) -> None:
+        """Answer in place of a framework's 500 that begins with this message. Its other headers stay."""
+        own = _encoded(answer.all_headers())
+        names = {name for name, _ in own}
+        others = [(name, value) for name, value in message.get("headers", ()) if bytes(name).lower() not in names]
+        await self._send({**message, "status": answer.status, "headers": [*others, *own]})
+        await self._send({"type": "http.response.body", "body": answer.body})
 
     async def answer(self, error: BaseException) -> bool:
         """Answer in place of the view, which raised `error`. False if the view's own answer has begun, and is cut."""
@@ -154,7 +194,7 @@ class _Exchange:
             if not self._is_complete:
                 await self.send({"type": "http.response.body", "body": b""})  # a stream that was begun ends
             return True
-        answer = answer_to(error)
+        answer = answer_to(error, self.request)
         start = {"type": "http.response.start", "status": answer.status, "headers": _encoded(answer.all_headers())}
         await self.send(start)
         await self.send({"type": "http.response.body", "body": answer.body})

@@ -11,6 +11,7 @@ import signal
 from types import FrameType
 from typing import Final
 
+from timerd_client.link.link import take_no_calls
 from timerd_client.scope import Scope
 
 from . import files
@@ -43,11 +44,12 @@ def finish(request: Scope) -> None:
 def drain(reason: str = DRAIN) -> None:
     """End the waits of all requests of this process, also of later requests, because the process is about to end.
 
-    A poll is answered with 503 and `Retry-After: 0`, so its client asks another worker at once. Any thread and any
-    signal handler may call drain().
+    A poll is answered with 503 and `Retry-After: 0`, so its client asks another worker at once. The clients of this
+    process take no further calls of their groups. Any thread and any signal handler may call drain().
     """
     global _draining
     _draining = reason
+    take_no_calls()
     for request in list(_open):
         request.end(reason)
 

@@ -97,7 +97,7 @@ class _Exchange:
         """Answer in place of the view, which has raised `error`. Raises `error` if the view's own answer has begun."""
         if self.is_sent:
             raise error
-        answer = answer_to(error)
+        answer = answer_to(error, self.request)
         self._headers = (answer.line, answer.all_headers())
         self.send_headers()
         return [answer.body]

@@ -15,6 +15,7 @@ import pytest
 import timerd as td
 from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon
 from support.real.patience import PATIENCE_S, eventually
+from support.real.registries import serve
 from support.real.shell import command_of
 from support.real.trees import ROOT
 from system.ends import lastacts
@@ -306,6 +307,45 @@ def test_a_process_that_ends_by_os_exit_is_counted(daemon: Daemon) -> None:
     assert re.search(r"clients_died\D+1\b", shown), shown
 
 
+# servers that end by a signal ---------------------------------------------------------------------------------------
+
+RAISED_AGAIN = """
+import asyncio, signal, sys
+import timerd as td
+from timerd_client.web import ASGI
+
+async def application(scope, receive, send):
+    assert (await receive())["type"] == "lifespan.startup"
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    td.client().fire(sys.argv[1])  # the first use of a plain view's client
+    td.aio.client().fire(sys.argv[2])
+    await send({"type": "lifespan.shutdown.complete"})
+
+async def serve():
+    messages = [{"type": "lifespan.shutdown"}, {"type": "lifespan.startup"}]
+    async def receive(): return messages.pop()
+    async def send(message): pass
+    await ASGI(application)({"type": "lifespan"}, receive, send)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)  # as uvicorn does when it has ended
+
+asyncio.run(serve())
+"""
+
+
+def test_the_last_calls_before_a_server_that_raises_sigterm_again_arrive(
+    shared_daemon: Daemon, asker: td.Client
+) -> None:
+    """The middleware flushes all clients of the process when the lifespan ends, and says goodbye for them."""
+    died, mark = shared_daemon.stats()["counters"]["clients_died"], asker.mark()
+    ran = subprocess.run([sys.executable, "-c", RAISED_AGAIN, "raised/1", "raised/2"], timeout=4 * PATIENCE_S)
+    assert ran.returncode == -signal.SIGTERM
+    assert all(asker.register(key, timeout=0, since=mark).result(PATIENCE_S) for key in ("raised/1", "raised/2"))
+    eventually(lambda: shared_daemon.stats()["counters"]["clients"] == 1)
+    assert shared_daemon.stats()["counters"]["clients_died"] == died, "a client ended without a goodbye"
+
+
 # docs/processes.md --------------------------------------------------------------------------------------------------
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -318,3 +358,44 @@ def test_the_events_of_each_program_of_the_page_arrive(client: td.Client) -> Non
         mark = client.mark()
         subprocess.run([sys.executable, "-c", block], check=True, timeout=4 * PATIENCE_S)
         assert {key for key in keys if client.register(key, timeout=0, since=mark).result(PATIENCE_S)} == keys
+
+
+# calls of the group -------------------------------------------------------------------------------------------------
+
+ENDING = """
+import asyncio, atexit, sys
+atexit.register(lambda: (print("ends", flush=True), sys.stdin.read()))  # registered first, so it runs last
+import timerd as td
+calls = td.Calls()
+@calls.handler("h")
+def h(call):
+    print("has taken a call", flush=True)
+def main():
+    client = td.Client(group="acts")
+    client.serve(calls)
+    client.ready()
+    print("serves", flush=True)
+async def loop():
+    client = td.aio.client()
+    client.serve(calls)
+    await client.ready()
+    print("serves", flush=True)
+td.configure(group="acts")
+main() if sys.argv[1] == "threads" else asyncio.new_event_loop().run_until_complete(loop())
+"""
+
+
+@pytest.mark.parametrize("face", ["threads", "loop that was not closed"])
+def test_an_ending_process_takes_no_more_calls(face: str, asker: td.Client) -> None:
+    """For example, an atexit handler of Sentry takes 2 s. Meanwhile another worker runs the calls, and at once."""
+    program = [sys.executable, "-c", ENDING, face]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ending:
+        assert ending.stdin is not None and ending.stdout is not None
+        assert [ending.stdout.readline() for _ in range(2)] == ["serves\n", "ends\n"]
+        came: list[str] = []
+        serve(asker, "h", lambda call: came.append(call.id))
+        for _ in range(4):
+            asker.call_later("h", 0)
+        eventually(lambda: len(came) == 4)
+        rest, _ = ending.communicate("", timeout=PATIENCE_S)
+    assert (len(set(came)), rest, ending.returncode) == (4, "", 0)
