@@ -280,7 +280,7 @@ def test_an_audit_gets_the_rows_of_all_parcels_in_their_order(
     assert any(batch.num_rows for batch in audited(lost.to_batches()))
 
 
-@pytest.mark.parametrize("seed", (1, 4))
+@pytest.mark.parametrize("seed", (2, 8))
 def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_observed(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
