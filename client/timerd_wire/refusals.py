@@ -75,7 +75,7 @@ QUOTAS = {
     ),
 } | {
     met: (
-        f"outcomes of {{0}} were dropped to make room: ended clients of its user hold more than {{2}} {what}, "
+        f"outcomes of {{0}} were dropped to make room: ended clients of its user hold over {{2}} {what}, "
         f"their share: take them, or raise --quota-{knob}"
     )
     for met, what, knob in (

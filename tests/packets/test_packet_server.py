@@ -553,6 +553,7 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
                     transport.admit(connection, rng.randrange(3))
                 transport.send(connection, rng.randbytes(rng.randrange(200_000)))
     while transport.connections() or transport.has_input():
+        transport.tend(0)
         received(transport)
         list(transport.outlet_messages(10))
     assert len(os.listdir("/proc/self/fd")) == before

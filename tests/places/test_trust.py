@@ -171,7 +171,7 @@ def test_which_directories_are_used(shared: Path, owner: int, mode: int, within_
 def test_a_directory_of_another_user_that_others_may_write_is_refused_by_client_tool_and_daemon(
     monkeypatch: pytest.MonkeyPatch, shared: Path
 ) -> None:
-    place = shared.parent / "place"
+    place = shared.parent / "p"  # a short name: the path of a socket has 107 bytes
     place.mkdir()
     os.chown(place, NOBODY, -1)
     place.chmod(0o777)

@@ -180,7 +180,7 @@ def test_a_worker_that_is_closed_in_a_handler_is_not_counted(daemon: Daemon) -> 
             before = len(started)
             member.serve(calls)
             eventually(lambda: len(started) > before)  # noqa: B023
-            member.close(timeout=0)
+            member.close(timeout=0.5)  # long enough for the goodbye, and the handler runs on
             closed.append(True)
         client.serve(calls)
         eventually(lambda: client.stats().calls_done == 1)

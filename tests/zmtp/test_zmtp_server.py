@@ -361,6 +361,7 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
                 list(transport.outlet_messages(10))
             peer.close()
     while transport.connections() or transport.has_input():
+        transport.tend(0)
         received(transport)
         list(transport.outlet_messages(10))
     received(transport)

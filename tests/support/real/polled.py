@@ -38,8 +38,6 @@ class PolledTransport(SocketTransport):
         self.adopted.append((watch, is_client))
 
     def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        if self._shares.budget.is_releasing:
-            self._shares.budget.release()  # as a turn does
         self.selector.poll(0)
         return super().receive(limit)
 
