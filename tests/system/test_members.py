@@ -288,7 +288,15 @@ def test_a_worker_that_drains_takes_no_more_calls(client: td.Client, monkeypatch
     drained: list[td.Call] = []
     serve(client, "h", drained.append)
     eventually(lambda: client._link.protocol.inbox._handling.known == (("h",), 1))
+
+    async def left() -> aio.Client:
+        return await aio.connect(group="web", timeout=PATIENCE_S)
+
+    loop = asyncio.new_event_loop()
+    kept = loop.run_until_complete(left())
+    loop.close()  # unlike asyncio.run(), this does not end the client
     requests.drain()
+    del kept
     eventually(lambda: client._link.protocol.inbox._handling.known == HANDLES_NOTHING)
     came: list[td.Call] = []
     with member() as other:

@@ -13,11 +13,13 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.transport.sockets import Sockets
+from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.host.wall_clock import WallAlarm
@@ -166,4 +168,5 @@ def take_no_calls_locked(link: Link) -> None:
 def take_no_calls() -> None:
     """No client of this process takes further calls. Any thread and any handler of a signal may call this."""
     for link in list(links):
-        link.sender.in_next_pass(partial(take_no_calls_locked, link))
+        with suppress(ClosedError):  # its event loop has ended
+            link.sender.in_next_pass(partial(take_no_calls_locked, link))

@@ -28,8 +28,7 @@ class Sender:
         """Before a column of commands: raise BackpressureError if there is no room for all and the call cannot wait."""
 
     def ring(self) -> None:
-        """Start a pass soon. Needs no lock."""
-        raise NotImplementedError
+        """Start a pass soon, if a thread or loop makes the passes. Needs no lock."""
 
     def issue(self, command: bytes, purgatory: str | None = None) -> int:
         """Issue a command, for the purgatory with this name. Returns the command's number.
