@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from timerctl.show.table import Table
 from timerctl.show.text import print_json, whole
+from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.paths import InstancePaths
 
@@ -16,6 +17,7 @@ from .instance import life_of
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 100_000
+BYTES_DEFAULT = 200
 Row = dict[str, Any]
 
 
@@ -89,6 +91,12 @@ def add_limit(command: argparse.ArgumentParser) -> None:
     """Declare --limit."""
     about = f"print at most N (default {LIMIT_DEFAULT})"
     command.add_argument("--limit", metavar="N", type=whole(1, LIMIT_MAX), default=LIMIT_DEFAULT, help=about)
+
+
+def add_bytes(command: argparse.ArgumentParser, of: str, default: int = BYTES_DEFAULT) -> None:
+    """Declare --bytes: how much is shown of payloads, or of whatever `of` says."""
+    about = f"show N bytes of {of} (default {default}; 0: none)"
+    command.add_argument("--bytes", metavar="N", type=whole(0, PAYLOAD_SIZE_MAX), default=default, help=about)
 
 
 def show(

@@ -65,8 +65,7 @@ def test_the_version_is_read_only_on_demand() -> None:
 
 
 def test_asyncio_exports_the_same_names_as_timerd() -> None:
-    only_threaded = {"Delayed"}  # `await try_complete_else_watch()` has no object of its own
-    assert set(aio.__all__) == set(timerd_client.__all__) - only_threaded
+    assert set(aio.__all__) == set(timerd_client.__all__)
     assert all(hasattr(aio, name) for name in aio.__all__)
     assert all(getattr(aio, name) is getattr(timerd_client, name) for name in ("ALL", "at_least", "ArenaFullError"))
 

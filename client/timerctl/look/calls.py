@@ -14,17 +14,15 @@ from itertools import islice
 from typing import Any
 
 from timerctl.instance import NS, open_arena, paths_of
-from timerctl.listing import Row, add_limit, declare, show
+from timerctl.listing import Row, add_bytes, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import begun, span, whole
+from timerctl.show.text import begun, span
 from timerd_client.groups.listing import CallInfo, listed
-from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX
 from timerd_shm.read.text import plain
 
 from .clocks import Clocks
 from .handlers import Handlers
 
-BYTES_SHOWN = 200
 NOTES_MAX = 8  # hints below the table
 WORDS = {
     "deserted": "the group has no member",
@@ -73,13 +71,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> Any:
     command.add_argument("--group", metavar="NAME", help="only of this group")
     command.add_argument("--match", metavar="PATTERN", help="only names that match (*, ?, [...])")
     command.add_argument("--failed", action="store_true", help="the dead letters, the oldest first")
-    command.add_argument(
-        "--bytes",
-        metavar="N",
-        type=whole(0, PAYLOAD_SIZE_MAX),
-        default=BYTES_SHOWN,
-        help=f"show N bytes of payloads (default {BYTES_SHOWN}; 0: none)",
-    )
+    add_bytes(command, "payloads")
     add_limit(command)
     return command.add_subparsers(metavar="ACTION")
 

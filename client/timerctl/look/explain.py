@@ -9,11 +9,10 @@ from typing import Any
 
 from timerctl.exits import Exit, UsageError
 from timerctl.instance import command_line, life_of, open_arena, paths_of
-from timerctl.listing import Row, declare, hint
+from timerctl.listing import Row, add_bytes, declare, hint
 from timerctl.show.table import Column, Table, terminal_width
-from timerctl.show.text import key_of, print_json, span, whole, word
+from timerctl.show.text import key_of, print_json, span, word
 from timerd_client.protocol.session import CALLS
-from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import IdState, Outcome
 from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader
@@ -24,7 +23,6 @@ from .find import Found, Gone, Meant, Remembered, meant
 from .instead import meant_instead
 from .journal_lines import JournalLines
 
-BYTES_SHOWN = 200
 NAME_WIDTH = 11
 EPILOG = """\
 An operation is named by the id that its caller gave, or by its number: the
@@ -70,13 +68,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("what", metavar="ID|NUMBER", type=key_of, help="the id of an operation, or its number")
     command.add_argument("--by", choices=("id", "number"), help="what it is, where it could be both")
     command.add_argument("--purgatory", metavar="NAME", help="only of this purgatory")
-    command.add_argument(
-        "--bytes",
-        metavar="N",
-        type=whole(0, PAYLOAD_SIZE_MAX),
-        default=BYTES_SHOWN,
-        help=f"show N bytes of payload and value (default {BYTES_SHOWN}; 0: none)",
-    )
+    add_bytes(command, "payload and value")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -14,12 +14,12 @@ from typing import Any
 
 from timerctl.exits import UsageError
 from timerctl.instance import open_arena, paths_of
-from timerctl.listing import Row, add_limit, declare, show
+from timerctl.listing import Row, add_bytes, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import begun, duration_ns, key_of, whole, word
+from timerctl.show.text import begun, duration_ns, key_of, word
 from timerd_client.groups.plan import unpack
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
-from timerd_shm.declare.limits import NO_DEADLINE, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.records import OpRecord, WatchNode
 from timerd_shm.declare.states import RULES, ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
@@ -29,7 +29,7 @@ from timerd_shm.read.text import plain
 from .clocks import Clocks
 from .find import id_hash_of, number_of
 
-BYTES_SHOWN = 40
+BYTES_SHOWN = 40  # in a row of a table
 DONE = {"satisfied": "(ok)", "failed": "(failed)"}
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
@@ -75,13 +75,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--bucket", metavar="LEVEL:INDEX", nargs="?", const="", help="a bucket of the wheel; or list them"
     )
-    command.add_argument(
-        "--bytes",
-        metavar="N",
-        type=whole(0, PAYLOAD_SIZE_MAX),
-        default=BYTES_SHOWN,
-        help=f"show N bytes of payloads (default {BYTES_SHOWN}; 0: none)",
-    )
+    add_bytes(command, "payloads", BYTES_SHOWN)
     add_limit(command)
 
 
