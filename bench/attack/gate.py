@@ -63,21 +63,27 @@ class Run(NamedTuple):
     wrong: list[str]
 
 
-def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
-    """Run a daemon and the witnesses, and beside them the attack if this is an attacked run."""
-    stolen, attack = Stolen(), ATTACKS[name]
-    with (
-        own_flags(attack.flags) as flags,
-        unit(flags, attack.files) as served,
-        witnesses(served.paths, attack.transport) as beside,
-    ):
+def play_run(
+    name: str, attack: Attack, seconds: float, seed: int, *, attacked: bool = True, elsewhere: bool = False
+) -> Run:
+    """Run a daemon and the witnesses, and beside them the attack if this is an attacked run.
+
+    With `elsewhere` the attack goes to a second daemon: so the figures are the floor that this machine sets, whose
+    processors the attacker's processes share with the witnesses.
+    """
+    stolen = Stolen()
+    with contextlib.ExitStack() as stack:
+        flags = stack.enter_context(own_flags(attack.flags))
+        attacked_paths = stack.enter_context(unit(flags)).paths if elsewhere else None
+        served = stack.enter_context(unit(flags, attack.files))
+        beside = stack.enter_context(witnesses(served.paths, attack.transport))
         pause(WARM_S)
         memory = Memory(served)
         for witness in beside:
             witness.look()
         acts = 0
         if attacked:
-            with attacking(attack.act, attack.transport, served.paths, seed) as count:
+            with attacking(attack.act, attack.transport, attacked_paths or served.paths, seed) as count:
                 for _ in range(attack.kills):
                     pause(seconds / (attack.kills + 1))
                     served.kill()
@@ -128,7 +134,7 @@ def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
         for attacked in (False, True):
             for _ in range(1 + REPEATS_MAX):
                 suite.say(f"{name}: run {number + 1} of {runs}, {'attacked' if attacked else 'at peace'}")
-                run = play_run(name, seconds, suite.seed + number, attacked=attacked)
+                run = play_run(name, ATTACKS[name], seconds, suite.seed + number, attacked=attacked)
                 suite.add("runs", **run._replace(wrong=[])._asdict() | {"wrong": "; ".join(run.wrong)[:200]})
                 if run.stolen <= STOLEN_MAX:
                     break

@@ -20,7 +20,7 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructType, T
 
 import timerd as td
 from support.real.daemons import Daemon
-from support.real.patience import PATIENCE_S
+from support.real.patience import PATIENCE_S, SPARK_PATIENCE_S
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
@@ -417,7 +417,7 @@ def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: Spark
         finally:
             spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
             done.set()
-            thread.join(PATIENCE_S)
+            thread.join(SPARK_PATIENCE_S)
         assert 0 < pending(sidecar) < 3000
         writing(orders(spark, 3000)).save()
         assert pending(sidecar) == 2999, "all but the settled one"

@@ -18,7 +18,7 @@ import pytest
 
 import timerd_client as td
 from support.real.daemons import Daemon
-from support.real.patience import PATIENCE_S, eventually
+from support.real.patience import PATIENCE_S, SPARK_PATIENCE_S, eventually
 from timerd_shm.declare.errors import SessionGoneError, TimerdUnavailableError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import ClientState
@@ -297,10 +297,10 @@ def test_a_cancelled_job_leaves_no_operations(spark: SparkSession, daemon: Daemo
 
     thread = threading.Thread(target=run)
     thread.start()
-    eventually(lambda: counters(daemon)["pending"] == 1)
+    eventually(lambda: counters(daemon)["pending"] == 1, seconds=SPARK_PATIENCE_S)
     assert any("/s" in name for name in owners())
     spark.interruptAll()
-    thread.join(PATIENCE_S)
+    thread.join(SPARK_PATIENCE_S)
     assert not thread.is_alive()
-    eventually(lambda: counters(daemon)["pending"] == 0)
+    eventually(lambda: counters(daemon)["pending"] == 0, seconds=SPARK_PATIENCE_S)
     assert counters(daemon)["orphans_cancelled"] == 1

@@ -71,6 +71,8 @@ ATTACKS = {
     "unread-killed": Attack(crowds.leave_unread_and_die),
     "large-crowd": Attack(crowds.hang_in_large_frames),
     "silent": Attack(crowds.stay_silent, files=3_000),
+    "eight": Attack(crowds.be_eight),
+    "unix-eight": Attack(crowds.be_eight, transport="unix"),
     "unix-unread-killed": Attack(crowds.leave_packets_unread_and_die, transport="unix"),
     "unix-parts-crowd": Attack(crowds.hang_in_parts, transport="unix"),
     "unix-continuations": Attack(crowds.continue_nothing, says="a connection was closed", transport="unix"),

@@ -13,7 +13,8 @@ from pathlib import Path
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_wire.packets import FRAME, MORE, cut
 
-from .attacker import Attacker
+from . import members, operations
+from .attacker import Act, Attacker
 from .connections import greeted
 from .packets import connected
 
@@ -25,7 +26,16 @@ SILENT_CONNECTIONS = 180  # of each of these
 SMALL = 256  # bytes of a part
 REFUSED = b"x"  # a frame that is too short: the daemon answers it with an error
 
-Part = Callable[[Attacker], None]  # of one process
+EIGHT: tuple[Act, ...] = (
+    operations.fire_many_watchers,
+    operations.fire_20_at_counting_watchers,
+    operations.advance_many_watchers,
+    operations.leave_calls_unhandled,
+    operations.use_up_ids,
+    operations.register_64_keys,
+    operations.ask_for_snapshots,
+    members.drop_clients,
+)
 
 
 def leave_unread_and_die(attacker: Attacker) -> None:
@@ -40,12 +50,24 @@ def leave_packets_unread_and_die(attacker: Attacker) -> None:
 
 def hang_in_large_frames(attacker: Attacker) -> None:
     """Begin frames of 4 MiB over many connections of many processes, and never send the last byte."""
-    _while_on(attacker, _begin_large_frames)
+    play_all(attacker, [_begin_large_frames] * PROCESSES)
 
 
 def hang_in_parts(attacker: Attacker) -> None:
     """As `hang_in_large_frames`, with frames in small parts over NAME.unix."""
-    _while_on(attacker, _begin_parts)
+    play_all(attacker, [_begin_parts] * PROCESSES)
+
+
+def be_eight(attacker: Attacker) -> None:
+    """Eight other attacks at once, each by a process of its own."""
+    play_all(attacker, EIGHT)
+
+
+def play_all(attacker: Attacker, parts: Iterable[Act]) -> None:
+    """Play all parts at once, each in a process of its own, until the attack ends."""
+    with crowd(attacker, parts):
+        while attacker.is_on():
+            attacker.rest()
 
 
 def continue_nothing(attacker: Attacker) -> None:
@@ -59,22 +81,22 @@ def continue_nothing(attacker: Attacker) -> None:
 
 def stay_silent(attacker: Attacker) -> None:
     """Take all connections, say nothing over them, and replace each that is closed."""
-    _while_on(attacker, _stay_silent(attacker.paths.commands, socket.SOCK_STREAM), SILENT_PROCESSES)
+    play_all(attacker, [_stay_silent(attacker.paths.commands, socket.SOCK_STREAM)] * SILENT_PROCESSES)
 
 
 def stay_silent_at_packets(attacker: Attacker) -> None:
     """As `stay_silent`, with NAME.unix."""
-    _while_on(attacker, _stay_silent(attacker.paths.packets, socket.SOCK_SEQPACKET), SILENT_PROCESSES)
+    play_all(attacker, [_stay_silent(attacker.paths.packets, socket.SOCK_SEQPACKET)] * SILENT_PROCESSES)
 
 
 # processes ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _crowd(attacker: Attacker, part: Part, processes: int) -> Iterator[list[int]]:
-    """Play a part in several processes until the block ends. Then all are killed at once."""
+def crowd(attacker: Attacker, parts: Iterable[Act]) -> Iterator[list[int]]:
+    """Play each part in a process of its own until the block ends. Then all processes are killed at once."""
     started = []
-    for _ in range(processes):
+    for part in parts:
         child = os.fork()
         if not child:
             with contextlib.suppress(BaseException):
@@ -90,15 +112,9 @@ def _crowd(attacker: Attacker, part: Part, processes: int) -> Iterator[list[int]
             os.waitpid(child, 0)
 
 
-def _while_on(attacker: Attacker, part: Part, processes: int = PROCESSES) -> None:
-    with _crowd(attacker, part, processes):
-        while attacker.is_on():
-            attacker.rest()
-
-
-def _fill_and_die(attacker: Attacker, part: Part) -> None:
+def _fill_and_die(attacker: Attacker, part: Act) -> None:
     while attacker.is_on():
-        with _crowd(attacker, part, PROCESSES):
+        with crowd(attacker, [part] * PROCESSES):
             attacker.rest(FILL_S)
 
 
@@ -157,7 +173,7 @@ def _begin(attacker: Attacker, connect: Callable[[], socket.socket], pieces: Ite
             attacker.rest(0.001)
 
 
-def _stay_silent(path: Path, kind: int) -> Part:
+def _stay_silent(path: Path, kind: int) -> Act:
     def part(attacker: Attacker) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

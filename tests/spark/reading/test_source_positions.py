@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from support.real.patience import eventually
+from support.real.patience import SPARK_PATIENCE_S, eventually
 from support.rig.commands import Key, Register
 from support.rig.harness import MS, S
 from support.rig.journals import JournaledRig
@@ -202,8 +202,8 @@ def test_a_query_on_spark_says_how_far_it_is_behind(spark: SparkSession, small: 
     written = rows.load(str(small)).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
     query = written.start()
     try:
-        eventually(lambda: progress(query))
-        eventually(lambda: progress(query)[0].rows == 0)
+        query.processAllAvailable()
+        eventually(lambda: progress(query) and progress(query)[0].rows == 0, seconds=SPARK_PATIENCE_S)
         (at_end,) = progress(query)
         assert at_end == Behind(small.name, 0, 0, timedelta(0), at_end.read_until)
         first = next(one for one in query.recentProgress if one["sources"][0]["numInputRows"])
@@ -215,7 +215,7 @@ def test_a_query_on_spark_says_how_far_it_is_behind(spark: SparkSession, small: 
     query = rates.option("checkpointLocation", str(tmp_path / "r")).start()
     try:
         with pytest.raises(InvalidValueError, match="the query reads no journal"):
-            eventually(lambda: progress(query))
+            eventually(lambda: progress(query), seconds=SPARK_PATIENCE_S)
     finally:
         query.stop()
 
