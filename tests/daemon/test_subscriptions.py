@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psutil
-import pytest
 import zmq
 
 import timerd as td
@@ -23,6 +22,7 @@ from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE, connect_outlet
 
 KEY = (Key(b"k"),)
 MORE_BYTES = 32 << 20
+WORK_S = 0.5
 TURN_NS = 20_000_000
 FLOOD = 100_000  # subscriptions. In a trie for all clients, they took 114 MB, and a turn of a second
 
@@ -30,19 +30,25 @@ FLOOD = 100_000  # subscriptions. In a trie for all clients, they took 114 MB, a
 # real sockets -----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def unhurt(daemon: Daemon) -> Iterator[td.Client]:
-    """A bystander. At the end it is served, and neither the daemon's memory nor its turns were burdened."""
+def assert_unhurt(daemon: Daemon, attack: Callable[[], None]) -> None:
+    """Beside an attack a bystander is served, and neither the daemon's memory nor its turns are burdened.
+
+    The kernel also counts time that the host of a virtual machine takes as the daemon's CPU time. So the attack is
+    played again if it seems to take much: the burden is the least of three.
+    """
     process = psutil.Process(daemon.pid)
-    with td.connect(timeout=PATIENCE_S) as bystander:
-        before, started = process.memory_info().rss, process.cpu_times()
-        yield bystander
-        assert bystander.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
-    grown = process.memory_info().rss - before
-    assert grown < MORE_BYTES, f"the daemon has grown by {grown:,} bytes"
-    spent = process.cpu_times()
-    took_s = spent.user + spent.system - started.user - started.system
-    assert took_s < 0.5, f"the daemon has worked for {took_s:.1f} s"
+    before = process.memory_info().rss
+    took_s: list[float] = []
+    while not took_s or (took_s[-1] >= WORK_S and len(took_s) < 3):
+        started = process.cpu_times()
+        with td.connect(timeout=PATIENCE_S) as bystander:
+            attack()
+            assert bystander.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
+        spent = process.cpu_times()
+        took_s.append(spent.user + spent.system - started.user - started.system)
+        grown = process.memory_info().rss - before
+        assert grown < MORE_BYTES, f"the daemon has grown by {grown:,} bytes"
+    assert took_s[-1] < WORK_S, f"the daemon has worked for {took_s} s"
 
 
 def flood(socket: zmq.Socket[Any]) -> None:
@@ -54,34 +60,45 @@ def flood(socket: zmq.Socket[Any]) -> None:
         socket.send(SUBSCRIBE + number.to_bytes(3, "little") + os.urandom(13))
 
 
-@pytest.fixture
-def attacker() -> Iterator[zmq.Socket[Any]]:
+@contextmanager
+def outlet(daemon: Daemon, session: bytes) -> Iterator[zmq.Socket[Any]]:
+    """A socket of libzmq at the daemon's outlet, which shows this session."""
     context: zmq.Context[Any] = zmq.Context()
     made = context.socket(zmq.XSUB)
     made.setsockopt(zmq.LINGER, 0)
     made.setsockopt(zmq.SNDHWM, 0)
-    yield made
-    context.destroy(linger=0)
+    try:
+        connect_outlet(made, daemon.paths.outcomes_endpoint, session)
+        yield made
+    finally:
+        context.destroy(linger=0)
 
 
-def test_subscriptions_of_a_stranger_are_not_read(daemon: Daemon, attacker: zmq.Socket[Any]) -> None:
-    with unhurt(daemon):
-        connect_outlet(attacker, daemon.paths.outcomes_endpoint, os.urandom(16))
-        flood(attacker)
-        eventually(lambda: daemon.stats()["counters"]["frames_unknown_session"] > 0, "the stranger was not refused")
-        attacker.close(0)
+def counter(daemon: Daemon, name: str) -> int:
+    return int(daemon.stats()["counters"][name])
 
 
-def test_subscriptions_of_a_client_close_its_outlet_and_harm_no_other_client(
-    daemon: Daemon, attacker: zmq.Socket[Any]
-) -> None:
-    with unhurt(daemon), td.connect(timeout=PATIENCE_S) as member:
-        connect_outlet(attacker, daemon.paths.outcomes_endpoint, member._link.protocol.session.secret)
-        flood(attacker)
-        eventually(lambda: daemon.stats()["counters"]["outlets_shut"] > 0, "the outlet was not closed")
-        attacker.close(0)
-        # The client's own outcomes are kept, and arrive after it has connected again.
-        assert member.register("k", timeout=0.1).result(PATIENCE_S).state is td.State.EXPIRED
+def test_subscriptions_of_a_stranger_are_not_read(daemon: Daemon) -> None:
+    def attack() -> None:
+        before = counter(daemon, "frames_unknown_session")
+        with outlet(daemon, os.urandom(16)) as stranger:
+            flood(stranger)
+            eventually(lambda: counter(daemon, "frames_unknown_session") > before, "the stranger was not refused")
+
+    assert_unhurt(daemon, attack)
+
+
+def test_subscriptions_of_a_client_close_its_outlet_and_harm_no_other_client(daemon: Daemon) -> None:
+    def attack() -> None:
+        before = counter(daemon, "outlets_shut")
+        with td.connect(timeout=PATIENCE_S) as member:
+            with outlet(daemon, member._link.protocol.session.secret) as thief:
+                flood(thief)
+                eventually(lambda: counter(daemon, "outlets_shut") > before, "the outlet was not closed")
+            # The client's own outcomes are kept, and arrive after it has connected again.
+            assert member.register("k", timeout=0.1).result(PATIENCE_S).state is td.State.EXPIRED
+
+    assert_unhurt(daemon, attack)
 
 
 # a network in memory ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from timerd.host.budget import RELEASED_PER_TURN, TRIM_NS, TRIM_SIZE, Account, Budget
+from timerd.host.budget import RELEASED_PER_TURN, STARVED_NS, TRIM_NS, TRIM_SIZE, Account, Budget
 from timerd.host.chunks import Chunk, Chunks
 from timerd_shm.declare.limits import NO_DEADLINE
 
@@ -89,10 +89,49 @@ def test_a_frame_larger_than_a_share_gets_room_while_its_process_holds_nothing(b
     hogs, late = [Process(budget) for _ in range(12)], Process(budget)
     while any([hog.get(MIB // 2) for hog in hogs]):
         pass
+    for hog in hogs[4:]:
+        hog.put()
+        hog.put()
+    for hog in hogs[:4]:
+        while hog.get(MIB // 2):
+            pass
+    share = budget.share_of(late)
+    beyond = sum(max(hog.memory - share, 0) for hog in hogs)
+    assert share < 4 * MIB <= FOR_TAKERS - budget.used + beyond, "these four have what it wants beyond their share"
+    assert late.get(4 * MIB) and budget.used <= FOR_TAKERS
+    assert not any(hog.lost for hog in hogs[4:])
+
+
+def test_a_frame_for_which_nobody_is_over_its_share_waits_in_peace_and_gets_its_room_after_a_time() -> None:
+    """It once woke its connection in each turn, in vain: the daemon was busy, and the frame never came."""
+    budget = Budget(8 * MIB)
+    hogs, late = [Process(budget) for _ in range(30)], Process(budget)
+    for hog in hogs:
+        assert hog.get(220_000)
+    assert late.get(100), "the beginning of the frame"
+    assert not late.has_room(2 * MIB) and not late.get(2 * MIB)
+    waiting = Waiting(late, 2 * MIB)
+    budget.tend(1)
+    assert not late.get(2 * MIB), "from now on its time counts"
     hogs[0].put()
-    assert hogs[0].get(MIB // 2), "all hold the same"
-    assert not late.get(4 * MIB) or sum(hog.lost for hog in hogs) > 0
-    assert budget.used <= FOR_TAKERS
+    assert budget.due_ns == 0
+    budget.tend(2)
+    assert not waiting.is_awake and budget.due_ns == 1 + STARVED_NS
+    assert hogs[0].get(220_000)
+    budget.tend(1 + STARVED_NS)
+    assert waiting.is_awake and late.get(2 * MIB) and budget.used <= FOR_TAKERS // 4
+    assert sum(hog.lost for hog in hogs) < 10 and not late.starved_ns
+
+
+def test_who_has_stopped_asking_is_not_starved() -> None:
+    budget = Budget(8 * MIB)
+    hogs, late = [Process(budget) for _ in range(32)], Process(budget)
+    for hog in hogs:
+        assert hog.get(220_000)
+    budget.tend(1)
+    assert not late.get(2 * MIB)
+    budget.tend(1 + 3 * STARVED_NS)
+    assert not late.get(2 * MIB) and not any(hog.lost for hog in hogs)
 
 
 def test_frames_that_are_in_memory_already_are_charged_and_the_fattest_gives_way(budget: Budget) -> None:
@@ -151,8 +190,8 @@ def test_who_waits_is_woken_as_far_as_there_is_room(budget: Budget) -> None:
     assert not any(each.is_awake for each in waiting)
     one.put()
     one.put()
-    assert [each.is_awake for each in waiting] == [True, False], "there is room for one of them"
     budget.tend(0)
+    assert [each.is_awake for each in waiting] == [True, False], "there is room for one of them"
     assert not one.waiting
 
 

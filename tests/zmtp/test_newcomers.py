@@ -169,28 +169,71 @@ def test_silent_connections_go_first_when_connections_run_out(transport: PolledT
     assert len(refused) == 15 and "no more files may be open" in str(refused[0][1])
 
 
-def test_of_several_processes_the_one_with_most_newcomers_loses_its_oldest() -> None:
-    shares, ended = Shares(100, 10, Budget(FRAME_MEMORY)), []
+class Places:
+    """Ten connections may be open. `ended`: those that were closed, as (process, number)."""
 
-    class Coming(Holder):
-        def __init__(self, share: Share) -> None:
-            super().__init__(shares.new_number())
-            self.share = share
-            shares.add(share, self)
+    def __init__(self) -> None:
+        self.shares = Shares(100, 10, Budget(FRAME_MEMORY))
+        self.ended: list[tuple[int, int]] = []
 
-        def wake(self) -> None: ...
+    def come(self, process: int) -> Holder | None:
+        """A process connects."""
+        shares, ended = self.shares, self.ended
 
-        def end(self) -> None:
-            ended.append((self.share.process, self.number))
-            shares.remove(self.share, self)
+        class Coming(Holder):
+            def __init__(self, share: Share) -> None:
+                super().__init__(shares.new_number())
+                self.share = share
+                shares.add(share, self)
 
-    def come(process: int) -> bool:
+            def wake(self) -> None: ...
+
+            def end(self) -> None:
+                ended.append((self.share.process, self.number))
+                shares.remove(self.share, self)
+
         share = shares.open(process)
-        return share is not None and bool(Coming(share))
+        return None if share is None else Coming(share)
 
+
+def test_of_several_processes_the_one_with_most_connections_loses_its_oldest_newcomer() -> None:
+    places = Places()
     for process in (7, 7, 7, 7, 7, 7, 8, 8, 8, 8):
-        assert come(process)
-    assert come(9) and ended == [(7, 1)]
-    assert come(7) and ended == [(7, 1), (7, 2)], "it takes no other process's place"
-    assert come(9) and ended[2] == (7, 3)
-    assert shares.take_refused() == {(7, Why.NO_FILES): 3}
+        assert places.come(process)
+    assert places.come(9) and places.ended == [(7, 1)]
+    assert places.come(7) and places.ended == [(7, 1), (7, 2)], "it takes no other process's place"
+    assert places.come(9) and places.ended[2] == (7, 3)
+    assert places.shares.take_refused() == {(7, Why.NO_FILES): 3}
+
+
+def test_workers_that_connect_together_take_the_places_of_a_hog_and_not_of_each_other() -> None:
+    places = Places()
+    for _ in range(10):
+        assert places.come(7)
+    (hog,) = places.shares._by_process.values()
+    for connection in hog.connections.values():
+        places.shares.shown(hog, connection)
+    for process in range(100, 106):
+        assert places.come(process)
+    assert places.ended == [(7, number) for number in range(10, 4, -1)]
+
+
+def test_where_each_process_has_one_newcomer_the_oldest_of_earlier_turns_gives_way() -> None:
+    places = Places()
+    for process in range(10):
+        assert places.come(process)
+    assert places.come(11) is None, "all have come in this turn"
+    places.shares.tend(1)
+    assert places.come(11) and places.ended == [(0, 1)]
+
+
+def test_after_a_standstill_of_the_daemon_the_time_of_newcomers_begins_anew() -> None:
+    places = Places()
+    assert places.come(7)
+    places.shares.tend(1)
+    later = 1 + 10 * SHOWN_WITHIN_NS
+    places.shares.renew(later)
+    places.shares.tend(later)
+    assert not places.ended and places.shares.due_ns == later + SHOWN_WITHIN_NS
+    places.shares.tend(later + SHOWN_WITHIN_NS)
+    assert places.ended == [(7, 1)]

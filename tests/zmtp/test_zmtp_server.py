@@ -286,6 +286,7 @@ def test_the_memory_of_a_process_is_bounded(transport: PolledTransport, paths: I
                 with suppress(BlockingIOError):
                     left[peer] = left[peer][peer.send(left[peer]) :]
         frames += received(transport)
+        transport.tend(0)
         assert share.memory <= PROCESS_MAX
         assert time.monotonic() < deadline, "a frame never came"
     assert {frame for _, frame in frames} == {bytes(FRAME_SIZE_MAX)}

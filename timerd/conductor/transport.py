@@ -77,6 +77,9 @@ class Transport(Protocol):
     def on_shed(self, drop: Callable[[int], None]) -> None:
         """Call `drop` with a process whose deferred frames have to go, because others need their memory."""
 
+    def renew(self, now_ns: int) -> None:
+        """The daemon stood still: the time in which a connection has to show something begins anew."""
+
     def tend(self, now_ns: int) -> None:
         """Close connections that have shown nothing for too long, and free memory. Call it after receive()."""
 
@@ -192,6 +195,9 @@ class SocketTransport:
 
     def on_shed(self, drop: Callable[[int], None]) -> None:
         self._shares.drop_deferred = drop
+
+    def renew(self, now_ns: int) -> None:
+        self._shares.renew(now_ns)
 
     def tend(self, now_ns: int) -> None:
         self._shares.tend(now_ns)

@@ -109,6 +109,7 @@ class Conductor:
             log.warning("gap: a turn began %d ms late; reading the sockets first", (now_ns - due_ns) // 1_000_000)
             gap.begin(now_ns, core.last_turn_ns)
             self._sessions.make_leases_whole(now_ns)
+            self._transport.renew(now_ns)
         if not bounds.turns:
             self._cpu_ns = self._clock.cpu_ns()  # CPU time of the start does not count as a turn
         outbox.frames = 0

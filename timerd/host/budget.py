@@ -11,6 +11,10 @@ connection that holds the most memory. If the two want more themselves, they do 
 kernel, and an outcome is dropped and asked for again. So nobody loses anything because of others while it is below its
 share (McKenney, 1990, and Suter et al., 1998: drop from the longest queue).
 
+There is one exception. Eight processes that hold an eighth each could keep the ninth from sending a frame of 4 MiB for
+ever. So when a process that holds next to nothing has lacked memory for STARVED_NS, the processes that hold the most
+give way, whatever their share is.
+
 Small frames that come in, and frames that are deferred, are in memory already when they are charged. An eighth of the
 budget is for them.
 """
@@ -26,6 +30,7 @@ from timerd_shm.declare.limits import NO_DEADLINE
 
 NEXT_TO_NOTHING = 65_536  # bytes: a frame that waits for memory has begun, and its beginning is charged
 RELEASED_PER_TURN = 2 << 20  # bytes; to free them takes some 0.2 ms
+STARVED_NS = 5_000_000_000
 TRIM_SIZE = 4 << 20  # bytes that were freed, before malloc is asked to give memory back to the system
 TRIM_NS = 1_000_000_000  # at most as often
 
@@ -44,11 +49,13 @@ class Waiter(Protocol):
 class Account:
     """The memory of one process."""
 
-    __slots__ = ("_budget", "memory", "waiting")
+    __slots__ = ("_budget", "asked_ns", "memory", "starved_ns", "waiting")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self.memory = 0
+        self.starved_ns = 0  # since when it holds next to nothing and gets no memory; 0: it is not so
+        self.asked_ns = 0  # when it last got none
         self.waiting: deque[Waiter] = deque()
 
     def has_room(self, size: int) -> bool:
@@ -69,7 +76,7 @@ class Account:
         self._budget.charge(self, size)
 
     def give(self, size: int) -> None:
-        """Give memory back. Those that wait for it go on."""
+        """Give memory back. Those that wait for it go on at the next tend()."""
         self._budget.give(self, size)
 
     def give_later(self, chunks: deque[Chunk], size: int) -> None:
@@ -95,7 +102,9 @@ class Budget:
         self._for_takers = most - most // 8
         self._trim = trim
         self._holding: dict[Account, None] = {}  # accounts that have memory
-        self._starved: dict[Account, None] = {}  # accounts for which somebody waits
+        self._waited: dict[Account, None] = {}  # accounts for which somebody waits
+        self._has_given = False  # whether memory was given back since wake()
+        self._now_ns = 0  # the time of the last tend()
         self._ended: deque[tuple[deque[Chunk], int]] = deque()  # chunks to be freed, and what they take
         self._ended_size = 0
         self._peak = 0  # the most that was in use since the last trim
@@ -114,13 +123,19 @@ class Budget:
     @property
     def due_ns(self) -> int:
         """When to call tend() even if nothing has come."""
-        return NO_DEADLINE if self._ended or self._peak - self.used < TRIM_SIZE else self._trim_ns
+        due_ns = NO_DEADLINE if self._ended or self._peak - self.used < TRIM_SIZE else self._trim_ns
+        if self._waited:
+            if self._has_given:
+                return 0
+            due_ns = min([due_ns, *(each.starved_ns + STARVED_NS for each in self._waited if each.starved_ns)])
+        return due_ns
 
     def tend(self, now_ns: int) -> None:
-        """Free some of what has ended, and give memory back to the system."""
+        """Free some of what has ended, wake those for which there is room, and give memory back to the system."""
+        self._now_ns = now_ns
         if self._ended:
             self.release()
-        if self._starved:
+        if self._waited:
             self.wake()
         if self.due_ns <= now_ns:
             self._peak, self._trim_ns = self.used, now_ns + TRIM_NS
@@ -132,22 +147,28 @@ class Budget:
 
     def has_room(self, account: Account, size: int) -> bool:
         """Whether a process may have `size` bytes more, if those that are over their share give way."""
-        if account.memory and account.memory + size > self.process_max:
-            return False
-        return self.used + size <= self._for_takers or self._has_right(account, size)
+        return self._is_allowed(account, size) and (
+            self.used + size <= self._for_takers
+            or (self._has_right(account, size) and self._lacking(size) <= self._excess(account, self.share_of(account)))
+        )
 
     def is_short(self, account: Account) -> bool:
         """Whether a process should do without: it is over its share, and three quarters are in use."""
         return self.used > self.process_max and account.memory > self.share_of(account)
 
     def take(self, account: Account, size: int) -> bool:
+        share = self.share_of(account)
         if not self.has_room(account, size):
-            return False
+            if not (self._is_allowed(account, size) and self._is_starved(account)):
+                return False
+            share = 0
         while (lacking := self.used + size - self._for_takers) > 0:
             if self._ended:
                 self.release(lacking)
-            elif not self._shed_for(account):
+            elif not self._shed_for(account, share):
+                account.starved_ns = self._now_ns
                 return False
+        account.starved_ns = 0
         self._add(account, size)
         return True
 
@@ -156,7 +177,7 @@ class Budget:
         while (lacking := self.used - self.most) > 0:
             if self._ended:
                 self.release(lacking)
-            elif not self._shed_for(None):
+            elif not self._shed_for(None, 0):
                 return
 
     def give(self, account: Account, size: int) -> None:
@@ -164,8 +185,7 @@ class Budget:
         self.taken -= size
         if not account.memory:
             self._holding.pop(account, None)
-        if self._starved:
-            self.wake()
+        self._has_given = True
 
     def end(self, account: Account, chunks: deque[Chunk], size: int) -> None:
         if chunks:
@@ -188,18 +208,43 @@ class Budget:
 
     def wait(self, account: Account, waiter: Waiter) -> None:
         account.waiting.append(waiter)
-        self._starved[account] = None
+        self._waited[account] = None
 
     def wake(self) -> None:
-        """Wake those that wait, as far as there is room for all of them."""
+        """Wake those that wait, as far as there is room for all of them; and one of each process that is starved."""
         promised = 0
-        for account in list(self._starved):
+        most = self._excess(None, self.share_of(next(iter(self._waited)))) - self._lacking(0) if self._has_given else 0
+        self._has_given = False
+        for account in list(self._waited):
             waiting = account.waiting
-            while waiting and self.has_room(account, promised + waiting[0].wanted_memory):
-                promised += waiting[0].wanted_memory
+            if waiting and account.starved_ns and self._now_ns - account.starved_ns >= STARVED_NS:
+                waiting.popleft().wake()
+            while waiting and (size := promised + waiting[0].wanted_memory) <= most and self.has_room(account, size):
+                promised = size
                 waiting.popleft().wake()
             if not waiting:
-                self._starved.pop(account, None)
+                self._waited.pop(account, None)
+
+    def _is_allowed(self, account: Account, size: int) -> bool:
+        """Whether a process stays within what one process may have. The first frame may always be there."""
+        return not account.memory or account.memory + size <= self.process_max
+
+    def _lacking(self, size: int) -> int:
+        """How much memory is missing for `size` bytes more, when what has ended is freed."""
+        return self.taken + size - self._for_takers
+
+    def _excess(self, account: Account | None, share: int) -> int:
+        """What all but this process hold beyond the share."""
+        return sum(each.memory - share for each in self._holding if each.memory > share and each is not account)
+
+    def _is_starved(self, account: Account) -> bool:
+        """Whether a process that gets no memory, and holds next to nothing, has been waiting for too long."""
+        if account.memory > NEXT_TO_NOTHING:
+            return False
+        if not account.starved_ns or self._now_ns - account.asked_ns > 2 * STARVED_NS:
+            account.starved_ns = self._now_ns
+        account.asked_ns = self._now_ns
+        return self._now_ns - account.starved_ns >= STARVED_NS
 
     def _has_right(self, account: Account, size: int) -> bool:
         """Whether others have to give way: this process stays below its share, or it holds next to nothing."""
@@ -212,13 +257,13 @@ class Budget:
             self._holding[account] = None
             self._peak = max(self._peak, self.used)
 
-    def _shed_for(self, needy: Account | None) -> bool:
-        """Have the process that holds the most give some back. False: nobody is over its share."""
+    def _shed_for(self, needy: Account | None, share: int) -> bool:
+        """Have the process that holds the most give some back. False: nobody else holds more than `share`."""
         fattest = max(self._holding, key=_memory_of, default=None)
         if fattest is None or fattest is needy:
             return False
         before = fattest.memory
-        if needy is not None and before <= self.share_of(needy):
+        if before <= share:
             return False
         fattest.shed()
         return fattest.memory < before

@@ -1,6 +1,7 @@
 """Connections that have shown nothing yet: neither their protocol's handshake nor, over packets, a client's session.
 
-A newcomer has a few seconds. When connections run out, newcomers go first (shares.py).
+A newcomer has a few seconds. When connections run out, a newcomer goes before other connections of its process
+(shares.py).
 """
 
 from __future__ import annotations
@@ -46,6 +47,14 @@ class Newcomers(Generic[Connection]):
         """It has shown itself, or it has ended."""
         if self._fresh.pop(connection.number, None) is None:
             del self._known[connection.number], self._until_ns[connection.number]
+
+    def oldest(self) -> Connection | None:
+        """The newcomer that has been there for longest, if it did not come in this turn."""
+        return next(iter(self._known.values()), None)
+
+    def renew(self, now_ns: int) -> None:
+        """Let the time of every newcomer begin anew."""
+        self._until_ns = dict.fromkeys(self._until_ns, now_ns + SHOWN_WITHIN_NS)
 
     def overdue(self, now_ns: int) -> list[Connection]:
         """Newcomers whose time is over, a bounded number of them. Call it once a turn, when the sockets were read."""

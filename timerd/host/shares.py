@@ -2,8 +2,9 @@
 
     connections of a process      connections_max
     memory of all                 one budget, which the processes share (budget.py)
-    connections of all            total_max; beyond it a newcomer ends first, that of the process with the most of them.
-                                  Without newcomers the process with the largest excess loses its newest connection
+    connections of all            total_max; beyond it the process with the largest excess loses its oldest newcomer, or
+                                  else its newest connection. If no process has more than the one that connects, the
+                                  oldest newcomer of this process ends, or else that of all
 
 A newcomer has shown nothing yet (newcomers.py). A client that has shown its session has a right to two connections. The
 connections of a process beyond the rights of its clients are its excess.
@@ -54,7 +55,7 @@ class Holder(Waiter, Protocol):
 class Share(Account):
     """The share of one process."""
 
-    __slots__ = ("_shares", "clients", "connections", "deferred", "is_held", "newcomers", "process")
+    __slots__ = ("_shares", "clients", "connections", "deferred", "is_held", "process")
 
     def __init__(self, process: int, shares: Shares) -> None:
         super().__init__(shares.budget)
@@ -62,7 +63,6 @@ class Share(Account):
         self.process = process
         self.connections: dict[int, Holder] = {}  # by number: the oldest first
         self.clients = 0  # connections that are admitted
-        self.newcomers = 0  # connections that have shown nothing yet
         self.deferred = 0  # memory of frames that wait to be applied
         self.is_held = False  # whether its connections are not to be read
 
@@ -70,6 +70,10 @@ class Share(Account):
     def excess(self) -> int:
         """Connections beyond what its clients have a right to."""
         return len(self.connections) - CONNECTIONS_PER_CLIENT * self.clients
+
+    def oldest_newcomer(self) -> Holder | None:
+        """Its connection that has shown nothing for the longest time."""
+        return next((each for each in self.connections.values() if each.is_new), None)
 
     def shed(self) -> None:
         """Close the connection that holds the most memory; or drop the deferred frames, if these are more."""
@@ -107,6 +111,10 @@ class Shares:
         """When to call tend() even if nothing has come."""
         return min(self._newcomers.due_ns, self.budget.due_ns)
 
+    def renew(self, now_ns: int) -> None:
+        """This process stood still: the time of every newcomer begins anew."""
+        self._newcomers.renew(now_ns)
+
     def tend(self, now_ns: int) -> None:
         """End newcomers whose time is over, and free memory that nobody needs. Call it when the sockets were read."""
         if self._newcomers:
@@ -141,7 +149,6 @@ class Shares:
     def add(self, share: Share, connection: Holder) -> None:
         """Charge a connection to the share that open() has given for it."""
         share.connections[connection.number] = connection
-        share.newcomers += 1
         self._newcomers.add(connection)
         self._by_process[share.process] = share
         self._total += 1
@@ -150,7 +157,6 @@ class Shares:
         """A connection is no newcomer any more."""
         if connection.is_new:
             connection.is_new = False
-            share.newcomers -= 1
             self._newcomers.remove(connection)
 
     def remove(self, share: Share, connection: Holder) -> None:
@@ -200,14 +206,12 @@ class Shares:
     def _make_room(self, newcomer: Share) -> bool:
         if self._total < self._total_max:
             return True
-        if self._newcomers:
-            newest = max(self._by_process.values(), key=_newcomers_of)
-            self._end(next(each for each in newest.connections.values() if each.is_new), Why.NO_FILES)
-            return True
         greediest = max(self._by_process.values(), key=_excess_of)
-        if greediest.excess <= newcomer.excess + 1:
-            return False
-        last = next((each for each in reversed(greediest.connections.values()) if not each.is_admitted), None)
+        if greediest.excess > newcomer.excess + 1:
+            newest_first = reversed(greediest.connections.values())
+            last = greediest.oldest_newcomer() or next((each for each in newest_first if not each.is_admitted), None)
+        else:
+            last = newcomer.oldest_newcomer() or self._newcomers.oldest()
         if last is None:
             return False
         self._end(last, Why.NO_FILES)
@@ -220,10 +224,6 @@ class Shares:
 
 def _memory_of(connection: Holder) -> int:
     return connection.memory
-
-
-def _newcomers_of(share: Share) -> int:
-    return share.newcomers
 
 
 def _excess_of(share: Share) -> int:

@@ -94,7 +94,7 @@ class Server:
                     message = connection.next() if size else None
                 if connection.peer.out:
                     connection.send_handshake()
-                if connection.is_unsettled:
+                if connection.is_unsettled and not connection.is_closed:
                     connection.settle()
                 if connection.is_closed:  # its process was over its share: the message goes with the connection
                     steps -= STEPS_PER_END

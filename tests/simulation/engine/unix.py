@@ -138,6 +138,9 @@ class Transports:
     def on_shed(self, drop: Callable[[int], None]) -> None:
         self.packets.on_shed(drop)
 
+    def renew(self, now_ns: int) -> None:
+        self.packets.renew(now_ns)
+
     def tend(self, now_ns: int) -> None:
         self.packets.tend(now_ns)
 

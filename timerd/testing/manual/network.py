@@ -71,8 +71,11 @@ class DaemonEnd(Generic[Subscriber]):
     def on_shed(self, drop: Callable[[int], None]) -> None:
         """Nothing to do: nobody needs the memory of these frames."""
 
-    def tend(self, now_ns: int) -> None:
+    def renew(self, now_ns: int) -> None:
         """Nothing to do: each connection has shown its session."""
+
+    def tend(self, now_ns: int) -> None:
+        """Nothing to do, for the same reason."""
 
     @property
     def due_ns(self) -> int:
