@@ -233,7 +233,7 @@ cdef inline void apply_reschedule(
 cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    # An operation that observes is for its client alone: for a group an event would be no outcome.
+    # An operation that observes its keys is for its client alone: no group adopts it, for an event is no work.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -245,7 +245,7 @@ cdef inline void apply_orphans(
 cdef inline void apply_done(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK: the work for a group's outcome is done, and `op` is over; NULL if the sender does not hold it.
+    """GROUP_ACK: the work for a group's outcome is done, and `op` ends. `op` is NULL if the sender does not hold it.
 
     `freed_id`: this id (index + 1) counts as cancelled from now on, so that its name is free; 0 = none.
     """
@@ -306,7 +306,7 @@ cdef inline void apply_call_phase(
     if op == NULL and gives_up:
         op = find_call(a, slot, command.operation)
         if op != NULL and is_running(op) and not TD_DEFECT(DEFECT_ENDED_BY_FORMER_HOLDER):
-            op = NULL  # what counts is the call's end in the member that runs it
+            op = NULL  # the member that runs the call decides how it ends
     if op == NULL or not op.flags & OP_FLAG_CALL:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -314,7 +314,7 @@ cdef inline void apply_call_phase(
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, phase_of(op))
         return
     if length and make_room(a, blocks_for(length)):
-        value = fill_blob(a, reason, length)  # without room for the reason the call is given up all the same
+        value = fill_blob(a, reason, length)  # without room, the call is given up without its reason
     old = op.value
     stage_phase(a, op, command.phase, op.error >> CALL_ENDS_SHIFT if command.phase == phase_of(op) else 0)
     if gives_up:
@@ -362,7 +362,7 @@ cdef inline void apply_group_ack(
 cdef inline void apply_operation(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Prefetched *ahead
 ) noexcept nogil:
-    """CANCEL, RESCHEDULE and SET_ORPHANS of an operation of the client; CANCEL_ID, RESCHEDULE_ID of any; GROUP_ACK."""
+    """CANCEL, RESCHEDULE and SET_ORPHANS of an operation of the client; of any: CANCEL_ID, RESCHEDULE_ID; GROUP_ACK."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint32_t known, tag
@@ -402,7 +402,7 @@ cdef inline void apply_operation(
 cdef inline void apply_looked(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
-    """LOOKED: the owner has evaluated the condition up to an event; the operation goes on. `op`: pending, or NULL."""
+    """LOOKED: the owner has evaluated the condition up to an event, and it does not hold. `op`: pending, or NULL."""
     cdef uint64_t looked
     cdef bint pending = op != NULL
     if op != NULL:

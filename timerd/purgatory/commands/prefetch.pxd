@@ -1,8 +1,10 @@
 """Prefetching: bring into the cache the memory that the next commands of a frame, or operations of a list, will need.
 
 With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
-node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages. Each
-stage goes one step further for all commands of the group. In such a short loop the misses of many commands overlap.
+node, key). One after the other, the misses of a command take close to a microsecond. So a group of commands is first
+walked through in stages. Each stage goes one step further for all commands of the group. In such a short loop the
+misses of many commands overlap.
+
 All of this is only hints: a record may change before its command is applied. But every index was read from a record,
 so nothing beyond the arena is read.
 

@@ -37,7 +37,7 @@ cdef inline bint ring_is_empty(Arena *a) noexcept nogil:
 
 
 cdef inline void evict_event(Arena *a) noexcept nogil:
-    """Move the tail over the oldest event. It is one word, so it may be stored while a transaction is being staged."""
+    """Move the tail over the oldest event. The tail is one word, so it may move while a transaction is being staged."""
     cdef EventRecord *e = event_at(a, a.header.tail)
     TD_ORDERED_STORE(a.base, &a.header.tail, a.header.tail + 1)
     a.header.ring_bytes -= blob_length(a, e.value) + blob_length(a, e.key_blob)
@@ -87,7 +87,7 @@ cdef inline EventRecord *fill_event(
     cdef EventRecord *e
     cdef EventRecord *overwritten
     cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob), sequence = a.header.newest + staged + 1
-    # The event overwrites the event of one ring before, which has to leave the ring first.
+    # The event overwrites the event one ring's length before it, which has to leave the ring first.
     while sequence - a.header.tail >= a.event_mask + 1:  # bound: one event
         evict_event(a)
     while not ring_is_empty(a) and a.header.ring_bytes + held > a.header.ring_bytes_max:

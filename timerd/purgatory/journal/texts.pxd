@@ -1,5 +1,5 @@
 """Texts of the journal: names and ids. Each is written once in a segment, or again if the core has forgotten where it
-stands. Rows name it.
+stands. Other rows name a text by the number of its row.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

@@ -110,7 +110,10 @@ cdef inline uint32_t take_ticket(Arena *a) noexcept nogil:
 
 
 cdef inline void give_ticket(Arena *a, OpRecord *op, EventRecord *e) noexcept nogil:
-    """Give the operation a ticket for the check of this event: its owner is to look. Free tickets of ended checks."""
+    """Give the operation a ticket for the check of this event: its owner is to look.
+
+    The operation's tickets of ended checks are freed.
+    """
     cdef Check *check = check_of(a, e)
     cdef Look *at = a.members.looks + (op - a.ops)
     cdef uint32_t *link = &at.ticket

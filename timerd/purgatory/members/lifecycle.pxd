@@ -93,7 +93,7 @@ cdef inline uint32_t slots_of(Arena *a, uint32_t pid, uint64_t start_ticks, int 
 
 
 cdef inline int free_slot(Arena *a) noexcept nogil:
-    """A free slot. When there is none, the oldest tombstone gives way; -1 when there is no tombstone either."""
+    """A free slot. When there is none, the oldest tombstone's slot is freed; -1 when there is no tombstone either."""
     cdef int slot, oldest = -1
     for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients; a hello
         if a.clients[slot].state == CLIENT_STATE_FREE:
@@ -207,7 +207,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     a.members.tombstones -= 1
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
-    # Its unacknowledged outcomes are freed: its first report makes their numbers void.
+    # The outcomes that it had not acknowledged were freed: its first report makes their numbers void.
     forget_looks(a, slot)
     clear_report_state(a, slot)
     a.members.report_states[slot].outcome = c.acknowledged

@@ -35,7 +35,7 @@ typedef struct TdImageLog {
     char apart[IMAGE_LINE];
     uint64_t count, overrun; /* stored by the conductor */
     char apart_too[IMAGE_LINE - 16];
-    uint64_t drained, stopped; /* images that were written; 1 = the copier has to stop */
+    uint64_t drained, stopped; /* images that the copier has written into the copy; 1 = the copier has to stop */
 } TdImageLog;
 _Static_assert(sizeof(TdImageLog) <= IMAGE_LOG_HEADER, "the log's head has its room");
 
@@ -89,10 +89,10 @@ __attribute__((noinline, unused)) static void td_log_lines(const void *at, uint6
         return; /* not the arena's: the core's own memory, or a row of the journal */
     for (uint64_t line = offset / IMAGE_LINE; line <= (offset + size - 1) / IMAGE_LINE && td_images; line++)
         td_log_line(td_images, line);
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* the count is there before the store that follows */
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* the copier sees the count before it can see the store that follows */
 }
 
-/* Before a store of `size` bytes at `at`. Most lines that a turn stores into have their mark already. */
+/* Call this before a store of `size` bytes at `at`. Most lines that a turn stores into have their mark already. */
 __attribute__((always_inline)) static inline void td_before(const void *at, uint64_t size) {
 #ifdef TIMERD_FAULTS
     static const void *held;
@@ -140,7 +140,7 @@ __attribute__((unused)) static void *memset_logged(void *out, int byte, size_t s
     return memset(out, byte, size);
 }
 
-/* The redo slot is part of the arena, and a copy of a turn boundary shows what it held then. */
+/* The redo slot is part of the arena, so a copy must show what the slot held at the turn boundary. */
 static inline void td_put_logged(TdTransaction *tx, const void *address, uint64_t word) {
     if (tx->staged < REDO_MAX)
         td_before(TD_SLOT(tx->base) + tx->staged, sizeof(RedoEntry));

@@ -2,8 +2,9 @@
 
 restore_order() runs in that thread. Meanwhile the conductor's thread goes on with nodes, payloads and values
 (rebuild.pxd). Neither thread stores a word that the other reads, with one exception: the conductor's thread frees
-settled operations without a receiver. This thread passes over them, settled or free. It does not know whether a record
-is sound, so it follows no index beyond the arena. The other thread finds the damage.
+settled operations without a receiver. The second thread passes over these, whether they are still settled or already
+free. It does not know whether a record is sound, so it follows no index beyond the arena. The conductor's thread finds
+the damage.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

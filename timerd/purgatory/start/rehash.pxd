@@ -16,7 +16,7 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline void begin_rehash(Arena *a) noexcept nogil:
-    """Look whether the hashes are of this seed, and if not, let the slots of the ring be made anew."""
+    """Look whether the hashes are of this seed. If not, reset the slots of the ring, which are then made anew."""
     cdef uint32_t i
     a.rehashed = a.header.seed_check != check_of(a.seed)
     if a.rehashed:
