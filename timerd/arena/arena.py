@@ -1,4 +1,4 @@
-"""An arena that is mapped for writing. This module stores the daemon's process and settings, the core the rest.
+"""An arena that is mapped for writing. This module stores the daemon's process and settings, and the core the rest.
 
 An arena that is made anew is always a new object under the old name. A worker that still maps the old object keeps it,
 and notices by the incarnation that there is a newer one. (If the arena shrank, its readers would get a SIGBUS.)
@@ -117,6 +117,6 @@ class Arena:
             write_labels(view, self.plan.regions[Region.COUNTER_LABELS])
 
     def _store(self, name: str, value: int) -> None:
-        """Store one number of the header, in one store, because others may read it ("<" would store byte by byte)."""
+        """Store one number of the header, in one store, because others may read it (format "<" would store bytes)."""
         field = next(field for field in fields(ArenaHeader) if field.name == name)
         struct.pack_into("@" + field.storage.code, self.memory, field.offset, value)

@@ -50,7 +50,7 @@ class Ends:
     def hold(self, watch: int, session: Session) -> None:
         """A connection has shown this session: from now on the connection's end is the client's end."""
         self._unwatch(session)
-        self.ending.pop(session.slot, None)  # it has changed its connection
+        self.ending.pop(session.slot, None)  # the client has changed its connection
         session.ends_ns = NEVER
         session.watch = watch
         session.has_returned = True

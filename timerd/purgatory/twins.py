@@ -30,8 +30,8 @@ import sys
 from pathlib import Path
 
 PURGATORY = "__pyx_f_6timerd_9purgatory_"
-START = PURGATORY + "5start_"  # a start has ended before a copy may begin
-# No copy is made while these run.
+START = PURGATORY + "5start_"  # these get no twin: a start has ended before a copy may begin
+# These may call functions of start/, because no copy is made while they run.
 ATTACH = {f"{PURGATORY}7binding_7buffers_{name}" for name in ("attach_checked", "drop_arena")}
 CORE = re.compile(r"__pyx_p?[fw]_6timerd_(4core|11core_faults)_")
 FUNCTION = re.compile(r"^(static [^\n;{]*?)\b(__pyx_\w+)\(([^;{\n]*)\) \{\n(.*?)^\}\n", re.MULTILINE | re.DOTALL)
@@ -93,7 +93,7 @@ def twinned(source: str) -> tuple[str, int]:
         head, parameters = functions[name][1], functions[name][3]
         plain = head.replace("CYTHON_INLINE ", "")  # twins are marked cold instead
         arguments = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters.replace("void", "", parameters == "void")))
-        # Cold, so that the compiler inlines the plain functions as if there were no twins (1 to 2 % of instructions).
+        # Cold, so that the compiler inlines the plain functions as if there were no twins: 1 to 2 % fewer instructions.
         ahead.append(f"__attribute__((cold)) {plain}{name}_logged({parameters});\n")
         ahead.append(
             f"{head}{name}_either({parameters}) {{\n"

@@ -41,7 +41,7 @@ def connected_anew(
 ) -> Iterator[None]:
     """In this block, which is one test, the clients for which `is_meant` is true have connections of their own.
 
-    Clients that serve calls of a group connect at once, as their handlers are to run. Others connect at their next use.
+    Clients that serve calls of a group connect at once, so that their handlers run. Others connect at their next use.
     At the end of the test the connections end within `while_ending()`.
     """
     end_connections(is_meant)
@@ -60,7 +60,7 @@ def connected_anew(
 
 
 def end_connections(is_meant: Callable[[Target], bool]) -> None:
-    """End the connections of these clients. An error of the last flush is logged."""
+    """End the connections of the clients for which `is_meant` is true. An error of the last flush is logged."""
     for lazy in list(lazies):
         if lazy.makes_links and is_meant(lazy.target) and (link := lazy.leave()) is not None and not link.closed:
             link.why_closed = WHY

@@ -164,7 +164,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
     count_registered(a, purgatory, n, n)
     a.turn.touched += n + further  # their keys
     # Watchers and the client's charge are counted once for all. To call attach() and charge() as apply_register() does
-    # would cost 23 instructions an operation (3.1 % of an insert, by callgrind).
+    # would cost 23 instructions for each operation (3.1 % of an insert, by callgrind).
     counter(a, purgatory, COUNT_WATCHED)[0] += n + further
     c.pending += n
     c.nodes += further

@@ -116,7 +116,7 @@ cdef inline void apply_event(
         if (known != 0) == (command.kind == COMMAND_KIND_ADVANCE) and (
             known == 0 or a.watermarks[known - 1].watermark >= command.amount
         ):
-            # The watermark stays as it is: a late registration misses nothing.
+            # The watermark stays as it is, so no event enters the ring: a late registration misses nothing.
             apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
             return
         if command.kind == COMMAND_KIND_ADVANCE and known == 0:
@@ -233,7 +233,7 @@ cdef inline void apply_reschedule(
 cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    # An operation that observes its keys is for its client alone: no group adopts it, for an event is no work.
+    # An operation that observes its keys is for its client alone: no group adopts it, because an event is no work.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -284,7 +284,7 @@ cdef inline void apply_call_phase(
 ) noexcept nogil:
     """CALL_PHASE: this member is about to run something for a call that it holds, or a member gives a call up.
 
-    The answer is the phase of the call, or 0 if this member does not hold the call, perhaps no longer. The phase is
+    The answer is the phase of the call, or 0 if this member does not hold the call, or holds it no longer. The phase is
     higher than the command's if on_failure has begun before, or if another member has given the call up. The member may
     run only the phase that it has asked for. Each phase has its own count of the processes that ended in it.
 
@@ -362,7 +362,11 @@ cdef inline void apply_group_ack(
 cdef inline void apply_operation(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Prefetched *ahead
 ) noexcept nogil:
-    """CANCEL, RESCHEDULE and SET_ORPHANS of an operation of the client; of any: CANCEL_ID, RESCHEDULE_ID; GROUP_ACK."""
+    """Apply an OperationCommand.
+
+    CANCEL, RESCHEDULE and SET_ORPHANS concern an operation of the client itself. CANCEL_ID and RESCHEDULE_ID concern
+    any operation with an id, and GROUP_ACK a group's outcome.
+    """
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint32_t known, tag

@@ -28,7 +28,7 @@ from .prefetch cimport (
 cdef extern from *:
     """
     enum { FRAME_APPLIED = 0, FRAME_EXPECTED = 1, FRAME_UNFINISHED = 2, FRAME_MALFORMED = 3 };
-    #define FRAME_AHEAD 512 /* how many bytes before a command is looked at its line of the frame is prefetched */
+    #define FRAME_AHEAD 512 /* a frame is prefetched this many bytes ahead of the command that is looked at */
     """
     enum:
         FRAME_AHEAD
@@ -41,7 +41,7 @@ cdef extern from *:
 cdef inline uint32_t prefetch_commands(
     Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Prefetched *ahead
 ) noexcept nogil:
-    """Prefetch for PREFETCH_GROUP commands at most, and stop at one with a wrong length. Returns for how many it was.
+    """Prefetch for PREFETCH_GROUP commands at most, and stop at one with a wrong length. Returns how many there were.
 
     The first stage touches the table entries by which the commands find their records.
     """

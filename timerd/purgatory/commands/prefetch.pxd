@@ -49,7 +49,7 @@ ctypedef struct Prefetched:
     # A command that is prefetched. When it is applied, its hash and its tag need not be computed again.
     const uint8_t *at  # its position in the frame
     uint32_t length  # its bytes, all of them within the frame
-    uint32_t kind  # CommandKind; 0 = nothing to do
+    uint32_t kind  # CommandKind; 0 = nothing is prefetched for it
     uint32_t key  # a node (index + 1) of its key's chain, once it is known
     uint32_t op  # its operation (index + 1), once it is known
     WatchNode *node  # the node of a further key of its operation, to be looked at next; NULL = none is left

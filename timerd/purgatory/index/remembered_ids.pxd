@@ -149,9 +149,9 @@ cdef inline void forget_old_ids(Arena *a) noexcept nogil:
 
 
 cdef inline uint32_t fill_id(Arena *a, uint32_t hash, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
-    """A new id record (index + 1), still FREE. If there is none, the slot with the most remembered ids makes room.
+    """A new id record (index + 1), still FREE; 0 when all ids name pending operations.
 
-    0 when all ids name pending operations.
+    If no record is free, an id of the slot with the most remembered ids is forgotten.
     """
     cdef uint32_t found = allocate(a, REGION_IDS), slot
     cdef IdRecord *record

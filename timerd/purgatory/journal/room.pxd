@@ -107,8 +107,8 @@ cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
 cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
     """Make sure that `rows` rows can follow; False if the buffer is full.
 
-    If they are due, a segment begins, and a GAP row and a TURN row are written. With `rows` 0 it writes no TURN row,
-    because no row follows.
+    As needed, it begins a segment, and writes a GAP row and a TURN row. With `rows` 0 it writes no TURN row, because no
+    row follows.
     """
     cdef Journal *j = &a.journal
     cdef uint64_t at = j.head + j.staged, end = j.segment + j.segment_rows, until = at + rows + 2

@@ -161,7 +161,7 @@ cdef inline uint32_t counting_flags(RegisterCommand *command) noexcept nogil:
 
 
 cdef inline void journal_register(Arena *a, OpRecord *op, uint32_t slot, RegisterCommand *command) noexcept nogil:
-    """The rows of a registration in the transaction being staged. If it also settles there, that row comes later."""
+    """The rows of a registration in the transaction being staged, before the row of a settlement in the same one."""
     if a.journal.level == JOURNAL_LEVEL_EVENTS:
         put_registration(
             a, op, slot, a.clients[slot].generation, counting_flags(command), command.mark_sequence, command.mark_command,
@@ -329,7 +329,7 @@ cdef inline bint half_full(Journal *j) noexcept nogil:
 
 
 cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
-    """Write the rows of what existed when the journal began, over `records` records. True if some are left.
+    """Write rows for what existed when the journal began. Looks at `records` records at most; True if some are left.
 
     An operation that was registered later has its rows already. The snapshot goes on only while half of the buffer
     is free.

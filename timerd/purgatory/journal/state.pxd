@@ -22,7 +22,7 @@ ctypedef struct Journal:
     uint32_t level
     uint32_t staged  # rows of the transaction being staged
     uint32_t dropping  # rows for which there was no room, of the same transaction
-    char *rows  # the buffer's
+    char *rows  # the rows of the buffer
     uint64_t capacity  # rows it holds, a power of two
     uint64_t head  # number of the next row, as in the header
     uint64_t tail  # rows below it stand in files, and may be overwritten

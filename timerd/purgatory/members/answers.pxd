@@ -117,7 +117,7 @@ cdef inline void name_holder(Arena *a, Refusal *r) noexcept nogil:
 
 
 cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t code, uint64_t value) noexcept nogil:
-    """Count a refusal for the log of errors. A quota is that of the client, or of the group (index + 1; 0 = none)."""
+    """Count a refusal for the log of errors. A quota that was met is the group's (index + 1; 0 = the client's)."""
     cdef uint32_t at, who = 0
     cdef Refusal *r
     if code == ERROR_CODE_QUOTA_EXCEEDED:
@@ -146,9 +146,7 @@ cdef inline void refuse_for(
 ) noexcept nogil:
     """Refuse a command: its number counts as applied, and the refusal is kept until it is acknowledged.
 
-    `value`: the limit that was met.
-
-    `group` (index + 1): the group that would own the operation; 0: the client would.
+    `value`: the limit that was met. `group` (index + 1): the group that would own the operation; 0: the client would.
     """
     apply_plain(a, slot, command, True, code, value)
     if code == ERROR_CODE_OPERATION_EXISTS or code == ERROR_CODE_UNKNOWN_OPERATION:

@@ -87,7 +87,7 @@ cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
 
 
 cdef inline bint is_ready(Arena *a, uint32_t slot, int kind) noexcept nogil:
-    """Whether something of its group can be delivered to the client. A call that is to run alone gets no company."""
+    """Whether something of its group can be delivered to the client. No call joins a call that is to run alone."""
     cdef ClientRecord *c = a.clients + slot
     if a.members.rings[kind][slot].alone and not TD_DEFECT(DEFECT_ALONE_GETS_COMPANY):
         return False
@@ -267,7 +267,7 @@ cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept
 
 
 cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
-    """Queue a settled operation for the members of its group. The commit that makes it wait for them comes first."""
+    """Queue a settled operation for the members of its group. The caller has committed the change of its record."""
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
@@ -439,7 +439,7 @@ cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
     """Deliver the outcomes in groups' lists; False if the turn's bound came first. Groups take turns.
 
     For example, one group has 60,000 calls that no member handles, and its members change their handlers all the time.
-    A call of another group waits for GROUP_SHARE records of that group, and not for all of its calls.
+    A call of another group waits until GROUP_SHARE records of the first group were touched, and not for all its calls.
     """
     cdef uint32_t count = capacity(a, REGION_GROUPS), group, seen
     cdef bint left
@@ -504,14 +504,14 @@ cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noe
 
 
 cdef inline void join_group(Arena *a, uint32_t slot) noexcept nogil:
-    """Count a client that is a live member now. The commit that makes it live comes first."""
+    """Count a client that is a live member now. The caller has committed that."""
     if a.clients[slot].group:
         a.groups[a.clients[slot].group - 1].members += 1
         join_rings(a, slot)
 
 
 cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
-    """A client has died, and leaves its group. The commit of this, and of the group's empty_since_ns, comes first."""
+    """A client has died, and leaves its group. The caller has committed that, with the group's empty_since_ns."""
     cdef GroupRecord *g
     if a.clients[slot].group == 0:
         return

@@ -144,7 +144,7 @@ cdef inline void fill_client(
 
 
 cdef inline void fill_user(Arena *a, uint32_t slot, uint32_t user) noexcept nogil:
-    """The user (index) of a client. The account of a free slot pays for nothing."""
+    """Enter the user (index) of a client. The account of a free slot pays for nothing."""
     a.accounts[slot].user = user
 
 

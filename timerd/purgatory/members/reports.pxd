@@ -283,7 +283,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
 
 
 cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogil:
-    """The next report begins behind this one."""
+    """Note what this report contains: the next report begins behind it."""
     cdef ClientRecord *c = a.clients + slot
     if x.outcomes:
         a.members.report_states[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind

@@ -12,7 +12,7 @@ cdef extern from *:
     enum { ROOM_OPERATIONS = 0, ROOM_NODES = 1, ROOM_BYTES = 2, EVERY_ROOM = 7 };
     enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* a client's report: has nothing; has only what may wait; is due */
     #define CONFIRM_COMMANDS 1024 /* this many applied commands are confirmed at once, without waiting for an outcome */
-    #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
+    #define TICKETS_OF_OPERATION 64  /* the most checks that wait at a time for the owner of one operation to look */
     enum { CHECK_FREE = 0, CHECK_IN_DELIVERY = 1, CHECK_DELIVERED = 2 };
     enum { NOWHERE = 0, TO_MATCH = 1, PASSED_BY = 2 };  /* the list of a group in which a name of calls stands */
     #define REFUSALS 64
@@ -118,7 +118,7 @@ ctypedef struct WaitingCall:
 
 
 ctypedef struct CallName:
-    # A name of a group, of which calls wait.
+    # The name of a handler, for which calls of a group wait.
     uint64_t hash  # name_hash
     uint32_t first  # operation (index + 1)
     uint32_t last
@@ -126,7 +126,7 @@ ctypedef struct CallName:
     uint32_t chain  # the next name with the same head in the table, or the next free one (index + 1)
     uint32_t next  # in a list of the group (index + 1)
     uint32_t prev
-    uint32_t matched_at  # the group's reasons when its calls were last looked at from the first one on
+    uint32_t matched_at  # `reasons` of the group when the name's calls were last looked at from the first one on
     uint16_t group  # index + 1
     uint8_t place  # the list: NOWHERE, TO_MATCH or PASSED_BY
     uint8_t has_passed  # whether a call was passed by that may be delivered later

@@ -1,15 +1,15 @@
 /* Before-images: what lines of the arena held at one turn boundary, while a thread copies the arena (arena/snapshot.py).
  *
  * For example, the copy begins at a turn's end, T0. The next turn stores into an operation's line. Before its first
- * store, the conductor enters the line's 64 bytes into the log, and marks the line. The copier may read the line before
- * or after the store: it writes the logged bytes over what it has read. So the copy shows T0, and no turn waits for it.
+ * store there, the conductor enters the line's 64 bytes into the log, and marks the line. The copier may read the line
+ * before or after the store: it writes the logged bytes over what it has read. So the copy shows T0, and no turn waits.
  *
  *     conductor   image; mark of the line; count (release); then the store
  *     copier      reads lines that have no mark; then reads the count (acquire), and writes each image into the copy
  *
  * A line is logged once, so a copy costs the conductor at most one image for each line of the arena. The log has room
- * for `room` images, and the copier makes room as it goes. If there is none left, the log is *overrun*: the copy is
- * given up, and the conductor never waits.
+ * for `room` images, and the copier makes room as it goes. If no room is left, the log is *overrun*: the copy is given
+ * up, and the conductor never waits.
  *
  * The callers of td_before() are twins: purgatory/twins.py makes a twin of each function of the core that stores into
  * the arena. The twin calls td_before() before each store. While no copy is being made, the plain functions run.

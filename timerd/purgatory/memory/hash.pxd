@@ -19,7 +19,7 @@ cdef extern from "hash.h" nogil:
 
 
 cdef inline uint64_t check_of(Seed seed) noexcept nogil:
-    """The check value of the seed in the header: the hash of an empty message. Never 0, the value during a rehash."""
+    """The check value of the seed in the header: the hash of an empty message, and never 0 (see rehash.pxd)."""
     return td_sip_short(seed, 0, 0) | 1
 
 

@@ -1,4 +1,4 @@
-"""Eviction: when the arena lacks room, outcomes of groups are dropped whose user has more than a share of them.
+"""Eviction: when the arena lacks room, outcomes of groups are dropped if the ended clients of a user hold too much.
 
 For example, an arena has room for 131,072 operations. Three processes of user 1000 register 60,000 operations each, for
 a group each, and end. The ended clients of user 1000 have one share together: what one client may hold, 65,536
@@ -34,7 +34,7 @@ from .settle cimport finish_free, stage_free
 
 cdef extern from *:
     """
-    #define EVICTED_AT_ONCE 1024 /* outcomes that make room for one command, at most */
+    #define EVICTED_AT_ONCE 1024 /* outcomes that are evicted for one command, at most */
     #define PASSED_AT_ONCE 1024 /* outcomes that are looked at for one command, and stay, at most */
     """
     enum:
@@ -78,8 +78,8 @@ cdef inline OpRecord *oldest_in(
 ) noexcept nogil:
     """The oldest outcome of an account that may be evicted, in one list of its group; NULL if none was found.
 
-    A cursor remembers how far the list was looked at for this account. It begins anew for another account, and when a
-    client of the group has ended.
+    A cursor remembers how far the list was looked at for this account. The search begins anew for another account, and
+    when a client of the group has ended.
     """
     cdef Cursor *cursor = a.members.evictable[calls] + group
     cdef uint32_t *list = &a.groups[group].calls_next if calls else &a.groups[group].next

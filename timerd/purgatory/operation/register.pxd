@@ -62,7 +62,7 @@ cdef inline void fill_record(
     Arena *a, OpRecord *op, uint64_t number, uint64_t kind, uint64_t owner, uint64_t registered_ns, uint64_t deadline_ns,
     uint64_t progress,
 ) noexcept nogil:
-    """All fields but the state. The generation may change, because nothing reaches the record."""
+    """Fill all fields but the state. The generation may change, because nothing reaches the record."""
     # A word with many fields is stored whole, because it is read again soon: after a store in parts, a processor would
     # wait for the word. The first word says FREE, no outcome.
     OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
@@ -86,7 +86,7 @@ cdef inline void fill_record(
 
 
 cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
-    """All fields but the state, as a command says them."""
+    """Fill all fields but the state, as a command says them."""
     cdef RegisterCommand *command = r.command
     cdef uint32_t slot = r.slot
     cdef ClientRecord *c = a.clients + slot
@@ -111,7 +111,7 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
 
 
 cdef inline uint64_t planned_by(Arena *a, Registration *r) noexcept nogil:
-    """The deadline of a registration. A call follows the wall clock if it was set after the sender read it."""
+    """The deadline of a registration. If the wall clock was set after the sender read it, a call follows that clock."""
     cdef uint64_t deadline_ns = deadline_of(a, r.command.registered_ns, r.command.timeout_ns), planned_ns
     if not has_wall_time(r.command) or a.turn.wall_ahead_ns == 0:
         return deadline_ns

@@ -12,7 +12,7 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define WALL_STEP_NS 200000000 /* client and daemon may differ by less about the wall clock: see WallWatch */
+    #define WALL_STEP_NS 200000000 /* client and daemon may disagree about the wall clock by less than this */
     """
     uint64_t WALL_STEP_NS
 

@@ -144,7 +144,7 @@ cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
 
 
 cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexcept nogil:
-    """Count what the operation names (nodes while it needs its keys, payload, value), and charge it.
+    """Count what the operation names (its payload, its value, its nodes while it needs its keys), and charge it.
 
     False if something that it names is not there.
     """
@@ -214,7 +214,7 @@ cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept no
 
 
 cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
-    """Prefetch an operation, with its first node. It may lie beyond the arena."""
+    """Prefetch an operation, with its first node. It may lie beyond the arena: a prefetch reads nothing."""
     cdef char *record = <char *>op
     __builtin_prefetch(record)
     __builtin_prefetch(record + CACHE_LINE)
@@ -222,7 +222,7 @@ cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
 
 
 cdef inline void prefetch_second(Arena *a, OpRecord *op) noexcept nogil:
-    """Prefetch the node of an operation's second key. Its index is not known to be sound, and a prefetch reads nothing."""
+    """Prefetch the node of an operation's second key. The index may be wrong: a prefetch reads nothing."""
     cdef uint32_t second = first_node(op).next_of_op
     if second > a.first_nodes:
         __builtin_prefetch(a.more_nodes + (second - 1 - a.first_nodes))

@@ -127,7 +127,7 @@ cdef inline void note_recount(Arena *a) noexcept nogil:
 cdef inline bint recount_client(Arena *a, uint32_t slot) noexcept nogil:
     """Set the counts of a client to zero if two rounds have found nothing that it holds; True if something may be left.
 
-    A silent member may come back, so only the counts of what the sweep looks for are set.
+    A silent member may come back, so only the counts of what the sweep looks for become zero.
     """
     cdef ClientRecord *c = a.clients + slot
     cdef Holdings now

@@ -1,7 +1,7 @@
 """A daemon process for tests, which may be stopped, killed and started again.
 
 with Daemon(directory) as daemon:      # it serves
-    daemon.stop()                      # SIGTERM: the arena stays, as where a machine's daemon is restarted
+    daemon.stop()                      # SIGTERM: the arena stays, as when a machine's daemon is restarted
     daemon.start()
     daemon.renew()                     # another daemon with another arena: nothing of the last one is left
 """

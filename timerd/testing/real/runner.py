@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(directory: str, instance: str, *flags: str) -> int:
-    """Serve at each line of stdin, until there is none."""
+    """Serve at each line of stdin, until stdin ends."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     while sys.stdin.readline() and os.getppid() == parent:
