@@ -158,7 +158,7 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
             # The sweep of that bucket begins when the bucket before it becomes the present one.
             candidate = (position + ahead - 1) << (LEVEL_BITS * level)
         else:
-            # The bucket is under sweep. The sweep works when it owes a whole chunk, or at the last tick before the start.
+            # The bucket is under sweep. The sweep works when it owes a chunk, or at the last tick before the start.
             count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
             # The time is counted from the last share. If it began now, each turn would put off the next share again.
             start = (position + 1) << (LEVEL_BITS * level)
