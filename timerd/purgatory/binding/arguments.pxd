@@ -197,7 +197,7 @@ cdef inline int accept_outcomes(Arena *a, uint32_t slot, bint listens, uint64_t 
 
 
 cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, list names, uint64_t now_ns) except -1:
-    """Let the member take `most` calls of its group at a time, of these names. Returns how many it takes from now."""
+    """Let the member take `most` calls of its group at a time, of these names. Returns how many it may take."""
     cdef uint64_t hashes[HANDLED_NAMES_MAX]
     cdef uint32_t count = 0
     if a.clients[slot].group == 0:

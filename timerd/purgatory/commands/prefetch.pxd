@@ -98,7 +98,7 @@ cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcep
     """The number of keys of a registration, if it goes the short way; else 0. `p` points behind its first key.
 
     It goes the short way if all of this holds: it has few keys, all of them short and different event keys; its
-    condition is at_least; its payload has one block at most; and it has nothing else.
+    condition is at_least; its payload has one block at most; and it has no id and no other option.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef const uint8_t *end = x.at + x.length

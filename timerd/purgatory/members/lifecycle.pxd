@@ -72,7 +72,7 @@ cdef inline int find_client(Arena *a, const char *wanted, bint by_session, uint3
 
 
 cdef inline uint32_t share_of_slots(Arena *a, uint32_t pid) noexcept nogil:
-    """Slots that the clients of a process may have. All those whose process is not known (pid 0) share twice as many."""
+    """Slots that the clients of a process may have. All clients of unknown processes (pid 0) share twice as many."""
     return a.header.quota_clients if pid else 2 * a.header.quota_clients
 
 

@@ -99,7 +99,7 @@ cdef inline uint32_t share_value(Arena *a, OpRecord *op, EventRecord *e, uint64_
     """The event's value, for an operation that it settles. The value is charged to `held`, the bytes of its owner.
 
     0: the event has no value, or the owner holds too many bytes for it. Then `flags` get VALUE_DROPPED, and the log of
-    errors says whose outcome it was: no call raises for that.
+    errors says whose outcome it was, because no call raises an error for that.
     """
     cdef uint32_t length = blob_length(a, e.value)
     if length == 0:

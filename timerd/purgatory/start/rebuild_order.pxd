@@ -177,7 +177,7 @@ cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept n
 cdef inline void make_unlinked(Arena *a, OpRecord *op) noexcept nogil:
     op.bucket = 0
     op.prefetch_hint = 0
-    make_empty(a, &op.next)  # an operation without a deadline is in no list, and its links are read all the same
+    make_empty(a, &op.next)  # an operation without a deadline is in no list, but its links are read
 
 
 cdef inline void link_pending(Order *o, uint64_t k, uint32_t index) noexcept nogil:

@@ -11,9 +11,9 @@ ticks of 1 ms:
 When the wheel comes to tick n, level 0's bucket of n is emptied: its operations expire. On the levels above, the
 *coming* bucket (the one after the present bucket) is swept before its start, a share of it in each tick. So no tick
 moves a whole bucket (a plain wheel of 64 buckets moves up to 44 % of all operations in one tick). Swept operations go
-to lower levels, beside those of the present span: for this a level has two spans. The rule above inserts nothing into a
-bucket under sweep, because the bucket's ticks are within two spans of the level below. So a sweep always takes from the
-head, and ends.
+to lower levels, beside the operations of the present span: for this a level has two spans. The rule above inserts
+nothing into a bucket under sweep, because the bucket's ticks are within two spans of the level below. So a sweep always
+takes from the head, and ends.
 
 The clock advances on demand: occupancy bitmaps give the next tick with work, and the wheel jumps there. Insert is
 O(LEVELS), remove O(1), next_tick O(LEVELS). No operation expires early: deadlines round up to a tick.
