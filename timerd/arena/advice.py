@@ -1,4 +1,4 @@
-"""Advice for a start that is refused: flags that fit the existing arena, or with which a new one fits into the room."""
+"""Advice for a start that is refused: flags that fit the existing arena, or flags that fit a new one into the room."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flags_as_made(descriptor: int, config: Config) -> str:
 
 
 def flags_that_fit(config: Config, free: int) -> str:
-    """Flags with which the arena fits into `free` bytes, the cheapest first; empty if no flag is enough."""
+    """Flags with which the arena fits into `free` bytes, as few and as mild as possible; empty if none are enough."""
 
     def size(capacity: int, ring_events: int) -> int:
         return plan_of(config._replace(capacity=capacity, ring_events=ring_events)).size
@@ -47,7 +47,7 @@ def flags_that_fit(config: Config, free: int) -> str:
     # The ring is made smaller first, as long as it holds as many events as one registration may walk.
     if size(config.capacity, ring) <= free and ring >= REPLAY_WALK_MAX:
         return f"--ring-events {ring} would fit; else "
-    # The largest capacity, of two digits and then zeros. The ring stays as it is, or is cut down to half of the room.
+    # The largest capacity, rounded down to two digits and zeros. The ring stays, or is cut down to half of the room.
     ring = config.ring_events
     while ring > RING_EVENTS_MIN and size(CAPACITY_MIN, ring) > free // 2:
         ring //= 2

@@ -1,4 +1,4 @@
-"""An arena that is mapped for writing. This module stores the daemon's process and settings, the core the rest.
+"""An arena that is mapped for writing. This module stores the daemon's process and settings, and the core the rest.
 
 An arena that is made anew is always a new object under the old name. A worker that still maps the old object keeps it,
 and notices by the incarnation that there is a newer one. (If the arena shrank, its readers would get a SIGBUS.)
@@ -105,7 +105,7 @@ class Arena:
         if self.location.path.exists() and not self.is_named():
             return
         for path in (self.location.path, self.location.journal_buffer, self.location.seed):
-            with suppress(PermissionError):  # another user has laid it: the error of the start names that user
+            with suppress(PermissionError):  # it is another user's file: the error of the start names that user
                 path.unlink(missing_ok=True)
         self._lock.remove()
 
@@ -117,6 +117,6 @@ class Arena:
             write_labels(view, self.plan.regions[Region.COUNTER_LABELS])
 
     def _store(self, name: str, value: int) -> None:
-        """Store one number of the header, in one store, because others may read it (a format with "<" stores bytes)."""
+        """Store one number of the header, in one store, because others may read it (format "<" would store bytes)."""
         field = next(field for field in fields(ArenaHeader) if field.name == name)
         struct.pack_into("@" + field.storage.code, self.memory, field.offset, value)

@@ -1,4 +1,4 @@
-"""Copies an arena while turns change it (see copier.pyi). purgatory/memory/before_images.h has the order."""
+"""Copies an arena while turns change it (see copier.pyi). For the order of reads and stores, see before_images.h."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_SetFromErrno

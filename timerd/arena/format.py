@@ -63,7 +63,7 @@ def format_arena(
 
 
 def write_labels(view: memoryview, region: RegionRecord) -> None:
-    """Names and units of this daemon's counters: an arena may be older than the daemon that attaches to it."""
+    """Write names and units of this daemon's counters: an arena may be older than the daemon that attaches to it."""
     label = struct_of(CounterLabel)
     row = 0
     for scope, table in ((1, PURGATORY_COUNTERS), (2, DAEMON_COUNTERS)):

@@ -121,7 +121,7 @@ def _open_or_create(
 
 
 def _open(location: ArenaLocation) -> int:
-    """A descriptor of the arena's object, made (0600, empty) if it is not there. The caller holds its lock."""
+    """A descriptor of the arena's object, made (0600, empty) if it is not there. The caller holds the arena's lock."""
     try:
         if location.kind == "shm":
             descriptor: int = posix_ipc.SharedMemory(location.name, posix_ipc.O_CREAT, mode=0o600).fd

@@ -1,8 +1,8 @@
 """The pages of an arena: all are reserved before they are used, and they have 2 MiB where the machine allows it.
 
 Among a million operations, two that are due one after the other lie on different pages, so each costs a miss of the
-TLB. With huge pages an expiry takes three fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with
-`huge=advise` or more gives huge pages to a process that asks by madvise(2), when a page is first touched;
+TLB. With huge pages an expiry takes three fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with `huge=`
+and another value than `never` gives huge pages to a process that asks by madvise(2), when a page is first touched;
 posix_fallocate(3) alone makes small pages.
 """
 
@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-# linux/mman.h, since Linux 5.14; Python 3.11 has no names for them. They fail with an error instead of a SIGBUS.
+# linux/mman.h, since Linux 5.14; Python 3.11 has no names for them. Without room they fail, and there is no SIGBUS.
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
 MOUNTS = Path("/proc/self/mountinfo")

@@ -108,7 +108,7 @@ def plan_arena(
     errors: int = ERRORS_DEFAULT,
     **knobs: Any,
 ) -> ArenaPlan:
-    """The plan for `capacity` operations, with these knobs, and the numbers of records that plan_of() takes."""
+    """The plan for `capacity` operations, with these knobs, and with the numbers of records that plan_of() takes."""
     config = Config(capacity=capacity, **knobs)
     return plan_of(config, answers=answers, groups=groups, purgatories=purgatories, errors=errors)
 

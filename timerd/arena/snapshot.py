@@ -4,11 +4,11 @@
     copy.start()                            a thread copies, without the GIL
     copy.is_over, copy.failure              whether it has ended, and how
     copy.end()                              the core stops logging; the file stays
-    copy.remove()                           the file goes
+    copy.remove()                           the file is removed
 
 Before the core changes a line of the arena, it logs the line's bytes (purgatory/memory/before_images.h). The thread
-writes these bytes over its copy of the line. Freeing memory takes long as well: 0.1 s for a file of a gigabyte in
-/dev/shm. So the thread keeps the file open and closes it after the removal. Callers: timerd/snapshots.py.
+writes these bytes over its copy of the line. Freeing the file's memory takes long: 0.1 s for a gigabyte in /dev/shm. So
+the thread keeps the file open, and closes it when it was removed: this frees the memory. Callers: timerd/snapshots.py.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Ends:
     def hold(self, watch: int, session: Session) -> None:
         """A connection has shown this session: from now on the connection's end is the client's end."""
         self._unwatch(session)
-        self.ending.pop(session.slot, None)  # it has changed its connection
+        self.ending.pop(session.slot, None)  # the client has changed its connection
         session.ends_ns = NEVER
         session.watch = watch
         session.has_returned = True
@@ -80,7 +80,7 @@ class Ends:
         session.ends_ns = now_ns + LAST_WORDS_NS
 
     def look_up(self, by_slot: Mapping[int, Session], now_ns: int) -> None:
-        """Look in /proc for the next few processes without a watch: pidfds are refused, or there was no descriptor."""
+        """Look in /proc for the next few processes without a watch: pidfds were refused, or no descriptor was left."""
         if not self._looked_up:
             self._looked_up = [s for s in by_slot.values() if s.process.pid and not s.watch]
         looked, self._looked_up = self._looked_up[:LOOKED_UP_MAX], self._looked_up[LOOKED_UP_MAX:]

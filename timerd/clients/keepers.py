@@ -7,7 +7,7 @@ to other members.
 
 A client keeps nothing if its process is stopped, has ended, or cannot be seen by this daemon (another pid namespace,
 hidepid). On each beat the daemon looks up in /proc the processes of the clients that keep something, LOOKED_UP_MAX at
-most. If there are more, the clients take turns. If the daemon can open no file for a look, the client keeps all.
+most. If there are more, the clients take turns. If the daemon can open no file for a look, the client keeps everything.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Keepers:
     def __init__(self, core: Core, host: Host) -> None:
         self._core = core
         self._host = host
-        self._looks = 0  # so far on this beat
+        self._looks = 0  # how many looks were made on this beat
         self._sessions: dict[Session, None] = {}  # in order of their last looks, the oldest first
 
     def begin_beat(self) -> None:
-        """A new beat begins, with all of its looks."""
+        """A new beat begins: LOOKED_UP_MAX looks are allowed again."""
         self._looks = 0
 
     def fell_silent(self, session: Session, now_ns: int) -> None:

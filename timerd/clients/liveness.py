@@ -54,7 +54,7 @@ class Liveness(Protocol):
 
     @property
     def due_ns(self) -> int:
-        """When to call `signs` even if nothing was noticed: a connection's time to show a session is up."""
+        """When to call `signs` even if nothing was noticed: a new connection must have shown a session by then."""
 
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
         """The signs since the last call: about `limit` at most. A watch that has ended is dropped."""
@@ -99,7 +99,7 @@ class _Watch:
 class Watches:
     """The socket NAME.live, its connections, and pidfds.
 
-    The socket has safe permissions from the moment of bind, as the transport's sockets. Raises ResourceLimitError.
+    Like the transport's sockets, it has safe permissions from the moment of bind. Raises ResourceLimitError.
     """
 
     def __init__(

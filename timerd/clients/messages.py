@@ -86,7 +86,7 @@ class Query(NamedTuple):
         """A field that is a list of `most` str at most."""
         texts = _field(self.fields, name, list)
         if len(texts) > most or not all(type(text) is str for text in texts):
-            raise MalformedError(f"query: {name!r} has {len(texts)} items (at most {most}), or one that is not a str")
+            raise MalformedError(f"query: {name!r} has {len(texts)} items ({most} at most), or an item that is no str")
         return texts
 
     def numbers(self, name: str, most: int) -> list[int]:
@@ -103,7 +103,7 @@ def read_hello(frame: bytes) -> Hello:
     protocol = _field(found, "protocol", int)
     if protocol != PROTOCOL_VERSION:
         raise UnsupportedVersionError(
-            f"the client speaks protocol version {protocol}, and this daemon {PROTOCOL_VERSION}: upgrade the older"
+            f"the client speaks protocol version {protocol}, and this daemon {PROTOCOL_VERSION}: upgrade the older one"
         )
     orphans = _number(found, "orphans", U32_MAX)
     if orphans not in list(Orphans):
@@ -202,7 +202,7 @@ def _number(found: dict[str, Any], name: str, most: int, least: int = 0) -> int:
 def _numbers(found: dict[str, Any], name: str) -> list[int]:
     numbers = _field(found, name, list)
     if not all(type(number) is int and 0 <= number <= U64_MAX for number in numbers):
-        raise MalformedError(f"a member of {name!r} is not in 0..{U64_MAX}")
+        raise MalformedError(f"an item of {name!r} is not in 0..{U64_MAX}")
     return numbers
 
 

@@ -42,7 +42,7 @@ class Host(NamedTuple):
         try:
             start_ticks = self.start_ticks_of(pid) if pid else None
         except OSError as error:
-            # Not pid 0: pid 0 has a share of its own, which is larger.
+            # The client must not count as one of pid 0: unknown processes have a share of their own, which is larger.
             raise ResourceLimitError(f"process {pid} cannot be looked up ({error.strerror}): try again") from None
         return Process(0, 0) if start_ticks is None else Process(pid, start_ticks)
 

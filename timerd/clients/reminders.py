@@ -1,7 +1,7 @@
 """Reminders: a client that does not acknowledge its reports gets the newest numbers again.
 
-The first reminder is due 50 ms after the client's last acknowledgement; the time doubles up to 1 s. For example, a
-client that has lost a report, and receives nothing else, notices the loss after 50 ms.
+The first reminder is due 50 ms after the client's last acknowledgement. The time to the next one doubles, up to 1 s.
+For example, a client that has lost a report, and receives nothing else, notices the loss after 50 ms.
 """
 
 from __future__ import annotations

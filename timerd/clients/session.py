@@ -62,7 +62,7 @@ class Session:
         self.subscribed = False  # whether its outlet is connected
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
         self.is_greeted = False  # whether this daemon, or an earlier one, has accepted a hello of it
-        self.is_leaving = False  # whether its newest frame said that its process is ending: its end is a goodbye then
+        self.is_leaving = False  # whether its newest frame said that its process is ending: then its end is a goodbye
         self.published_ns = 0  # when it was last sent a report
         self.gone = 0  # after it came back from its tombstone: operations of commands up to this one are gone
         self.asked_turn = 0  # the turn in which it last asked for missing outcomes
@@ -74,8 +74,8 @@ class Session:
         self.expected_ns = 0  # when that frame was sent
         self.has_returned = True  # False: it has sent nothing yet, and may have ended before this daemon watched it
         self.last_frame_ns = now_ns
-        self.silent_ns = 0  # its silence since then, as far as silence was counted
-        self.is_silent = False  # whether silent_ns is more than its lease
+        self.silent_ns = 0  # its silence since its last frame, as far as silence was counted
+        self.is_silent = False  # whether silent_ns has reached its lease
         self.keeps = False  # whether it is silent, and keeps its calls and outcomes of its group (keepers.py)
         self.takeover_ns = 0  # the silence after which it no longer keeps them
         self.watch = 0  # the watch that reports its end (liveness.py); 0 = there is none

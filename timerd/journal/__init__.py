@@ -1,4 +1,4 @@
-"""The journal in files: its buffer in shared memory, the thread that writes it, segments, and holds on them.
+"""The journal in files: the buffer in shared memory, the thread that writes files, segments, and consumers' holds.
 
 Not here: which rows an event makes (purgatory/journal/), and how they are read (timerd_shm/read/).
 """

@@ -15,7 +15,7 @@ cdef extern from *:
     enum:
         BLOCKS_AT_ONCE
 
-# CRC-32 (reflected 0xEDB88320, as zlib's), eight bytes at a step by eight tables.
+# CRC-32 (reflected 0xEDB88320, as zlib's), eight bytes in each step, by eight tables.
 cdef uint32_t[8][256] crc_tables
 
 cdef void make_crc_tables() noexcept nogil:

@@ -67,7 +67,7 @@ class JournalPlan(NamedTuple):
     level: JournalLevel
     segment_size: int  # bytes of a file, its header block among them
     keep: int  # bytes of all files
-    hold_limit: int  # bytes beyond that, for consumers that hold segments
+    hold_limit: int  # bytes beyond `keep`, for consumers that hold segments
     group_id: int | None
     instance: str
 
@@ -128,7 +128,8 @@ class JournalFiles:
         self._go_on(header)
         if self._descriptor < 0:
             if oldest <= self.written < rows and self._begins_segment(self.written):
-                self._segment = self.written  # killed before a file was made: the buffer holds several segments
+                # The last daemon was killed before it made this segment's file: the buffer holds several segments.
+                self._segment = self.written
             # The directory lacks the present segment, so rows before that segment have no file.
             oldest = max(oldest, self._segment)
         if not oldest <= self.written <= rows:
@@ -143,7 +144,7 @@ class JournalFiles:
         return self.written
 
     def append(self, rows: int) -> None:
-        """Write the rows up to row `rows`. Raises OSError; then the next call writes the missing ones."""
+        """Write all rows before row number `rows`. Raises OSError; then the next call writes the missing ones."""
         self._look_for_removal()
         at = self._next()
         while at < rows and rows > self._shown:
@@ -160,7 +161,7 @@ class JournalFiles:
                 break
 
     def close(self) -> None:
-        """Let another daemon in. The present file stays as it is, and the next daemon continues it."""
+        """Release the lock, for another daemon. The present file stays as it is, and the next daemon continues it."""
         self._close()
         os.close(self._lock)
 
@@ -180,7 +181,7 @@ class JournalFiles:
             return
 
     def _look_for_removal(self) -> None:
-        """If the present file was removed, begin another: its rows are lost. Make a removed directory again."""
+        """If the present file was removed, begin another; the removed rows are lost. Make a removed directory again."""
         if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
             self._close()
             self.renew = True
@@ -205,7 +206,10 @@ class JournalFiles:
     # files ------------------------------------------------------------------------------------------------------------
 
     def _go_on(self, header: ArenaHeader) -> None:
-        """If the newest segment is of this arena, open it and find the block to go on with. If not, cut its file."""
+        """If the newest segment is of this arena, open it and find the block to go on with.
+
+        If it is another arena's, cut its file to the length of its blocks.
+        """
         plan = self.plan
         for sequence in reversed(segments_of(plan.directory)):
             path = segment_path(plan.directory, sequence)
@@ -234,9 +238,9 @@ class JournalFiles:
                 os.ftruncate(descriptor, BLOCK_SIZE + segment.blocks() * BLOCK_SIZE)
                 return
             if found.first_row + found.first_block * BLOCK_ROWS > header.journal_rows:
-                self.notes.append(f"the journal goes on behind segment {sequence}: it begins behind the last row")
+                self.notes.append(f"the journal goes on behind segment {sequence}: it begins behind the arena's rows")
                 return
-            # Go on from the block that was known to be full, or from the first block if that block is no longer full.
+            # Go on from the last block that was known to be full, or from the first block if that is no longer full.
             block = max((header.journal_written - found.first_row) // BLOCK_ROWS - 1, found.first_block)
             if segment.good(block, 1)[1] != BLOCK_ROWS:
                 block = found.first_block
@@ -255,7 +259,7 @@ class JournalFiles:
         plan = self.plan
         sequence = max(self._sequence, *segments_of(plan.directory), 0) + 1  # others may have taken a number meanwhile
         if sequence > SEGMENT_LAST:
-            raise OSError(errno.EEXIST, f"no number is left behind segment {SEGMENT_LAST}: move it away")
+            raise OSError(errno.EEXIST, f"no number is left after segment {SEGMENT_LAST}: move it away")
         path = segment_path(plan.directory, sequence)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

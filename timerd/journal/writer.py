@@ -1,4 +1,4 @@
-"""Writes the journal: a thread copies rows from the core's buffer to the files; a turn only rings a bell.
+"""Writes the journal: a thread copies rows from the core's buffer to the files. A turn only wakes this thread.
 
     core  --rows-->  buffer (shared memory)  --JournalFiles.append-->  DIR/000000000017.segment
 
@@ -81,7 +81,7 @@ class Journal:
         self._bell = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._ended_by = ""  # the error that has ended the thread before it should end
+        self._ended_by = ""  # the error that has ended the thread too early
         self._end_reported = False
         core.set_count(JOURNAL_THREAD_DEAD, 0)  # an earlier daemon may have set it
         written = files.attach(memoryview(buffer), header, buffered)

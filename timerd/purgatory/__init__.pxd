@@ -1,8 +1,9 @@
 """One C unit: each .pxd file here is inline functions, which timerd/core.pyx compiles together.
 
-So a call between rooms costs nothing, and the compiler sees a registration as one function. The price is that any edit
-compiles everything again. A file therefore has one noun, and cimports only from rooms to the left, or from files of its
-own room without a circle. tests/docs/test_cimports.py reads the levels from here:
+So a call between rooms costs nothing, and the compiler sees a registration as one function. The price: any edit
+compiles everything again, and the language does not keep the rooms apart. So each file has one noun. It cimports only
+from rooms to the left of its own, or from files of its own room, without a circle. tests/docs/test_cimports.py reads
+the levels from here:
 
     state < memory < journal < index < wheel < events < members < operation < commands < turn < start < binding < core.pyx
 
@@ -16,7 +17,7 @@ own room without a circle. tests/docs/test_cimports.py reads the levels from her
     operation  an operation from its registration to its settlement; conditions, quotas
     commands   frames, acknowledgements, commands, batches of them, prefetching
     turn       a turn's work besides frames: expiry, sweep, the retention of groups
-    start      checking an arena, finishing the transaction that was cut, making derived fields anew
+    start      checking an arena, finishing a transaction that a crash has cut off, making derived fields anew
     binding    from Python's objects to arguments in C, and back to Python's objects; no other room knows Python
 
 Between Cython and C, twins.py gives each function that stores into the arena a twin, which logs before it stores. The

@@ -100,8 +100,8 @@ def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
 
 def too_many_left_groups(uid: int, left: int, count: int) -> TimerdError:
     return QuotaExceededError(
-        f"ended clients of user {uid} have left operations in {left} of {count} groups that have no member, as many as "
-        "those of one user may: let members of these groups take them, or use fewer names"
+        f"ended clients of user {uid} have left operations in {left} of {count} groups; one user's may do so in no "
+        "more groups without a member: let members of these groups take the operations, or use fewer names"
     )
 
 
@@ -112,7 +112,7 @@ def groups_are_full(count: int) -> TimerdError:
     )
 
 
-# This sentence comes last: the log of errors has room for 223 bytes, and cuts it off.
+# A message ends with this text, because the log of errors keeps only the first 223 bytes of a message.
 TO_FREE_A_PURGATORY = (
     "One is reclaimed when its clients have ended and it holds nothing: free its watermarks "
     "(`timerctl forget KEY --purgatory NAME`); its ids are forgotten after --settled-ids-kept, "
@@ -121,7 +121,7 @@ TO_FREE_A_PURGATORY = (
 
 
 def purgatories_are_full(count: int, pid: int, made: int) -> TimerdError:
-    """`pid`: the process that has made the most of them; 0 = not known."""
+    """`pid`: the process that has made the most of the purgatories; 0 = not known."""
     who = f"process {pid}" if pid else "processes not seen"
     return ArenaFullError(
         f"{count} of {count} purgatories are in use, {made} of them made by {who}: "
@@ -168,11 +168,11 @@ def no_buffer(length: int) -> TimerdError:
 
 
 def buffer_ends_elsewhere(written: int, rows: int, capacity: int) -> TimerdError:
-    return LayoutMismatchError(f"the journal has {written} rows, and its buffer ends with {rows} of {capacity}")
+    return LayoutMismatchError(f"{written} rows are in files, and the buffer ends at row {rows}; it holds {capacity}")
 
 
 def rows_not_in_buffer(written: int, tail: int, head: int, level: int) -> TimerdError:
-    return InvalidValueError(f"rows up to {written} are written; the buffer of level {level} has {tail} to {head}")
+    return InvalidValueError(f"rows up to {written} are written; the buffer of level {level} has rows {tail} to {head}")
 
 
 def copied_already() -> TimerdError:

@@ -30,18 +30,20 @@ import sys
 from pathlib import Path
 
 PURGATORY = "__pyx_f_6timerd_9purgatory_"
-START = PURGATORY + "5start_"  # a start has ended before a copy may begin
-ATTACH = {f"{PURGATORY}7binding_7buffers_{name}" for name in ("attach_checked", "drop_arena")}  # no copy is made then
+START = PURGATORY + "5start_"  # these get no twin: a start has ended before a copy may begin
+# These may call functions of start/, because no copy is made while they run.
+ATTACH = {f"{PURGATORY}7binding_7buffers_{name}" for name in ("attach_checked", "drop_arena")}
 CORE = re.compile(r"__pyx_p?[fw]_6timerd_(4core|11core_faults)_")
 FUNCTION = re.compile(r"^(static [^\n;{]*?)\b(__pyx_\w+)\(([^;{\n]*)\) \{\n(.*?)^\}\n", re.MULTILINE | re.DOTALL)
 ASSIGNMENT = re.compile(r"^(\s*)([^\"=]*?[^\"=!<>\s]) ([-+*/|&^]|<<|>>)?= (.*;)$")
 # These store as well. Their twins are written by hand, in before_images.h.
 STORING = re.compile(r"\b(TD_ORDERED_STORE|td_put|td_commit|memcpy|memset)\(")
 UNKNOWN = re.compile(r"\b(td_store_entries|memmove|__atomic_store\w*|__sync_\w+)\(|\+\+;|--;")
-# Left of "=": a variable, an element or a field of a variable, a declaration, or something of Python's.
+# The left side of an assignment that needs no log: a variable, an element or a field of a variable, a declaration, or
+# something of Python's.
 LOCAL = re.compile(r"[a-z_]\w*(?:\.\w+)*|__pyx_t_\d+\[\d+\]|__Pyx_X?DECREF\(.*|.*\bPy\w*\b.*|(?:const )?char \*\w+")
 DECLARED = re.compile(r"(?:const |unsigned |struct )*\w+ \**\w+(?:\[\w*\])?")
-# Fields of the core's own struct, which lies beside the arena.
+# Fields of the core's own struct, which lies beside the arena: they need no log either.
 OWN = re.compile(r"__pyx_v_a->(?:turn|journal|members|delivery|wheel|slab|tx)\.\w+")
 
 
@@ -91,7 +93,7 @@ def twinned(source: str) -> tuple[str, int]:
         head, parameters = functions[name][1], functions[name][3]
         plain = head.replace("CYTHON_INLINE ", "")  # twins are marked cold instead
         arguments = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters.replace("void", "", parameters == "void")))
-        # Cold, so that the compiler inlines the plain functions as if there were no twins (1 to 2 % of instructions).
+        # Cold, so that the compiler inlines the plain functions as if there were no twins: 1 to 2 % fewer instructions.
         ahead.append(f"__attribute__((cold)) {plain}{name}_logged({parameters});\n")
         ahead.append(
             f"{head}{name}_either({parameters}) {{\n"

@@ -1,4 +1,4 @@
-"""The clients of this process in a test: each of them connects anew, and what the test has made of them ends with it.
+"""The clients of this process in a test: each connects anew for it. The clients that the test makes end with it.
 
     client = td.client()              # of a module: the same object in all tests
     client.serve(calls)               # at import: it serves in each test, from the beginning on
@@ -30,7 +30,7 @@ from timerd_client.threaded.link import ThreadedLink, drive
 from timerd_shm.declare.errors import TimerdError
 
 END_TIMEOUT_S = 1.0
-WHY = "the test in which it connected has ended, or another has begun; what it makes now belongs to the present test"
+WHY = "the test in which it connected has ended, or another test has begun; what it makes now belongs to that test"
 
 log = logging.getLogger("timerd.testing")
 
@@ -41,7 +41,7 @@ def connected_anew(
 ) -> Iterator[None]:
     """In this block, which is one test, the clients for which `is_meant` is true have connections of their own.
 
-    Clients that serve calls of a group connect at once, as their handlers are to run. Others connect at their next use.
+    Clients that serve calls of a group connect at once, so that their handlers run. Others connect at their next use.
     At the end of the test the connections end within `while_ending()`.
     """
     end_connections(is_meant)
@@ -60,7 +60,7 @@ def connected_anew(
 
 
 def end_connections(is_meant: Callable[[Target], bool]) -> None:
-    """End the connections of these clients. An error of the last flush is logged."""
+    """End the connections of the clients for which `is_meant` is true. An error of the last flush is logged."""
     for lazy in list(lazies):
         if lazy.makes_links and is_meant(lazy.target) and (link := lazy.leave()) is not None and not link.closed:
             link.why_closed = WHY
@@ -74,13 +74,13 @@ def _end(link: Link) -> None:
     if isinstance(link, ThreadedLink):
         if link.connection.may_answer():
             drive(flows.end(link, END_TIMEOUT_S))
-        else:  # the test has stopped its daemon, or nothing has received these frames outside of a test
+        else:  # the test has stopped its daemon, or outside of a test there was no daemon: no answer will come
             link.end_handlers(END_TIMEOUT_S)
             link.stop(END_TIMEOUT_S)
     elif isinstance(link, LoopLink) and not link.loop.is_closed():
         if not link.loop.is_running():
             link.stop()
-        else:  # in another thread: a fixture is no coroutine
+        else:  # the loop runs in another thread, because a fixture is no coroutine
             link.loop.call_soon_threadsafe(link.stop)
             end = time.monotonic() + END_TIMEOUT_S
             while not link.closed and time.monotonic() < end:
@@ -88,7 +88,7 @@ def _end(link: Link) -> None:
 
 
 class Kept:
-    """The clients of the process, their settings, and the calls that clients serve: tests do not change these."""
+    """The clients of the process, their settings, and the calls that clients serve, as they were before a test."""
 
     def __init__(self) -> None:
         self.serving: dict[Any, Any] = {one: (one._served, one._at_once) for one in list(serving)}
@@ -98,7 +98,7 @@ class Kept:
         self._settings = dict(settings)
 
     def restore(self) -> None:
-        """Forget what has been set since."""
+        """Undo what the test has set and made."""
         for client in list(serving):
             client._served, client._at_once = self.serving.get(client, (None, None))
         with process._client_lock:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .real.daemon import Daemon
 
 FLAGS = "flags of the daemon that timerd_daemon starts, as on its command line: timerd --help"
-INSTANCE = "name of its instance, if the program under test names one; else `default`"
+INSTANCE = "instance of that daemon, if the program under test names one; else `default`"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,13 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def timerd_session_daemon(pytestconfig: pytest.Config) -> Iterator[Daemon]:
-    """The daemon of the whole session, for fixtures of a session: `environment` is for the processes they start.
+    """The daemon of the whole session, for fixtures of a session. The processes that they start need its `environment`.
 
     Each test with `timerd_daemon` gives it an arena of its own. With pytest-xdist each worker has a daemon.
     """
     from .real.daemon import Daemon
 
-    directory = Path(tempfile.mkdtemp(prefix="timerd-"))  # not below tmp_path: paths of sockets are short
+    directory = Path(tempfile.mkdtemp(prefix="timerd-"))  # not below tmp_path: a socket's path must be short
     flags = shlex.split(pytestconfig.getini("timerd_flags"))
     try:
         with Daemon(directory, flags, pytestconfig.getini("timerd_instance")) as daemon:

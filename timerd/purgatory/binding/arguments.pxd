@@ -1,6 +1,7 @@
 """Arguments of the core's methods: checked, and refused by an exception with value, limit and remedy (refusals.py).
 
-For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms behind this one are C, and check nothing.
+For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms that this one calls are C, and check
+nothing.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -65,7 +66,7 @@ cdef inline Facts facts_of(
     uint64_t lease_ns, uint32_t takeover_ms, uint64_t wall_ns, uint32_t group, bint listens, uint32_t maker_pid,
     uint64_t maker_start_ticks, uint32_t uid,
 ) except *:
-    """The facts about a client for open_client() and resume_client(). Valid as long as `name`."""
+    """The facts about a client for open_client() and resume_client(). They point into `name`."""
     cdef Facts facts
     if len(name) > NAME_SIZE_MAX or orphans >= ORPHANS_COUNT:
         raise refusals().invalid_client()
@@ -82,13 +83,13 @@ cdef inline Facts facts_of(
 
 
 cdef inline bint is_maker(Arena *a, uint32_t slot, Facts *facts) noexcept:
-    """Whether the slot counts in the share of that process already."""
+    """Whether the slot already counts in the share of the process that `facts` name as the client's maker."""
     cdef ClientRecord *c = a.clients + slot
     return c.maker_pid == facts.maker_pid and c.maker_start_ticks == facts.maker_start_ticks
 
 
 cdef inline int check_share(Arena *a, Facts *facts) except -1:
-    """Refuse a client whose process has all slots of its share. Before that, a tombstone of the process gives way."""
+    """Refuse a client whose process has all slots of its share. If one of them is a tombstone, free it instead."""
     cdef int tombstone
     cdef uint32_t share = share_of_slots(a, facts.maker_pid)
     if slots_of(a, facts.maker_pid, facts.maker_start_ticks, &tombstone) >= share:
@@ -185,7 +186,7 @@ cdef inline object watermark_found(Arena *a, int purgatory, bytes key):
 
 
 cdef inline int accept_outcomes(Arena *a, uint32_t slot, bint listens, uint64_t now_ns) except -1:
-    """Whether the member takes outcomes of its group from now on."""
+    """Let the member take outcomes of its group, or none. Returns whether it takes them from now on."""
     if a.clients[slot].group == 0:
         raise refusals().in_no_group("outcomes")
     if listens and not may_listen(a.clients + slot):
@@ -196,7 +197,7 @@ cdef inline int accept_outcomes(Arena *a, uint32_t slot, bint listens, uint64_t 
 
 
 cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, list names, uint64_t now_ns) except -1:
-    """How many calls of its group, of these names, the member takes at a time from now on."""
+    """Let the member take `most` calls of its group at a time, of these names. Returns how many it may take."""
     cdef uint64_t hashes[HANDLED_NAMES_MAX]
     cdef uint32_t count = 0
     if a.clients[slot].group == 0:

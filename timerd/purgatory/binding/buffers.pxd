@@ -1,7 +1,8 @@
 """The core takes and releases the memory of Python's objects: the arena, the journal's buffer, a frame.
 
-An arena is attached in a fixed order. First the header is checked. Then the cut transaction is finished, because it may
-change words with which the region table is compared. Then the table is checked. Only then is any offset followed.
+An arena is attached in a fixed order. First the header is checked. Then a transaction that a crash has cut off is
+finished, because it may change words with which the region table is compared. Then the table is checked. Only then is
+any offset followed.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -45,7 +46,7 @@ cdef inline void let_go(Taken *memory):
 
 
 cdef inline uint64_t attach_checked(Arena *a, view, uint64_t now_ns) except? 0xFFFFFFFFFFFFFFFF:
-    """Attach the taken memory, whose bytes are `view`. Returns how many words of a cut transaction it stored."""
+    """Attach the taken memory, whose bytes are `view`. Returns how many words of a cut-off transaction it stored."""
     from timerd.purgatory.start import header
     cdef Damage damage
     cdef uint64_t replayed
@@ -79,7 +80,7 @@ cdef inline void drop_arena(Arena *a, Taken *memory):
 cdef inline uint64_t attach_memory(
     Arena *a, Taken *memory, source, uint64_t now_ns, bytes seed
 ) except? 0xFFFFFFFFFFFFFFFF:
-    """Take an arena's memory and attach it. Returns how many words of a cut transaction were stored again."""
+    """Take an arena's memory and attach it. Returns how many words of a cut-off transaction were stored again."""
     if memory.taken:
         raise refusals().attached_already()
     if len(seed) != sizeof(Seed):
@@ -129,7 +130,7 @@ cdef inline void release_memory(Arena *a, Taken *memory, Taken *journal, Taken *
 cdef inline bint open_buffer(
     Arena *a, Taken *journal, source, uint32_t level, uint64_t segment_rows, uint64_t written, uint64_t now_ns
 ) except? 0:
-    """Take the journal's buffer and begin a segment in it. Returns whether it continues the rows before."""
+    """Take the journal's buffer and begin a segment in it. Returns whether the segment continues the earlier rows."""
     cdef BufferHeader *header
     cdef bint continues
     if journal.taken or not JOURNAL_LEVEL_NONE < level < JOURNAL_LEVEL_COUNT:

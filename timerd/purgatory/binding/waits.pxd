@@ -11,7 +11,8 @@ from timerd_shm.generated.records cimport *
 cdef inline list commands_unknown(Arena *a, uint32_t slot, list commands):
     """Those of the registrations' command numbers that have neither an operation nor a refusal.
 
-    A hello may name 100,000, and 1,024 refusals may wait. So the refusals are gathered once.
+    A hello may name 100,000 registrations, and a client may have 1,024 refusals. So the refusals are gathered once, and
+    not searched for each registration.
     """
     cdef uint32_t link = a.clients[slot].answers_next
     cdef uint64_t command

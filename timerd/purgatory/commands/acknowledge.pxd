@@ -42,7 +42,10 @@ cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t
 
 
 cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
-    """Free the client's first outcomes up to that number, while no group owns them. At least the first qualifies."""
+    """Free the client's first outcomes up to `acknowledged`: a batch at most, and none from a group's outcome on.
+
+    The caller knows that the first outcome may be freed.
+    """
     cdef ClientRecord *c = a.clients + slot
     cdef ReportState *report_states = a.members.report_states + slot
     cdef OpRecord *ops[BATCH_MAX]
@@ -112,7 +115,9 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, uint64_t answer) noexcept nogil:
-    """Store the newest numbers that the client has received (at most those that exist), and free up to these.
+    """Store the numbers of the newest outcome and answer that the client has received, and free up to these.
+
+    A number that the client cannot have received yet counts as the newest one that exists.
 
     Returns False if some outcomes or answers are left to free.
     """

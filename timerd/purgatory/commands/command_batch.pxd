@@ -1,10 +1,10 @@
-"""Batches of commands: neighbours of the usual kinds in a frame, applied together in one transaction.
+"""Batches of commands: neighbouring commands of the usual kinds in a frame, applied together in one transaction.
 
 A busy daemon does few things again and again. It registers an operation with a few short keys, cancels an operation,
 fires an event that completes the one operation of its key. The functions here take such commands while they stand side
 by side, BATCH_MAX at most. They stage the changes of each command, commit once, and then change the derived fields. A
-crash leaves the state before the first command or behind the last. A client sees no other state anyway: its command
-number moves with the whole batch.
+crash leaves the state before the first command or after the last. No client sees a state in between, because the
+command number moves with the whole batch.
 
 The fast path takes only commands whose result is certain (few_keys, deadline_of_few, is_plain). Everything else takes
 the general path in register.pxd and commands.pxd, which alone decides. Both paths use the same functions to fill
@@ -137,7 +137,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
             break
         if further + (ahead[n].keys - 1) > nodes:
             break
-        # The ring makes room first, as for a single registration: an event that deadline_of_few() looks for may go.
+        # has_room() comes first, as for a single registration: it may evict an event that deadline_of_few() looks for.
         if c.bytes_held + command.payload_length > a.header.quota_bytes or not has_room(a, command.payload_length != 0):
             break
         deadline_ns = deadline_of_few(a, ahead + n)
@@ -164,7 +164,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
     count_registered(a, purgatory, n, n)
     a.turn.touched += n + further  # their keys
     # Watchers and the client's charge are counted once for all. To call attach() and charge() as apply_register() does
-    # would cost 23 instructions an operation (3.1 % of an insert, by callgrind).
+    # would cost 23 instructions for each operation (3.1 % of an insert, by callgrind).
     counter(a, purgatory, COUNT_WATCHED)[0] += n + further
     c.pending += n
     c.nodes += further
@@ -186,7 +186,7 @@ cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Pref
     cdef uint32_t n = 0, most = min(count, BATCH_MAX), purgatory = command.purgatory
     if command.flags or ahead.length != sizeof(OperationCommand):
         return 0
-    # Each has the kind, purgatory, flags and length of the first.
+    # The batch ends at a command with another kind, purgatory, flags or length than the first.
     while n < most and first_word(ahead[n].at) == head:  # bound: BATCH_MAX
         command = <OperationCommand *>ahead[n].at
         if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
@@ -225,7 +225,7 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
             break
         if ahead[n].length != sizeof(KeyCommand) + command.key_length + command.value_length:
             break
-        # Two events of one hash slot (so two on one key) are never in one batch: the slot has one newest event.
+        # Two events of one hash slot, such as two on one key, are never in one batch: a slot has one newest event.
         bit = <uint64_t>1 << (ahead[n].hash & a.slot_mask & 63)
         if slots & bit:
             break

@@ -116,7 +116,7 @@ cdef inline void apply_event(
         if (known != 0) == (command.kind == COMMAND_KIND_ADVANCE) and (
             known == 0 or a.watermarks[known - 1].watermark >= command.amount
         ):
-            # The watermark stays as it is: a late registration misses nothing.
+            # The watermark stays as it is, so no event enters the ring: a late registration misses nothing.
             apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
             return
         if command.kind == COMMAND_KIND_ADVANCE and known == 0:
@@ -233,7 +233,7 @@ cdef inline void apply_reschedule(
 cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    # An operation that observes is for its client alone: for a group an event would be no outcome.
+    # An operation that observes its keys is for its client alone: no group adopts it, because an event is no work.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -245,7 +245,7 @@ cdef inline void apply_orphans(
 cdef inline void apply_done(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK: the work for a group's outcome is done, and `op` is over; NULL if the sender does not hold it.
+    """GROUP_ACK: the work for a group's outcome is done, and `op` ends. `op` is NULL if the sender does not hold it.
 
     `freed_id`: this id (index + 1) counts as cancelled from now on, so that its name is free; 0 = none.
     """
@@ -284,7 +284,7 @@ cdef inline void apply_call_phase(
 ) noexcept nogil:
     """CALL_PHASE: this member is about to run something for a call that it holds, or a member gives a call up.
 
-    The answer is the phase of the call, or 0 if this member does not hold the call, perhaps no longer. The phase is
+    The answer is the phase of the call, or 0 if this member does not hold the call, or holds it no longer. The phase is
     higher than the command's if on_failure has begun before, or if another member has given the call up. The member may
     run only the phase that it has asked for. Each phase has its own count of the processes that ended in it.
 
@@ -306,7 +306,7 @@ cdef inline void apply_call_phase(
     if op == NULL and gives_up:
         op = find_call(a, slot, command.operation)
         if op != NULL and is_running(op) and not TD_DEFECT(DEFECT_ENDED_BY_FORMER_HOLDER):
-            op = NULL  # what counts is the call's end in the member that runs it
+            op = NULL  # the member that runs the call decides how it ends
     if op == NULL or not op.flags & OP_FLAG_CALL:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -314,7 +314,7 @@ cdef inline void apply_call_phase(
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, phase_of(op))
         return
     if length and make_room(a, blocks_for(length)):
-        value = fill_blob(a, reason, length)  # without room for the reason the call is given up all the same
+        value = fill_blob(a, reason, length)  # without room, the call is given up without its reason
     old = op.value
     stage_phase(a, op, command.phase, op.error >> CALL_ENDS_SHIFT if command.phase == phase_of(op) else 0)
     if gives_up:
@@ -362,7 +362,11 @@ cdef inline void apply_group_ack(
 cdef inline void apply_operation(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Prefetched *ahead
 ) noexcept nogil:
-    """CANCEL, RESCHEDULE and SET_ORPHANS of an operation of the client; CANCEL_ID, RESCHEDULE_ID of any; GROUP_ACK."""
+    """Apply an OperationCommand.
+
+    CANCEL, RESCHEDULE and SET_ORPHANS concern an operation of the client itself. CANCEL_ID and RESCHEDULE_ID concern
+    any operation with an id, and GROUP_ACK a group's outcome.
+    """
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint32_t known, tag
@@ -402,7 +406,7 @@ cdef inline void apply_operation(
 cdef inline void apply_looked(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
-    """LOOKED: the owner has evaluated the condition up to an event; the operation goes on. `op`: pending, or NULL."""
+    """LOOKED: the owner has evaluated the condition up to an event, and it does not hold. `op`: pending, or NULL."""
     cdef uint64_t looked
     cdef bint pending = op != NULL
     if op != NULL:

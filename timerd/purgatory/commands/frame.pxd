@@ -28,7 +28,7 @@ from .prefetch cimport (
 cdef extern from *:
     """
     enum { FRAME_APPLIED = 0, FRAME_EXPECTED = 1, FRAME_UNFINISHED = 2, FRAME_MALFORMED = 3 };
-    #define FRAME_AHEAD 512 /* bytes of a frame that are on their way into the cache while its commands are looked at */
+    #define FRAME_AHEAD 512 /* a frame is prefetched this many bytes ahead of the command that is looked at */
     """
     enum:
         FRAME_AHEAD
@@ -41,11 +41,12 @@ cdef extern from *:
 cdef inline uint32_t prefetch_commands(
     Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Prefetched *ahead
 ) noexcept nogil:
-    """Prefetch for up to PREFETCH_GROUP commands, up to the first with a wrong length. Returns how many.
+    """Prefetch for PREFETCH_GROUP commands at most, and stop at one with a wrong length. Returns how many there were.
 
     The first stage touches the table entries by which the commands find their records.
     """
-    cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)  # in that line
+    # `last`: the last command number of that line.
+    cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)
     cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
     cdef Prefetched *x = ahead
     while seen < most and end - p >= <int>sizeof(uint64_t):  # bound: PREFETCH_GROUP

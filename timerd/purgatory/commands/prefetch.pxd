@@ -1,8 +1,10 @@
 """Prefetching: bring into the cache the memory that the next commands of a frame, or operations of a list, will need.
 
 With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
-node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages. Each
-stage goes one step further for all commands of the group. In such a short loop the misses of many commands overlap.
+node, key). One after the other, the misses of a command take close to a microsecond. So a group of commands is first
+walked through in stages. Each stage goes one step further for all commands of the group. In such a short loop the
+misses of many commands overlap.
+
 All of this is only hints: a record may change before its command is applied. But every index was read from a record,
 so nothing beyond the arena is read.
 
@@ -47,7 +49,7 @@ ctypedef struct Prefetched:
     # A command that is prefetched. When it is applied, its hash and its tag need not be computed again.
     const uint8_t *at  # its position in the frame
     uint32_t length  # its bytes, all of them within the frame
-    uint32_t kind  # CommandKind; 0 = nothing to do
+    uint32_t kind  # CommandKind; 0 = nothing is prefetched for it
     uint32_t key  # a node (index + 1) of its key's chain, once it is known
     uint32_t op  # its operation (index + 1), once it is known
     WatchNode *node  # the node of a further key of its operation, to be looked at next; NULL = none is left
@@ -96,7 +98,7 @@ cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcep
     """The number of keys of a registration, if it goes the short way; else 0. `p` points behind its first key.
 
     It goes the short way if all of this holds: it has few keys, all of them short and different event keys; its
-    condition is at_least; its payload has one block at most; and it has nothing else.
+    condition is at_least; its payload has one block at most; and it has no id and no other option.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef const uint8_t *end = x.at + x.length

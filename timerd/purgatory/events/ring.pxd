@@ -37,7 +37,7 @@ cdef inline bint ring_is_empty(Arena *a) noexcept nogil:
 
 
 cdef inline void evict_event(Arena *a) noexcept nogil:
-    """Move the tail over the oldest event. It is one word, so it may be stored while a transaction is being staged."""
+    """Move the tail over the oldest event. The tail is one word, so it may move while a transaction is being staged."""
     cdef EventRecord *e = event_at(a, a.header.tail)
     TD_ORDERED_STORE(a.base, &a.header.tail, a.header.tail + 1)
     a.header.ring_bytes -= blob_length(a, e.value) + blob_length(a, e.key_blob)
@@ -65,10 +65,10 @@ cdef inline uint32_t without_room(Arena *a, uint32_t blocks) noexcept nogil:
 
 
 cdef inline uint32_t value_of_newest(Arena *a, const uint8_t *value, uint32_t length, uint32_t staged) noexcept nogil:
-    """If the newest event, `staged` ones included, has this value: its blob, with one more reference. Else 0.
+    """The blob of the newest event's value, with one more reference; 0 if that event has another value, or none.
 
-    So a value that is fired on many keys stands once in the arena, and once in a report. Only values of one block are
-    compared.
+    The `staged` events of this transaction count. So a value that is fired on many keys stands once in the arena, and
+    once in a report. Only values of one block are compared.
     """
     cdef EventRecord *e = event_at(a, a.header.newest + staged)
     if not 0 < length <= BLOCK_DATA or (staged == 0 and ring_is_empty(a)):
@@ -87,7 +87,7 @@ cdef inline EventRecord *fill_event(
     cdef EventRecord *e
     cdef EventRecord *overwritten
     cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob), sequence = a.header.newest + staged + 1
-    # The event overwrites the event of one ring before, which has to leave the ring first.
+    # The event overwrites the event one ring's length before it, which has to leave the ring first.
     while sequence - a.header.tail >= a.event_mask + 1:  # bound: one event
         evict_event(a)
     while not ring_is_empty(a) and a.header.ring_bytes + held > a.header.ring_bytes_max:

@@ -14,7 +14,7 @@ ctypedef struct Found:
 
 ctypedef struct Delivery:
     # The state of the event that is being delivered (header.unfinished).
-    uint32_t kind  # KeyKind of the list that the event goes through: first those that observe the key, then the others
+    uint32_t kind  # KeyKind of the list that the event goes through: first nodes that observe the key, then others
     uint32_t first  # the first node (index + 1) in that list of the event's key; 0 = there is none
     uint32_t top  # the node at the top of its key's heap
     uint32_t cursor  # link of the next watcher in the list to visit; 0 = none is left

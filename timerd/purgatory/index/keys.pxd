@@ -23,7 +23,7 @@ from .watermarks cimport find_watermark
 cdef inline bint node_is(
     Arena *a, WatchNode *node, uint64_t hash, uint32_t purgatory, uint32_t kind, const uint8_t *name, uint32_t length
 ) noexcept nogil:
-    """Whether a node watches that key, with that kind."""
+    """Whether a node watches this key, and is of this kind."""
     if node.hash != hash or node.kind != kind or node.purgatory != purgatory or node.name_length != length:
         return False
     if length <= KEY_INLINE:

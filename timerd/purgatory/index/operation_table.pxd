@@ -1,11 +1,11 @@
 """The table from (client, command number) to operation. With it, an owner's cancel finds its operation.
 
 The table is derived: a start makes it anew. It has open addressing. Sixteen neighbouring commands of a client share a
-line of sixteen entries, each in a lane of its own. So the sequential numbers of a client touch one cache line in
-sixteen commands. A keyed hash chooses the lane. Without it, a client that registers with every sixteenth command only
-would fill one lane. Probing goes on in the lane, then in the next lane, so it reaches every entry. A removed entry
-leaves no mark: the entries behind it move up. So a look-up in vain ends as early as if the entry had never been there.
-Eight steps of probing count as a record of the turn: an entry has 8 bytes.
+line of sixteen entries, each in a lane of its own. So sixteen sequential commands of a client touch neighbouring
+entries, 128 bytes in sum. A keyed hash chooses the lane. Without it, a client that registers with every sixteenth
+command only would fill one lane. Probing goes on in the lane, then in the next lane, so it reaches every entry. A
+removed entry leaves no mark: the entries behind it move up. So a look-up in vain ends as early as if the entry had
+never been there. Eight steps of probing count as one record of the turn: an entry has 8 bytes.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -53,7 +53,7 @@ cdef inline void fill_purgatory(
 
 
 cdef inline void clear_statistics(Arena *a, uint32_t index) noexcept nogil:
-    """Zero the counters of a new purgatory: another purgatory had the record before."""
+    """Zero the counters of a new purgatory: another purgatory may have had the record before."""
     memset(counter(a, index, 0), 0, PURGATORY_COUNTERS_MAX * sizeof(uint64_t))
     memset(histogram(a, index, 0), 0, HISTOGRAM_COUNT * sizeof(HistogramRecord))
 
@@ -70,7 +70,7 @@ cdef inline int find_purgatory(Arena *a, const char *name, uint32_t length) noex
 
 
 cdef inline uint32_t made_by(Arena *a, uint32_t pid, uint64_t start_ticks) noexcept nogil:
-    """How many of the purgatories a process has made. The first one, "default", was made with the arena."""
+    """How many purgatories a process has made. The first one, "default", was made with the arena and does not count."""
     cdef PurgatoryRecord *p
     cdef uint32_t index, made = 0
     for index in range(1, capacity(a, REGION_PURGATORIES)):  # bound: purgatories

@@ -5,8 +5,8 @@ settled a few each. The next id makes room by forgetting the oldest id of the cl
 the most ids makes no other client forget one.
 
 A slot's remembered ids stand in a list, oldest first (ClientRecord.ids_next). The next client of the slot takes over
-the list. When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So a late
-registration is refused rather than accepted twice.
+the list. When an id is forgotten, header.ids_floor_ns rises to the time when its operation settled: an id that settled
+up to the floor may have been forgotten. So a late registration is refused rather than accepted twice.
 
 The operation of a call settles when the call becomes due. Until the call is over, its id is not forgotten because of
 its age, however long the call waits or runs. When ids are short, the id of such a call is one of the last to go.
@@ -52,19 +52,19 @@ cdef inline uint32_t below_share(uint32_t most) noexcept nogil:
 
 
 cdef inline void remember_id(Arena *a, IdRecord *record) noexcept nogil:
-    """Enter an id whose operation has settled, in truth."""
+    """Enter an id in its slot's list. The commit that settled its operation comes first."""
     cdef uint32_t slot = record.op - 1
     append(a, &a.clients[slot].ids_next, &record.next)
     a.remembered.counts[slot] += 1
     a.remembered.total += 1
     if a.remembered.counts[slot] >= a.remembered.counts[a.remembered.fullest]:  # both may be the same slot
-        # Not the fullest for certain: a third slot may have as many as the fullest one had when it was searched for.
+        # Perhaps not the fullest: a third slot may have as many ids as the former fullest one had when it was found.
         a.remembered.fullest = slot
         a.remembered.fullest_until = max(a.remembered.fullest_until, below_share(a.remembered.counts[slot]))
 
 
 cdef inline void leave_remembered(Arena *a, IdRecord *record, uint32_t slot) noexcept nogil:
-    """Take an id out of this slot's list: in truth, its operation is no longer settled."""
+    """Take an id out of this slot's list. The commit that changed the id's record comes first."""
     unlink(a, &record.next)
     a.remembered.counts[slot] -= 1
     a.remembered.total -= 1
@@ -94,7 +94,7 @@ cdef inline void remember_longer(Arena *a, IdRecord *record, uint32_t slot) noex
 
 
 cdef inline void forget_id(Arena *a, IdRecord *record, uint32_t slot) noexcept nogil:
-    """Forget an id of this slot's list. For times up to the floor, an unknown id may be a forgotten one."""
+    """Forget an id of this slot's list. An unknown id that settled up to `ids_floor_ns` may be a forgotten one."""
     if record.settled_ns > a.header.ids_floor_ns:
         td_put(&a.tx, &a.header.ids_floor_ns, record.settled_ns)
     td_put(&a.tx, IdRecord_word_state(record), IdRecord_with_state(IdRecord_word_state(record)[0], ID_STATE_FREE))
@@ -105,7 +105,7 @@ cdef inline void forget_id(Arena *a, IdRecord *record, uint32_t slot) noexcept n
 
 
 cdef inline uint32_t fullest_slot(Arena *a) noexcept nogil:
-    """The slot with the most remembered ids, or 7/8 of the most: a search looks at all slots, so its result is kept."""
+    """A slot with at least 7/8 of the most remembered ids: a search looks at all slots, so its result is kept."""
     cdef uint32_t *counts = a.remembered.counts
     cdef uint32_t slot, most = a.remembered.fullest
     if counts[most] <= a.remembered.fullest_until or TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
@@ -121,7 +121,7 @@ cdef inline uint32_t fullest_slot(Arena *a) noexcept nogil:
 cdef inline void forget_old_ids(Arena *a) noexcept nogil:
     """Forget some of the ids that settled too long ago. No turn is made for this alone.
 
-    Looking costs every turn the same, so it is not charged: a turn of a small bound would have nothing left for its work.
+    Looking costs every turn the same, and is not charged: otherwise a turn with a small bound could do nothing else.
     """
     cdef uint32_t looked, forgotten = 0, lists = 0, slot
     cdef IdRecord *record
@@ -149,9 +149,9 @@ cdef inline void forget_old_ids(Arena *a) noexcept nogil:
 
 
 cdef inline uint32_t fill_id(Arena *a, uint32_t hash, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
-    """A new id record (index + 1), still FREE. If there is none, the slot with the most remembered ids makes room.
+    """A new id record (index + 1), still FREE; 0 when all ids name pending operations.
 
-    0 when all ids name pending operations.
+    If no record is free, an id of the slot with the most remembered ids is forgotten.
     """
     cdef uint32_t found = allocate(a, REGION_IDS), slot
     cdef IdRecord *record

@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 
 
 ctypedef struct Remembered:
-    # The remembered ids of each client slot. A slot with none costs a look at its count, and no look at its record.
+    # How many remembered ids each client slot has. A slot with none costs a look at this count, not at its record.
     uint32_t *counts
     uint32_t slots
     uint32_t total

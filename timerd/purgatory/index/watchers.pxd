@@ -10,7 +10,7 @@ from .watermark_heap cimport heap_push, heap_remove
 
 
 cdef inline void join_key(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
-    """Put a node (index + 1) in its key's list or heap. The caller counts it."""
+    """Put a node (index + 1) in its key's list or heap. The caller counts the watcher."""
     if node.kind == KEY_KIND_WATERMARK:
         heap_push(a, number)
     else:
@@ -25,7 +25,7 @@ cdef inline void attach(Arena *a, WatchNode *node, uint32_t number) noexcept nog
 
 
 cdef inline void leave_key(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
-    """Take a node (index + 1) out of its key's list or heap. The caller counts it."""
+    """Take a node (index + 1) out of its key's list or heap. The caller counts the watcher."""
     if node.kind == KEY_KIND_WATERMARK:
         heap_remove(a, number)
     else:

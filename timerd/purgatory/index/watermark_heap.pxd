@@ -45,7 +45,7 @@ cdef inline uint8_t rank_of(Arena *a, uint32_t x) noexcept nogil:
 
 
 cdef inline void set_children(Arena *a, uint32_t x, uint32_t left, uint32_t right) noexcept nogil:
-    """Give `x` these children, the deeper one left. Its own `next` stays."""
+    """Give `x` these children, the deeper one as its left child. The `next` of `x` stays."""
     cdef uint32_t swap
     if rank_of(a, left) < rank_of(a, right):
         swap = left

@@ -24,7 +24,7 @@ cdef inline bint buffer_is_sound(Arena *a, BufferHeader *header, uint64_t length
 
 
 cdef inline bint make_texts(Arena *a, BufferHeader *header) noexcept nogil:
-    """Remember the buffer, and no text of it yet; False if there is no memory."""
+    """Remember the buffer, and allocate the tables of its texts, still empty; False if there is no memory."""
     cdef Journal *j = &a.journal
     j.rows = <char *>header + BUFFER_HEADER_SIZE
     j.capacity = header.rows

@@ -12,11 +12,11 @@ cdef extern from *:
     """
     enum {
         TEXTS_SEEN = 4096, /* a power of two */
-        TEXT_ROWS_MAX = (KEY_SIZE_MAX + TEXT_INLINE - 1) / TEXT_INLINE, /* of a key's text; other texts take one row */
+        TEXT_ROWS_MAX = (KEY_SIZE_MAX + TEXT_INLINE - 1) / TEXT_INLINE, /* for a key's text; other texts take one row */
         OUTCOME_ROWS_MAX = 1 + TEXT_ROWS_MAX + 3, /* with the texts of a key, an owner, a purgatory and an id */
-        EVENT_ROWS_MAX = 1 + TEXT_ROWS_MAX + 2,   /* of a key, an owner and a purgatory */
-        ACTION_ROWS_MAX = 1 + 1,                  /* of an owner */
-        GROUP_ROWS_MAX = 1 + 2,                   /* of an owner and a group */
+        EVENT_ROWS_MAX = 1 + TEXT_ROWS_MAX + 2,   /* with the texts of a key, an owner and a purgatory */
+        ACTION_ROWS_MAX = 1 + 1,                  /* with the text of an owner */
+        GROUP_ROWS_MAX = 1 + 2,                   /* with the texts of an owner and a group */
     };
     _Static_assert((TEXTS_SEEN & (TEXTS_SEEN - 1)) == 0, "a text's position is its hash with a mask");
     _Static_assert(16 + NAME_SIZE_MAX <= TEXT_INLINE, "the texts of clients, groups, purgatories and ids take a row each");
@@ -63,7 +63,7 @@ cdef inline uint64_t next_block(uint64_t row) noexcept nogil:
 
 
 cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept nogil:
-    """Fill up to row `at`, the first of a block, and begin a segment there. The caller has checked that there is room."""
+    """Write PAD rows up to row `at`, where a block begins, and a segment there. The caller has checked the room."""
     cdef Journal *j = &a.journal
     cdef SegmentRow *row
     while j.head + j.staged < at:  # bound: BLOCK_ROWS
@@ -105,9 +105,10 @@ cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
 
 
 cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
-    """Make sure that `rows` rows can follow: begin a segment, write a GAP row and a TURN row; False if the buffer is full.
+    """Make sure that `rows` rows can follow; False if the buffer is full.
 
-    With `rows` 0 it writes no TURN row, because no row follows.
+    As needed, it begins a segment, and writes a GAP row and a TURN row. With `rows` 0 it writes no TURN row, because no
+    row follows.
     """
     cdef Journal *j = &a.journal
     cdef uint64_t at = j.head + j.staged, end = j.segment + j.segment_rows, until = at + rows + 2
@@ -118,7 +119,8 @@ cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
             end = next_block(at)
         until += end - at + 1
     if j.lost:
-        until += j.capacity // 8  # one gap is easier to read than a thousand
+        # A gap ends when an eighth of the buffer is free: one gap is easier to read than a thousand.
+        until += j.capacity // 8
     if until > j.tail + j.capacity:
         return False
     if begins:

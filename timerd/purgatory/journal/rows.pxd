@@ -10,8 +10,8 @@ Nothing here waits. When the buffer is full, rows are dropped and counted. When 
 first and has their number. Rows that belong together (a registration and its keys) are written together or not at all.
 
 A row names a text by the number of the TEXT row in the same segment. `texts` remembers by hash where some TEXT rows
-stand. A TEXT row is compared before it is believed. A text whose row has left the buffer is written again: with unique
-keys, one TEXT row for each outcome.
+stand. A TEXT row is compared before it is believed. A text whose row has left the buffer is written again. So with
+unique keys there is a TEXT row for each outcome.
 
 A caller stages everything else first, then the rows, and then commits. Once a row is staged, the commit must follow.
 """
@@ -161,7 +161,7 @@ cdef inline uint32_t counting_flags(RegisterCommand *command) noexcept nogil:
 
 
 cdef inline void journal_register(Arena *a, OpRecord *op, uint32_t slot, RegisterCommand *command) noexcept nogil:
-    """The rows of a registration in the transaction being staged. The row of its settlement there follows them."""
+    """The rows of a registration in the transaction being staged, before the row of a settlement in the same one."""
     if a.journal.level == JOURNAL_LEVEL_EVENTS:
         put_registration(
             a, op, slot, a.clients[slot].generation, counting_flags(command), command.mark_sequence, command.mark_command,
@@ -237,7 +237,7 @@ cdef inline void put_action(
 cdef inline void journal_client(
     Arena *a, uint32_t slot, uint32_t state, uint32_t flags, uint32_t orphans, uint32_t group, uint32_t pid
 ) noexcept nogil:
-    """The row of a client as the transaction being staged makes it."""
+    """The row of a client, with the values that the transaction being staged gives it."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t owner, name
     cdef ClientRow *row
@@ -329,7 +329,7 @@ cdef inline bint half_full(Journal *j) noexcept nogil:
 
 
 cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
-    """Write the rows of what existed when the journal began, over `records` records. True if some are left.
+    """Write rows for what existed when the journal began. Looks at `records` records at most; True if some are left.
 
     An operation that was registered later has its rows already. The snapshot goes on only while half of the buffer
     is free.
@@ -365,7 +365,7 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
 
 
 cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, uint64_t tail) noexcept nogil:
-    """Begin a segment for this daemon. Returns whether it continues the rows before without a break.
+    """Begin a segment for this daemon. Returns whether the segment continues the earlier rows without a break.
 
     The caller has set `rows`, `capacity`, `texts` and `owners`. The rows from `tail` on are in the buffer.
     """

@@ -22,13 +22,13 @@ ctypedef struct Journal:
     uint32_t level
     uint32_t staged  # rows of the transaction being staged
     uint32_t dropping  # rows for which there was no room, of the same transaction
-    char *rows  # the buffer's
+    char *rows  # the rows of the buffer
     uint64_t capacity  # rows it holds, a power of two
     uint64_t head  # number of the next row, as in the header
     uint64_t tail  # rows below it stand in files, and may be overwritten
-    uint64_t room  # rows up to this number may be staged: no other field has to be looked at; 0 = look
+    uint64_t room  # rows up to this number may be staged without a look at other fields; 0 = look at them
     uint64_t turn_ns  # the clock that the newest TURN row has; 0 = the present segment has none
-    uint64_t turn_effective_ns  # and the effective time
+    uint64_t turn_effective_ns  # the effective time that the newest TURN row has
     uint64_t newest  # sequence of the newest EVENT row, staged ones included
     uint64_t segment  # row with which the present segment begins
     uint64_t segment_rows  # rows of a segment
@@ -43,7 +43,7 @@ ctypedef struct Journal:
     uint64_t snapshot_last  # newest registration when the journal began
     SeenText *texts
     OwnerText *owners
-    uint64_t purgatories[PURGATORIES_MAX]  # rows of their texts
+    uint64_t purgatories[PURGATORIES_MAX]  # the row of each purgatory's text
 
 
 cdef inline void drop_journal(Journal *j) noexcept nogil:

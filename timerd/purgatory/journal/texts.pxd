@@ -1,5 +1,5 @@
 """Texts of the journal: names and ids. Each is written once in a segment, or again if the core has forgotten where it
-stands. Rows name it.
+stands. Other rows name a text by the number of its row.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -68,7 +68,7 @@ cdef inline uint32_t text_of(Arena *a, uint32_t kind, uint64_t hash, const uint8
 cdef inline uint32_t name_text(
     Arena *a, uint64_t hash, const uint8_t *inlined, uint32_t blob, uint32_t length
 ) noexcept nogil:
-    """The text of a key's name, which stands inlined or in a blob."""
+    """The row of the text of a key's name. The name stands inlined or in a blob."""
     cdef uint8_t name[KEY_SIZE_MAX]
     if blob == 0:
         return text_of(a, TEXT_KIND_KEY, hash, inlined, length)
@@ -89,7 +89,7 @@ cdef inline uint32_t event_key_text(Arena *a, EventRecord *e) noexcept nogil:
 
 
 cdef inline uint32_t client_text(Arena *a, uint32_t slot, uint32_t generation) noexcept nogil:
-    """The text of a client, 0 if another client has the slot now."""
+    """The row of a client's text, 0 if another client has the slot now."""
     cdef Journal *j = &a.journal
     cdef ClientRecord *c = a.clients + slot
     cdef OwnerText *owner = j.owners + slot
@@ -105,13 +105,13 @@ cdef inline uint32_t client_text(Arena *a, uint32_t slot, uint32_t generation) n
 
 
 cdef inline uint32_t group_text(Arena *a, uint32_t group) noexcept nogil:
-    """The text of a group (index + 1), 0 if there is none."""
+    """The row of a group's (index + 1) text, 0 if there is no group."""
     cdef GroupRecord *g = a.groups + (group - 1)
     return text_of(a, TEXT_KIND_GROUP, group, g.name, g.name_length) if group else 0
 
 
 cdef inline uint32_t owner_text(Arena *a, OpRecord *op) noexcept nogil:
-    """The text of an operation's client, or of its group while the outcome is delivered to no member."""
+    """The row of the text of an operation's client, or of its group while the outcome is delivered to no member."""
     if op.client_generation == 0 and op.group:
         return group_text(a, op.group)
     return client_text(a, op.client, op.client_generation)

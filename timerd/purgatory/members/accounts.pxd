@@ -89,7 +89,7 @@ cdef inline uint32_t find_user(Arena *a, uint32_t uid) noexcept nogil:
 
 
 cdef inline uint32_t open_user(Arena *a, uint32_t uid) noexcept nogil:
-    """The record (index) of a user, which is made if there is none; 0 if all records are in use, or nobody knows who."""
+    """The record (index) of a user, which is made if there is none; 0 if all are in use, or the user is unknown."""
     cdef uint32_t user = 1, found = find_user(a, uid), count = capacity(a, REGION_USERS)
     if found or uid == UID_UNKNOWN:
         return found

@@ -15,7 +15,7 @@ from .clients cimport queue_report
 
 
 cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
-    """Whether a command that leaves an answer can be applied: its client acknowledges, and a record is free.
+    """Whether a command that leaves an answer can be applied: its client is within its quota, and a record is free.
 
     One record is kept back for each client. So clients that never acknowledge cannot use up the records of the others.
     """
@@ -69,7 +69,7 @@ cdef inline AnswerRecord *commit_command(
 ) noexcept nogil:
     """Commit what is staged, together with the number of the command that caused it and the answer that it wants.
 
-    The caller makes anew what is derived, and then gives the answer (NULL if none) to keep_answer().
+    The caller then changes what is derived, and gives the answer (NULL if none) to keep_answer().
     """
     cdef AnswerRecord *answer = stage_answer(a, slot, command, code, value) if wants_answer else NULL
     td_put(&a.tx, &a.clients[slot].last_command, command)
@@ -117,7 +117,7 @@ cdef inline void name_holder(Arena *a, Refusal *r) noexcept nogil:
 
 
 cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t code, uint64_t value) noexcept nogil:
-    """Count a refusal for the log of errors. A quota is that of the client, or of the group (index + 1; 0 = none)."""
+    """Count a refusal for the log of errors. A quota that was met is the group's (index + 1; 0 = the client's)."""
     cdef uint32_t at, who = 0
     cdef Refusal *r
     if code == ERROR_CODE_QUOTA_EXCEEDED:
@@ -132,7 +132,7 @@ cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t 
         at = find_refusal(a, code, value, who, group)
     if at == a.members.refused:
         if at == REFUSALS:
-            return  # `rejected` counts it
+            return  # the counter `rejected` has counted it
         a.members.refused += 1
         r = a.members.refusals + at
         r.code, r.value, r.count, r.who, r.group = code, value, 0, who, group
@@ -144,9 +144,9 @@ cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t 
 cdef inline void refuse_for(
     Arena *a, uint32_t slot, uint32_t group, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """Refuse a command: its number passes, and the refusal is kept until acknowledged. `value`: the limit that was met.
+    """Refuse a command: its number counts as applied, and the refusal is kept until it is acknowledged.
 
-    `group` (index + 1): the group that would own the operation; 0: the client would.
+    `value`: the limit that was met. `group` (index + 1): the group that would own the operation; 0: the client would.
     """
     apply_plain(a, slot, command, True, code, value)
     if code == ERROR_CODE_OPERATION_EXISTS or code == ERROR_CODE_UNKNOWN_OPERATION:

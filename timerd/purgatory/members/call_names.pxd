@@ -1,13 +1,13 @@
 """The calls of groups that wait for a member, by the name of their handler.
 
-For example, 60,000 calls of "resize" wait, and no member of the group handles them. A member handles "mail". Its calls
-are found under their name, so nobody walks through the calls of "resize". When a member becomes ready, only the names
-that it handles are looked at.
+For example, 60,000 calls of "resize" wait, and no member of the group handles them. A member handles "mail". The calls
+of "mail" are found under this name, so nobody walks through the calls of "resize". When a member becomes ready, only
+the names that it handles are looked at.
 
 Each name has the list of its waiting calls, in the order of the group's list. Names of a group are in one of these
 lists, or in neither:
 
-    TO_MATCH     a ready member may handle the name; names take turns, a call each
+    TO_MATCH     a ready member may handle the name; the names take turns, and in each turn one call is delivered
     PASSED_BY    a call was passed by that may be delivered later: another call of its id runs, or it is to run alone
 
 All of this is beside the arena. A start makes it anew when it queues the calls.
@@ -44,7 +44,7 @@ cdef inline CallName *name_of_waiting(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline uint32_t *head_of_name(Arena *a, uint32_t group, uint64_t hash) noexcept nogil:
-    """Where the chain of names begins that have these low bits. Names of several groups share chains."""
+    """Where the chain begins of the names whose hashes have these low bits. Names of several groups share chains."""
     return a.members.name_heads + ((hash + group) & a.members.name_mask)
 
 
@@ -116,7 +116,7 @@ cdef inline uint32_t make_name(Arena *a, uint32_t group, uint64_t hash) noexcept
 
 
 cdef inline void drop_name(Arena *a, uint32_t number) noexcept nogil:
-    """No call of that name waits any more."""
+    """Free a name, because no call of it waits any more."""
     cdef CallName *n = call_name(a, number)
     cdef uint32_t *link = head_of_name(a, n.group, n.hash)
     unlist_name(a, number)
@@ -141,7 +141,7 @@ cdef inline void match_name(Arena *a, uint32_t number) noexcept nogil:
 cdef inline void close_name(Arena *a, uint32_t number) noexcept nogil:
     """No ready member takes further calls of the name: do not look at it until something has changed.
 
-    If that was while the name was looked at, the calls that were passed by are looked at again.
+    If something changed while the name was looked at, the calls that were passed by are looked at again.
     """
     cdef CallName *n = call_name(a, number)
     if not n.has_passed:
@@ -200,7 +200,7 @@ cdef inline void leave_waiting(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void pass_by(Arena *a, OpRecord *op) noexcept nogil:
-    """A call of this call's name may be delivered later, though no member becomes ready: look at the name again then."""
+    """Pass by a call that may be delivered later, even if no member becomes ready then: its name is looked at again."""
     name_of_waiting(a, op).has_passed = 1
 
 

@@ -6,8 +6,8 @@ still cancel the call. Then the call is delivered to a member. From then on the 
 before it runs the handler. From then on the call cannot be cancelled. If the member's process ends now, the call was
 running there, and that end is counted. If the member only closes, or falls silent, nothing is counted.
 
-A settled call has no masks of keys. So `progress` says since when it runs, `failed` says how long it may run, and
-`error` has its phase and its count.
+A settled call needs no masks of keys. So `progress` says since when it runs, `failed` says how long it may run, and
+`error` has its phase and the number of processes that it has ended.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

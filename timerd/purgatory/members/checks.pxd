@@ -1,8 +1,8 @@
 """Checks: a client asks all owners that watch a key to look, and counts the operations that they complete.
 
 For example, three operations of two clients watch "orders". A CHECK of that key is an event, by which three looks are
-due, and each of the three operations gets a ticket. An owner that has looked, or completed, gives the ticket back. When
-all three are back, the check has finished, and the query "check" is answered.
+due, and each of the three operations gets a ticket. The owner gives the ticket back when it has looked, or has
+completed the operation. When all three are back, the check has finished, and the query "check" is answered.
 
 An operation that completes counts once, for the check that waits for it longest. A check does not finish if there was
 no ticket for one of its operations, or if an owner does not look. Then its client ends it. (Kafka: checkAndComplete.)
@@ -110,7 +110,10 @@ cdef inline uint32_t take_ticket(Arena *a) noexcept nogil:
 
 
 cdef inline void give_ticket(Arena *a, OpRecord *op, EventRecord *e) noexcept nogil:
-    """Give the operation a ticket for the check of this event: its owner is to look. Free tickets of ended checks."""
+    """Give the operation a ticket for the check of this event: its owner is to look.
+
+    The operation's tickets of ended checks are freed.
+    """
     cdef Check *check = check_of(a, e)
     cdef Look *at = a.members.looks + (op - a.ops)
     cdef uint32_t *link = &at.ticket

@@ -45,12 +45,12 @@ cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline int further_keys(OpRecord *op) noexcept nogil:
-    """The operation's keys behind the first. Each has a node in NODES while the operation needs its keys."""
+    """How many keys the operation has behind the first. Each has a node in NODES while the operation needs its keys."""
     return <int>op.keys - 1
 
 
 cdef inline int nodes_of(OpRecord *op) noexcept nogil:
-    """Records of NODES that the operation holds, by its state and flags."""
+    """How many records of NODES the operation holds, by its state and flags."""
     return further_keys(op) if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT else 0
 
 
@@ -196,10 +196,10 @@ cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void touch_outcome(Arena *a, uint32_t op) noexcept nogil:
-    """Touch the memory that a report needs of the operation that a hint names (index + 1; 0 = none).
+    """Touch what a report reads of the operation that a hint names (index + 1; 0 = none).
 
-    It loads, because the processor would drop prefetches here: a report takes 15 ns an outcome instead of 25. A wrong
-    hint leads nowhere outside the region.
+    It loads, because the processor would drop prefetches here: a report takes 15 ns for each outcome instead of 25. A
+    wrong hint leads nowhere outside the region.
     """
     cdef char *record
     if op - 1 < a.first_nodes:

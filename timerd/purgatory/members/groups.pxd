@@ -1,18 +1,19 @@
 """Groups: named sets of clients. Each outcome of a group is delivered to one live member at a time.
 
-For example, an operation of the group "workers" expires. Its outcome waits in the group's list (generation 0, no
-number). dispatch_outcomes() delivers the outcome to a ready member: the outcome gets that member's next outcome number,
-and stands among the member's own outcomes. When the member acknowledges that it has received the outcome, the outcome
-leaves that list and is *held*, in no list. When the member acknowledges with GROUP_ACK that the work is done, the
-outcome is freed. If the member dies, falls silent or stops before that, the outcome is requeued in the group's list. A
-silent member whose process runs (ClientFlag.KEEPS) keeps its outcomes and calls, and gets no others.
+For example, an operation of the group "workers" expires. Its outcome waits in the group's list (client generation 0,
+outcome number 0). dispatch_outcomes() delivers the outcome to a ready member: the outcome gets that member's next
+outcome number, and stands among the member's own outcomes. When the member acknowledges that it has received the
+outcome, the outcome leaves that list and is *held*, in no list. When the member acknowledges with GROUP_ACK that the
+work is done, the outcome is freed. If the member dies, falls silent or stops before that, the outcome is requeued in
+the group's list. A silent member whose process runs (ClientFlag.KEEPS) keeps its outcomes and calls, and gets no
+others.
 
 A group has two lists: calls (OpFlag.CALL), and all other outcomes. A member takes outcomes if it listens and holds less
 than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of their keys), up to its own
-number at a time. For each kind, ready members stand in a ring, in memory, and take turns.
+number at a time. For each kind, ready members stand in a ring, beside the arena, and take turns.
 
-All outcomes are alike, so the first of the list is delivered. Calls are found by their names (call_names.pxd). Names
-take turns, and of each name the first call that a ready member may take is delivered.
+Every member that listens may get any outcome, so the first of the list is delivered. Calls are found by their names
+(call_names.pxd). Names take turns, and of each name the first call that a ready member may take is delivered.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -44,8 +45,8 @@ cdef extern from *:
     #define ALONE_WAITS_NS 10000000000ull /* how long a call that is to run alone waits for an idle member */
     #define DRAINING_NS 10000000000ull /* the longest that a member gets no calls, to become idle for such a call */
     #define DRAINING_EVERY_NS 60000000000ull
-    #define SLOTS_IN_RECORD 32 /* looking at so many slots takes as long as touching a record */
-    #define GROUP_SHARE 1024 /* records of a group, until the next group gets its turn */
+    #define SLOTS_IN_RECORD 32 /* looking at this many slots takes as long as touching a record */
+    #define GROUP_SHARE 1024 /* how many records are touched for a group before the next group gets its turn */
     _Static_assert(GROUP_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
     _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
     """
@@ -86,7 +87,7 @@ cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
 
 
 cdef inline bint is_ready(Arena *a, uint32_t slot, int kind) noexcept nogil:
-    """Whether something of its group can be delivered to the client. A call that is to run alone gets no company."""
+    """Whether something of its group can be delivered to the client. No call joins a call that is to run alone."""
     cdef ClientRecord *c = a.clients + slot
     if a.members.rings[kind][slot].alone and not TD_DEFECT(DEFECT_ALONE_GETS_COMPANY):
         return False
@@ -257,7 +258,7 @@ cdef inline uint64_t after_retention(Arena *a, uint64_t since) noexcept nogil:
 cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept nogil:
     """When an outcome that waits is dropped, unless a member joins its group before.
 
-    A schedule's call is kept at least as long as any other call, so calls behind it in the list may be dropped before.
+    A schedule's call is kept at least as long as any other call, so calls behind it in the list may be dropped earlier.
     """
     cdef uint64_t kept_ns = a.header.group_kept_ns
     if op.flags & OP_FLAG_SCHEDULED:
@@ -266,7 +267,7 @@ cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept
 
 
 cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
-    """Queue a settled operation for the members of its group. Its truth has changed already."""
+    """Queue a settled operation for the members of its group. The caller has committed the change of its record."""
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
@@ -438,7 +439,7 @@ cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
     """Deliver the outcomes in groups' lists; False if the turn's bound came first. Groups take turns.
 
     For example, one group has 60,000 calls that no member handles, and its members change their handlers all the time.
-    A call of another group waits for GROUP_SHARE records of that group, and not for all of its calls.
+    A call of another group waits until GROUP_SHARE records of the first group were touched, and not for all its calls.
     """
     cdef uint32_t count = capacity(a, REGION_GROUPS), group, seen
     cdef bint left
@@ -493,8 +494,8 @@ cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noe
 cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
     """The call of that op id, if it is due, not done, and of this client's group; else NULL.
 
-    Every member may acknowledge the call. For example, a member did the work, and fell silent meanwhile: another holds
-    the call by then.
+    Every member may acknowledge the call. For example, a member did the work, and fell silent meanwhile: another member
+    holds the call by then.
     """
     cdef OpRecord *op = settled_of(a, operation)
     if op == NULL or not op.flags & OP_FLAG_CALL or is_letter(op):
@@ -503,14 +504,14 @@ cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noe
 
 
 cdef inline void join_group(Arena *a, uint32_t slot) noexcept nogil:
-    """Count a client that is a live member now. Its truth has changed already."""
+    """Count a client that is a live member now. The caller has committed that."""
     if a.clients[slot].group:
         a.groups[a.clients[slot].group - 1].members += 1
         join_rings(a, slot)
 
 
 cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
-    """A client has died, and leaves its group. Its truth, and the group's empty_since_ns, have changed already."""
+    """A client has died, and leaves its group. The caller has committed that, with the group's empty_since_ns."""
     cdef GroupRecord *g
     if a.clients[slot].group == 0:
         return
@@ -522,7 +523,7 @@ cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint is_deserted(Arena *a, uint32_t group) noexcept nogil:
-    """Whether a group (index) has had no member for the retention of schedules, and holds nothing but older dead letters."""
+    """Whether a group (index) has only dead letters, and no member or new letter for the retention of schedules."""
     cdef GroupRecord *g = a.groups + group
     cdef uint64_t kept_ns = max(a.header.group_kept_ns, a.header.schedule_kept_ns)
     if g.members or g.pending or g.letters == 0 or g.letters != g.unacknowledged:

@@ -72,7 +72,7 @@ cdef inline int find_client(Arena *a, const char *wanted, bint by_session, uint3
 
 
 cdef inline uint32_t share_of_slots(Arena *a, uint32_t pid) noexcept nogil:
-    """Slots that the clients of a process may have. All those whose process is not known (pid 0) share twice as many."""
+    """Slots that the clients of a process may have. All clients of unknown processes (pid 0) share twice as many."""
     return a.header.quota_clients if pid else 2 * a.header.quota_clients
 
 
@@ -93,7 +93,7 @@ cdef inline uint32_t slots_of(Arena *a, uint32_t pid, uint64_t start_ticks, int 
 
 
 cdef inline int free_slot(Arena *a) noexcept nogil:
-    """A free slot. When there is none, the oldest tombstone gives way; -1 when there is no tombstone either."""
+    """A free slot. When there is none, the oldest tombstone's slot is freed; -1 when there is no tombstone either."""
     cdef int slot, oldest = -1
     for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients; a hello
         if a.clients[slot].state == CLIENT_STATE_FREE:
@@ -144,7 +144,7 @@ cdef inline void fill_client(
 
 
 cdef inline void fill_user(Arena *a, uint32_t slot, uint32_t user) noexcept nogil:
-    """The user (index) of a client. The account of a free slot pays for nothing."""
+    """Enter the user (index) of a client. The account of a free slot pays for nothing."""
     a.accounts[slot].user = user
 
 
@@ -207,7 +207,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     a.members.tombstones -= 1
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
-    # Its unacknowledged outcomes are freed: its first report makes their numbers void.
+    # The outcomes that it had not acknowledged were freed: its first report makes their numbers void.
     forget_looks(a, slot)
     clear_report_state(a, slot)
     a.members.report_states[slot].outcome = c.acknowledged

@@ -65,14 +65,14 @@ cdef inline void list_look(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void look(Arena *a, OpRecord *op, EventRecord *e) noexcept nogil:
-    """The event has raised the operation's `progress`, in truth: its live owner is to look."""
+    """The event has raised the operation's `progress`, and this is committed: its live owner is to look."""
     list_look(a, op)
     if e.kind == EVENT_KIND_CHECK:
         give_ticket(a, op, e)
 
 
 cdef inline void note_look(Arena *a, OpRecord *op, uint64_t sequence) noexcept nogil:
-    """The owner has looked at the events up to this sequence, in truth, and the operation goes on."""
+    """The owner has looked at the events up to this sequence, this is committed, and the operation stays pending."""
     take_tickets_back(a, op, sequence, False)
     unlist_look(a, op)
     if look_is_due(op) and not TD_DEFECT(DEFECT_LOOKED_AT_ALL):

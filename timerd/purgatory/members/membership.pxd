@@ -35,7 +35,7 @@ cdef inline void set_group_state(Arena *a, GroupRecord *g, uint32_t state) noexc
 
 
 cdef inline uint32_t left_groups(Arena *a, uint32_t user) noexcept nogil:
-    """The groups without a member that are used because of the user's ended clients (0: that is not counted)."""
+    """How many groups without a member are used because of the user's ended clients; 0 for the unknown user."""
     cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
     cdef uint32_t index, found = 0
     if user:
@@ -118,7 +118,7 @@ cdef inline void set_listening(Arena *a, uint32_t slot, bint listens) noexcept n
 
 
 cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *hashes, uint32_t count) noexcept nogil:
-    """The member takes `most` calls at a time, of these names; False if there is no room for the names."""
+    """Let the member take `most` calls at a time, of these names; False if there is no room for the names."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t old = c.names
     if not make_room(a, blocks_for(count * sizeof(uint64_t))):

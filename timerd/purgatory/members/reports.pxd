@@ -20,7 +20,7 @@ from .clients cimport is_live, touch_outcome, queue_report, topic_of
 
 cdef extern from *:
     """
-    #define REPORT_HEAP_MAX (1u << 20)  /* values of one report; a larger value goes alone */
+    #define REPORT_HEAP_MAX (1u << 20)  /* bytes in the heap of one report; an outcome that needs more goes alone */
     #define OUTCOMES_IN_ANSWER 4096  /* a frame's worth of outcomes, when a client asks again */
     """
     enum:
@@ -114,7 +114,7 @@ cdef inline uint32_t copy_failures(Arena *a, OpRecord *op, uint8_t *out) noexcep
 
 
 cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) noexcept nogil:
-    """Bytes that an operation's outcome needs in the heap, behind an outcome with the value `last_value`."""
+    """Bytes that an operation's outcome needs in the heap. `last_value`: the value that was last put there, or 0."""
     cdef uint32_t failures = failures_length(op)
     if op.group:
         return blob_length(a, op.value) + failures + blob_length(a, op.payload) + names_length(a, op)
@@ -283,7 +283,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
 
 
 cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogil:
-    """The next report begins behind this one."""
+    """Note what this report contains: the next report begins behind it."""
     cdef ClientRecord *c = a.clients + slot
     if x.outcomes:
         a.members.report_states[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind
@@ -299,7 +299,7 @@ cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogi
 
 
 cdef inline void begin_round(Arena *a, Round *r) noexcept nogil:
-    """Confirmations that have waited long enough are queued behind reports: outcomes go first."""
+    """Begin a round. Confirmations that have waited long enough are queued behind reports: outcomes go first."""
     cdef uint64_t due_ns
     r.due_ns = NO_DEADLINE
     while a.members.first_waits:  # bound: clients

@@ -10,12 +10,12 @@ cdef extern from *:
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
     /* Kinds of room in the arena. A kind's name in a refusal is MET_EVICTED_OPERATIONS + kind. */
     enum { ROOM_OPERATIONS = 0, ROOM_NODES = 1, ROOM_BYTES = 2, EVERY_ROOM = 7 };
-    enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* a client's report: empty; it has only what may wait; it is due */
-    #define CONFIRM_COMMANDS 1024 /* applied commands that are confirmed at once, without waiting for an outcome */
-    #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
+    enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* a client's report: has nothing; has only what may wait; is due */
+    #define CONFIRM_COMMANDS 1024 /* this many applied commands are confirmed at once, without waiting for an outcome */
+    #define TICKETS_OF_OPERATION 64  /* the most checks that wait at a time for the owner of one operation to look */
     enum { CHECK_FREE = 0, CHECK_IN_DELIVERY = 1, CHECK_DELIVERED = 2 };
     enum { NOWHERE = 0, TO_MATCH = 1, PASSED_BY = 2 };  /* the list of a group in which a name of calls stands */
-    #define REFUSALS 64
+    #define REFUSALS 64 /* different reasons that are kept until take_refusals() */
     #define REFUSALS_NAMED 32 /* these may name a client; the other positions are enough for all codes and limits */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
     """
@@ -50,7 +50,7 @@ ctypedef struct ReportState:
     uint64_t answer
     uint64_t waits_ns  # since when it waits for the confirmation of commands
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
-    uint16_t next  # slot + 1, of those that wait for a confirmation
+    uint16_t next  # in the list of the clients that wait for a confirmation: the next client's slot + 1
     uint16_t prev
     uint8_t due  # NOT_DUE, WAITS or QUEUED
     uint8_t at  # position in `latest` of the operation that joined longest ago
@@ -74,7 +74,7 @@ ctypedef struct Ticket:
     # A check waits for the owner of an operation to look.
     uint32_t check  # index
     uint32_t serial  # of the check: another serial says that the check has ended
-    uint32_t next  # of the same operation, or of the free ones (index + 1)
+    uint32_t next  # the next ticket of the same operation, or the next free one (index + 1)
 
 
 ctypedef struct Check:
@@ -85,13 +85,13 @@ ctypedef struct Check:
     uint32_t serial  # raised when it ends
     uint32_t remaining  # owners that have not looked
     uint32_t completed
-    uint32_t next  # of the free ones (index + 1)
+    uint32_t next  # the next free one (index + 1)
     uint8_t state
 
 
 ctypedef struct Holdings:
     # The counts of a client, or of a group, when the sweep last looked.
-    uint64_t step  # of the sweep, when these counts were new
+    uint64_t step  # how many operations the sweep had looked at (`swept`) when these counts were new
     uint64_t next_outcome  # of a client: it grows with whatever the client gets
     uint32_t generation
     uint32_t pending
@@ -118,7 +118,7 @@ ctypedef struct WaitingCall:
 
 
 ctypedef struct CallName:
-    # A name of a group, of which calls wait.
+    # The name of a handler, for which calls of a group wait.
     uint64_t hash  # name_hash
     uint32_t first  # operation (index + 1)
     uint32_t last
@@ -126,7 +126,7 @@ ctypedef struct CallName:
     uint32_t chain  # the next name with the same head in the table, or the next free one (index + 1)
     uint32_t next  # in a list of the group (index + 1)
     uint32_t prev
-    uint32_t matched_at  # the group's reasons when its calls were last looked at from the first one on
+    uint32_t matched_at  # `reasons` of the group when the name's calls were last looked at from the first one on
     uint16_t group  # index + 1
     uint8_t place  # the list: NOWHERE, TO_MATCH or PASSED_BY
     uint8_t has_passed  # whether a call was passed by that may be delivered later
@@ -158,10 +158,10 @@ ctypedef struct Refusal:
 
 
 ctypedef struct Cursor:
-    # Where the search for an outcome that may go begins, in a list of a group. Nothing before it may go.
+    # Where the search for an outcome to evict begins, in a list of a group. No outcome before this one may be evicted.
     uint32_t link  # 0 = at the first one
-    uint16_t account  # for which account it was looked for
-    uint8_t room  # and for which kind of room
+    uint16_t account  # the account whose outcomes the search was for
+    uint8_t room  # the kind of room that the search was for
 
 
 ctypedef struct Members:
@@ -180,7 +180,7 @@ ctypedef struct Members:
     Holdings *holdings  # of each client, then of each group
     uint32_t *outdated  # link of the first call that waits in each group and may have been kept too long; 0 = none
     Cursor *evictable[KINDS]  # of each group
-    uint8_t may_evict  # kinds of room, a bit each, for which an outcome may have come to be one that may go (eviction.pxd)
+    uint8_t may_evict  # a bit for each kind of room: a search may find an outcome to evict for it (eviction.pxd)
     # Calls that wait for a member, by name.
     WaitingCall *waiting  # of each operation; untouched pages take no memory
     CallName *names
@@ -189,7 +189,7 @@ ctypedef struct Members:
     uint32_t name_mask  # name_heads has mask + 1 entries
     uint32_t free_name  # index + 1
     uint32_t names_used  # how many were ever used
-    uint32_t *reasons  # of each group: how often a call that was passed by could have become one that may be delivered
+    uint32_t *reasons  # of each group: how often something happened after which a passed-by call may be delivered
     uint8_t *look_again  # of each group: whether its names in PASSED_BY are to be matched again
     Draining *draining  # of each group
     # When a retention ends next: of an outcome in a group, of a tombstone.

@@ -1,8 +1,9 @@
-"""The arena as the core sees it: where each region lies, and what each room remembers beside it (its state.pxd).
+"""The arena as the core sees it: where each region lies, and what each room remembers beside the arena (state.pxd).
 
 Only the conductor's thread comes here, so nothing is locked. Functions named fill_... write a record while nothing
-reaches it. Its state word makes the record true. From then on only td_put and td_commit change its truth. Truth comes
-first, then what is derived from it: after a crash between the two, the next start makes the derived part anew.
+reaches it. The store of its state word makes the record true. From then on only td_put and td_commit change its fields
+of truth. The core changes truth first, then what is derived from it: after a crash between the two, the next start
+makes the derived part anew.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -25,7 +26,7 @@ ctypedef struct Arena:
     ArenaHeader *header
     RegionRecord *regions
     OpRecord *ops
-    # Nodes below this index are first nodes of operations, and lie in these; the others lie in NODES (nodes.pxd).
+    # Nodes below this index are first nodes, which lie in the operation records. The others lie in NODES (nodes.pxd).
     uint32_t first_nodes
     WatchNode *more_nodes
     WatermarkRecord *watermarks
@@ -103,7 +104,7 @@ cdef inline uint64_t effective_ns(Arena *a) noexcept nogil:
     """The effective time of what this turn reads: the turn's clock, or in a gap the time of the last turn before it.
 
     For example, the daemon was stopped for five seconds. Events that were fired meanwhile stand in the sockets, and get
-    the time at which it was stopped: so they win over the deadlines that passed meanwhile.
+    the time at which the daemon was stopped: so they win over the deadlines that passed meanwhile.
     """
     return min(a.turn.now_ns, a.turn.before_gap_ns)
 

@@ -1,15 +1,15 @@
 /* Before-images: what lines of the arena held at one turn boundary, while a thread copies the arena (arena/snapshot.py).
  *
  * For example, the copy begins at a turn's end, T0. The next turn stores into an operation's line. Before its first
- * store, the conductor enters the line's 64 bytes into the log, and marks the line. The copier may read the line before
- * or after the store: it writes the logged bytes over what it has read. So the copy shows T0, and no turn waits for it.
+ * store there, the conductor enters the line's 64 bytes into the log, and marks the line. The copier may read the line
+ * before or after the store: it writes the logged bytes over what it has read. So the copy shows T0, and no turn waits.
  *
  *     conductor   image; mark of the line; count (release); then the store
  *     copier      reads lines that have no mark; then reads the count (acquire), and writes each image into the copy
  *
  * A line is logged once, so a copy costs the conductor at most one image for each line of the arena. The log has room
- * for `room` images, and the copier makes room as it goes. If there is none left, the log is *overrun*: the copy is
- * given up, and the conductor never waits.
+ * for `room` images, and the copier makes room as it goes. If no room is left, the log is *overrun*: the copy is given
+ * up, and the conductor never waits.
  *
  * The callers of td_before() are twins: purgatory/twins.py makes a twin of each function of the core that stores into
  * the arena. The twin calls td_before() before each store. While no copy is being made, the plain functions run.
@@ -35,7 +35,7 @@ typedef struct TdImageLog {
     char apart[IMAGE_LINE];
     uint64_t count, overrun; /* stored by the conductor */
     char apart_too[IMAGE_LINE - 16];
-    uint64_t drained, stopped; /* images that were written; 1 = the copier has to stop */
+    uint64_t drained, stopped; /* images that the copier has written into the copy; 1 = the copier has to stop */
 } TdImageLog;
 _Static_assert(sizeof(TdImageLog) <= IMAGE_LOG_HEADER, "the log's head has its room");
 
@@ -89,10 +89,10 @@ __attribute__((noinline, unused)) static void td_log_lines(const void *at, uint6
         return; /* not the arena's: the core's own memory, or a row of the journal */
     for (uint64_t line = offset / IMAGE_LINE; line <= (offset + size - 1) / IMAGE_LINE && td_images; line++)
         td_log_line(td_images, line);
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* the count is there before the store that follows */
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* the copier sees the count before it can see the store that follows */
 }
 
-/* Before a store of `size` bytes at `at`. Most lines that a turn stores into have their mark already. */
+/* Call this before a store of `size` bytes at `at`. Most lines that a turn stores into have their mark already. */
 __attribute__((always_inline)) static inline void td_before(const void *at, uint64_t size) {
 #ifdef TIMERD_FAULTS
     static const void *held;
@@ -140,7 +140,7 @@ __attribute__((unused)) static void *memset_logged(void *out, int byte, size_t s
     return memset(out, byte, size);
 }
 
-/* The redo slot is part of the arena, and a copy of a turn boundary shows what it held then. */
+/* The redo slot is part of the arena, so a copy must show what the slot held at the turn boundary. */
 static inline void td_put_logged(TdTransaction *tx, const void *address, uint64_t word) {
     if (tx->staged < REDO_MAX)
         td_before(TD_SLOT(tx->base) + tx->staged, sizeof(RedoEntry));

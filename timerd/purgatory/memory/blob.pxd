@@ -58,7 +58,7 @@ cdef inline void drop_blob(Arena *a, uint32_t blob) noexcept nogil:
     a.blocks[blob - 1].refs -= 1
     if a.blocks[blob - 1].refs:
         return
-    # A value of 4 MiB has 75,000 blocks. The first one is charged with the record that names the blob.
+    # A value of 64 KiB has 586 blocks. The first one is charged with the record that names the blob.
     a.turn.touched += blocks_for(a.blocks[blob - 1].length) - 1
     while blob:  # bound: charged above
         next = a.blocks[blob - 1].next

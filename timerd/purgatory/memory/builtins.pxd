@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 cdef extern from *:
     """
-    /* TOUCH loads a line that is needed soon, and drops the value. Why it is no prefetch: see commands/prefetch.pxd. */
+    /* TOUCH loads a line that is needed soon, and drops the value. commands/prefetch.pxd says why it is no prefetch. */
     #define CACHE_LINE 64
     #define WORD_BITS 64
     #define TOUCH(address) ((void)*(volatile const char *)(address))

@@ -1,7 +1,7 @@
 """Short runs of bytes (names, the pieces of a blob), copied and compared in words.
 
 Where a compiler knows that the length is small, it turns memcpy into a string instruction, which costs more than the
-copying. Elsewhere it makes a call, as for memcmp.
+copying. Elsewhere it calls memcpy, and memcmp is always a call.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

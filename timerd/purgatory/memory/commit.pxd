@@ -1,4 +1,4 @@
-"""The end of a transaction: the numbers of its outcomes and the journal's rows become true with it.
+"""The end of a transaction. Its commit also makes the client's next outcome number and the journal's rows true.
 
 For example, two settlements of one client stage their own words. commit() then adds the client's next outcome number
 and the number of rows in the journal, once for both.

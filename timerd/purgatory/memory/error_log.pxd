@@ -10,7 +10,7 @@ from .arena cimport Arena
 cdef inline void log_error(
     Arena *a, uint32_t code, const char *message, uint64_t length, uint64_t wall_ns, uint64_t count
 ) noexcept nogil:
-    """Count an error. When the log is full of others, the error that was seen longest ago makes room."""
+    """Count an error. When the log is full of others, it replaces the error that was seen longest ago."""
     cdef ErrorRecord *errors = <ErrorRecord *>(a.base + a.regions[REGION_ERRORS].offset)
     cdef ErrorRecord *error = NULL
     cdef ErrorRecord *oldest = errors

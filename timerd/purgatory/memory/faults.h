@@ -25,7 +25,7 @@ static void faults_beside(const char *memory, uint64_t size) {
     faults_journal_size = size;
 }
 
-/* A core releases that memory. A core that is garbage-collected late must not unset the memory of a newer core. */
+/* A core releases its journal's buffer. A core that is garbage-collected late must not unset a newer core's buffer. */
 static void faults_nothing_beside(const char *memory) {
     if (memory == faults_journal)
         faults_beside(NULL, 0);

@@ -67,7 +67,7 @@ static inline uint64_t td_sip_marked(Seed seed, const uint8_t *bytes, uint32_t l
             td_sip_add(v, word);
             bytes += 8;
         } while (bytes != end);
-        /* The last 8 bytes, without those that are hashed already: a copy of known size is one load. */
+        /* Load the last 8 bytes, and shift out those that are hashed already: a copy of known size is one load. */
         memcpy(&word, bytes + rest - 8, 8);
         word = rest ? word >> (64 - 8 * rest) : 0;
     } else if (rest >= 4) {

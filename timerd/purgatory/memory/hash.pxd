@@ -19,7 +19,7 @@ cdef extern from "hash.h" nogil:
 
 
 cdef inline uint64_t check_of(Seed seed) noexcept nogil:
-    """The check value of the seed in the header: the hash of an empty message. Never 0, the value during a rehash."""
+    """The check value of the seed in the header: the hash of an empty message, and never 0 (see rehash.pxd)."""
     return td_sip_short(seed, 0, 0) | 1
 
 
@@ -29,7 +29,7 @@ cdef inline uint64_t key_hash(Seed seed, uint32_t purgatory, const uint8_t *name
 
 
 cdef inline uint64_t name_hash(uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
-    """Hash of a call's name, without a seed: a member's few names are looked through, and no table is indexed by it.
+    """Hash of a call's name, without a seed. No table is indexed by this hash: a member's few names are looked through.
 
     So the hashes of members' names in the arena stay valid when the seed is lost.
     """
@@ -37,7 +37,7 @@ cdef inline uint64_t name_hash(uint32_t purgatory, const uint8_t *name, uint32_t
 
 
 cdef inline uint32_t id_hash(Seed seed, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
-    """Keyed hash of an id's 16 bytes, as key_hash(). The client chooses all 16."""
+    """Keyed hash of an id's 16 bytes, as key_hash(). The client chooses all of them."""
     cdef uint64_t words[2]
     words[0] = low
     words[1] = high

@@ -39,11 +39,12 @@ int td_defect(int number);
     TD_POINT(base); \
 } while (0)
 
-/* A transaction being staged. The entries are written at once, their count at td_commit. */
+/* A transaction being staged. td_put writes an entry into the slot, and td_commit stores how many there are. */
 typedef struct TdTransaction { char *base; uint64_t staged; } TdTransaction;
 
 #ifdef TIMERD_FAULTS
-/* Without fences a compiler may store the count before the entries. MISSING_FENCE does that: it stages them aside. */
+/* Without fences a compiler may store the count before the entries. The defect MISSING_FENCE does that: it stages the
+ * entries in td_aside, and moves them into the slot after the count. */
 extern RedoEntry td_aside[REDO_MAX];
 #define TD_STAGE(base) (TD_DEFECT(DEFECT_MISSING_FENCE) ? td_aside : TD_SLOT(base))
 #define TD_FETCH(base, count) do { \
@@ -55,8 +56,8 @@ extern RedoEntry td_aside[REDO_MAX];
 #define TD_FETCH(base, count) ((void)0)
 #endif
 
-/* A full redo slot: the words behind it are the region table's. Nothing of the transaction is in its place yet, so the
- * next start finds the state before it. */
+/* The redo slot is full, and the words behind it are the region table's. No word of the transaction is in its place
+ * yet, so the next start finds the state before the transaction. */
 __attribute__((noinline, cold, noreturn, unused)) static void td_full(void) {
     static const char said[] = "timerd: a transaction needs more words than the redo slot has (REDO_MAX): the daemon ends "
         "before it stores any. This is a bug in timerd: please report it with the journal.\n";

@@ -7,4 +7,7 @@ condition.pxd         what an event means to an operation that watches its key; 
 apply_event.pxd       an event reaches the operations that watch its key; a dead owner's grant is requeued
 settle.pxd            an operation gets its outcome; later its record, its nodes and its blobs are freed (free_parts)
 settle_batch.pxd      plain operations of one client that settle in one transaction
+eviction.pxd          outcomes that are dropped when the arena lacks room
+letters.pxd           dead letters: calls that are over, and are kept
+wall_time.pxd         calls that are due by the wall clock
 """

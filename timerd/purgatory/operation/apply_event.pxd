@@ -156,7 +156,8 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
         if spent(a):
             return False
         visit(a, e, node, top)
-        # The node has left the heap: it is satisfied, failed or settled. (A guard: the loop ends whatever is wrong.)
+        # The node has left the heap, because its key is satisfied or failed, or its operation has settled. If it is
+        # still there, a record is wrong: the loop ends here, because otherwise it would never end.
         if a.delivery.top == top:
             break
     finish_delivery(a, e)

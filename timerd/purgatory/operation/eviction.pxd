@@ -1,15 +1,16 @@
-"""Eviction: under want of room, outcomes that ended clients have made for groups give way, beyond their user's share.
+"""Eviction: when the arena lacks room, outcomes of groups are dropped if the ended clients of a user hold too much.
 
 For example, an arena has room for 131,072 operations. Three processes of user 1000 register 60,000 operations each, for
 a group each, and end. The ended clients of user 1000 have one share together: what one client may hold, 65,536
-operations. The third process finds no free record. So the oldest of these outcomes go, one for each registration, while
-their user holds more than its share. Other users' outcomes stay, and so do all outcomes while there is room.
+operations. The third process finds no free record. So the oldest of these outcomes are evicted, one for each
+registration, while their user holds more than its share. Other users' outcomes stay, and so do all outcomes while there
+is room.
 
 Groups of one user do not pay for each other: only a group that holds more than its part loses outcomes. The part is the
 share, divided by the number of groups for which the user's ended clients hold something. A pending operation, a dead
-letter, a schedule's call and what a member holds are charged, and never go.
+letter, a schedule's call and what a member holds are charged, and are never evicted.
 
-A client that is connected has no need of this: the quota of its group is as large as the share.
+Operations of connected clients need no such rule: the quota of their group is as large as the share.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -33,7 +34,7 @@ from .settle cimport finish_free, stage_free
 
 cdef extern from *:
     """
-    #define EVICTED_AT_ONCE 1024 /* outcomes that make room for one command, at most */
+    #define EVICTED_AT_ONCE 1024 /* outcomes that are evicted for one command, at most */
     #define PASSED_AT_ONCE 1024 /* outcomes that are looked at for one command, and stay, at most */
     """
     enum:
@@ -42,7 +43,7 @@ cdef extern from *:
 
 
 cdef inline bint may_evict(Arena *a, int kind) noexcept nogil:
-    """Whether a search may find an outcome that may go. Where the last one found none, and nothing came since, none may."""
+    """Whether a search may find an outcome to evict. It cannot if the last one found none, and nothing came since."""
     return a.members.may_evict >> kind & 1
 
 
@@ -75,10 +76,10 @@ cdef inline bint makes_room(Arena *a, OpRecord *op, int kind) noexcept nogil:
 cdef inline OpRecord *oldest_in(
     Arena *a, uint32_t account, uint32_t group, bint calls, int kind, uint32_t *passed
 ) noexcept nogil:
-    """The oldest outcome of an account that may go, in one list of its group; NULL if none was found.
+    """The oldest outcome of an account that may be evicted, in one list of its group; NULL if none was found.
 
-    A cursor remembers how far the list was looked at for this account. It begins anew for another account, and when a
-    client of the group has ended.
+    A cursor remembers how far the list was looked at for this account. The search begins anew for another account, and
+    when a client of the group has ended.
     """
     cdef Cursor *cursor = a.members.evictable[calls] + group
     cdef uint32_t *list = &a.groups[group].calls_next if calls else &a.groups[group].next
@@ -104,7 +105,7 @@ cdef inline OpRecord *oldest_in(
 
 
 cdef inline OpRecord *oldest_beyond_share(Arena *a, int kind, uint32_t *passed) noexcept nogil:
-    """The oldest outcome that is to give way; NULL if there is none.
+    """The oldest outcome that is to be evicted; NULL if there is none.
 
     It is NULL, too, if PASSED_AT_ONCE came first: then `evicting` says that resume_eviction() is to go on.
     """
@@ -177,7 +178,7 @@ cdef inline bint make_way(Arena *a, int kind, uint32_t wanted) noexcept nogil:
 
 
 cdef inline bint has_room(Arena *a, uint32_t blocks) noexcept nogil:
-    """Whether `blocks` blocks are free, perhaps after the ring's oldest events have left; False if outcomes may go first."""
+    """Whether `blocks` blocks are free, perhaps after events left the ring; False if outcomes may be evicted first."""
     return unused(a, REGION_BLOCKS) >= blocks or (not may_evict(a, ROOM_BYTES) and make_room(a, blocks))
 
 

@@ -5,8 +5,9 @@ call is done, it becomes dead letter 7 of its group. Everybody may read it in th
 letter, by a registration that follows it, or drop it. A call that no member has served for its retention becomes a
 dead letter, too.
 
-A group keeps a bounded number of dead letters. The oldest gives way to a newer one. The oldest letters also give way to
-a registration that would be refused otherwise: as many of them as it needs, and none if they would not suffice.
+A group keeps a bounded number of dead letters: beyond it, the oldest is dropped for a newer one. The oldest letters are
+also dropped for a registration that would be refused otherwise: as many of them as it needs, and none if they would not
+suffice.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -25,7 +26,7 @@ from .settle cimport finish_free, stage_free
 
 cdef extern from *:
     """
-    #define LETTERS_AT_ONCE 64 /* dead letters that give way to one command, at most */
+    #define LETTERS_AT_ONCE 64 /* dead letters that are dropped for one command, at most */
     """
     enum:
         LETTERS_AT_ONCE
@@ -83,7 +84,7 @@ cdef inline void drop_oldest_letter(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
-    """Drop letters beyond the bound. If a start has lowered it, a group comes down to it with its next letters."""
+    """Drop letters beyond the bound. If a start has lowered the bound, each next letter of a group drops some."""
     cdef uint32_t i
     for i in range(LETTERS_AT_ONCE):
         if g.letters <= a.header.letters_max:
@@ -92,7 +93,7 @@ cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline bint empty_deserted(Arena *a) noexcept nogil:
-    """Drop letters of the group that is deserted longest, as many as one command may. False if no group is deserted."""
+    """Drop letters of the longest deserted group, as many as one command may. False if no group is deserted."""
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), found = count, i
     for index in range(count):  # bound: groups
         if is_deserted(a, index) and (found == count or a.groups[index].empty_since_ns < a.groups[found].empty_since_ns):
@@ -126,14 +127,14 @@ cdef inline uint32_t letters_for(Arena *a, GroupRecord *g, Shortage lacks, OpRec
 
 
 cdef inline void join_letters(Arena *a, OpRecord *op) noexcept nogil:
-    """A dead letter is true: put it in its group's list."""
+    """Put a dead letter in its group's list. The commit that made it one comes first."""
     cdef GroupRecord *g = a.groups + (op.group - 1)
     append(a, &g.letters_next, &op.next)
     g.letters += 1
 
 
 cdef inline void finish_letter(Arena *a, OpRecord *op, bint was_held) noexcept nogil:
-    """A call has become a dead letter, in truth: put it in its group's list."""
+    """A call has become a dead letter, and this is committed: put it in its group's list."""
     leave_outcomes(a, op)
     if was_held:
         count_held(a, op, -1)
@@ -172,7 +173,7 @@ cdef inline void stage_withdrawn(Arena *a, OpRecord *op, uint32_t slot, uint64_t
 
 
 cdef inline void finish_done(Arena *a, OpRecord *op, bint was_held) noexcept nogil:
-    """A group's outcome is done, in truth: free it, or keep it as a dead letter."""
+    """A group's outcome is done, and this is committed: free it, or keep it as a dead letter."""
     a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
     if op.state == OP_STATE_SETTLED:
         finish_letter(a, op, was_held)

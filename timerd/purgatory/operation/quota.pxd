@@ -144,7 +144,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         followed = find_followed(a, r)
         if followed == NULL:
             return ERROR_CODE_UNKNOWN_OPERATION
-        if command.keys > followed.keys:  # quotas are not checked for it
+        if command.keys > followed.keys:  # its group's quota of nodes is not checked
             limit[0] = followed.keys
             return ERROR_CODE_TOO_MANY_KEYS
     if command.flags & REGISTER_FLAG_REPLACE_CHANGED:

@@ -62,7 +62,7 @@ cdef inline void fill_record(
     Arena *a, OpRecord *op, uint64_t number, uint64_t kind, uint64_t owner, uint64_t registered_ns, uint64_t deadline_ns,
     uint64_t progress,
 ) noexcept nogil:
-    """All fields but the state. The generation may change, because nothing reaches the record."""
+    """Fill all fields but the state. The generation may change, because nothing reaches the record."""
     # A word with many fields is stored whole, because it is read again soon: after a store in parts, a processor would
     # wait for the word. The first word says FREE, no outcome.
     OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
@@ -86,7 +86,7 @@ cdef inline void fill_record(
 
 
 cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
-    """All fields but the state, as a command says them."""
+    """Fill all fields but the state, as a command says them."""
     cdef RegisterCommand *command = r.command
     cdef uint32_t slot = r.slot
     cdef ClientRecord *c = a.clients + slot
@@ -111,7 +111,7 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
 
 
 cdef inline uint64_t planned_by(Arena *a, Registration *r) noexcept nogil:
-    """The deadline of a registration. A call follows the wall clock if that was set after its sender had read it."""
+    """The deadline of a registration. If the wall clock was set after the sender read it, a call follows that clock."""
     cdef uint64_t deadline_ns = deadline_of(a, r.command.registered_ns, r.command.timeout_ns), planned_ns
     if not has_wall_time(r.command) or a.turn.wall_ahead_ns == 0:
         return deadline_ns
@@ -165,7 +165,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
     v[0] = unmoved(op)
     a.delivery.count = 0
     if not command.flags & REGISTER_FLAG_NO_MARK and not TD_DEFECT(DEFECT_NO_REPLAY):
-        if mark > a.header.newest or is_before(a, mark, command.purgatory):  # ahead: it is no mark of this arena
+        if mark > a.header.newest or is_before(a, mark, command.purgatory):  # ahead: no mark of this arena
             code[0] = ERROR_CODE_MARK_TOO_OLD
             return
         for i in range(command.keys):  # bound: KEYS_MAX
@@ -248,9 +248,9 @@ cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nog
 
 
 cdef inline bint is_changed(Arena *a, Registration *r, OpRecord *op) noexcept nogil:
-    """Whether a registration is a changed form of an operation: their payloads have the first byte in common, their sort.
+    """Whether a registration is a changed form of an operation: its payload is of the same sort, but has other values.
 
-    But the payloads differ within the number of bytes that the command says.
+    The first bytes of both payloads, which name their sort, are equal, and their first `total` bytes are not.
     """
     cdef uint32_t length = <uint32_t>r.command.total
     cdef const uint8_t *data
@@ -371,8 +371,8 @@ cdef inline void link_registered(
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code.
 
-    Where outcomes have made way (eviction.pxd), the command is applied from its beginning: one of them may be an
-    operation that it has found.
+    When outcomes were evicted (eviction.pxd), the command is applied again from its beginning, because an evicted
+    outcome may be an operation that it had found.
     """
     cdef RegisterCommand *command = r.command
     cdef OpRecord *op

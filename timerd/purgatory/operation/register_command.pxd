@@ -59,7 +59,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         p += 16
     for i in range(command.keys):  # bound: KEYS_MAX
         if i >= KEYS_MAX:
-            # refusal_of() refuses too many keys by name, and needs no payload.
+            # refusal_of() refuses too many keys with an error of its own, and needs no payload for that.
             return True
         key = &r.keys[i]
         if end - p < 2:

@@ -1,8 +1,8 @@
 """Settlements: how an operation gets its outcome, and how its record is freed.
 
 Settling is one transaction: state, outcome number, the client's next number, what a limited event has left, the id. The
-derived fields follow: the bucket, ALL watcher lists, gauges, the owner's outcome list. So a settled operation is at
-once in its owner's list and in no other. There is nothing to purge.
+derived fields follow: the bucket, ALL watcher lists, gauges, the owner's outcome list. So from its settlement on, an
+operation is in its owner's list and in no other. There is nothing to purge.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -56,7 +56,7 @@ cdef inline bint is_overdue(OpRecord *op, EventRecord *e) noexcept nogil:
 
 
 cdef inline uint64_t newest_counted(Arena *a, OpRecord *op) noexcept nogil:
-    """The newest event that counts for a pending operation. A new registration since then counts the later events.
+    """The newest event that counts for a pending operation. A new registration with this mark counts the later events.
 
     It is the newest event of all, unless the event in delivery came too late for the operation.
     """
@@ -90,7 +90,7 @@ cdef inline void stage_settled(
     if e != NULL:
         td_put(&a.tx, &op.seen, e.sequence)
     elif op.state == OP_STATE_PENDING:
-        # The newest event that has reached it. It is valid by itself, so it may be stored before the commit.
+        # The newest event that has reached the operation. It is valid by itself, so it may be stored before the commit.
         TD_ORDERED_STORE(a.base, &op.seen, newest_counted(a, op))
     journal_outcome(a, op, outcome, settled_key, flags, e, error)
 
@@ -99,7 +99,7 @@ cdef inline uint32_t share_value(Arena *a, OpRecord *op, EventRecord *e, uint64_
     """The event's value, for an operation that it settles. The value is charged to `held`, the bytes of its owner.
 
     0: the event has no value, or the owner holds too many bytes for it. Then `flags` get VALUE_DROPPED, and the log of
-    errors says whose outcome it was: no call raises for that.
+    errors says whose outcome it was, because no call raises an error for that.
     """
     cdef uint32_t length = blob_length(a, e.value)
     if length == 0:
@@ -207,7 +207,7 @@ cdef inline void count_settled(
 
 
 cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *report_states, OpRecord *op) noexcept nogil:
-    """Make a settled operation its client's newest outcome. The one LATEST_OUTCOMES positions before gets a hint."""
+    """Make a settled operation its client's newest outcome. The one LATEST_OUTCOMES positions before it gets a hint."""
     cdef OpRecord *before = report_states.latest[report_states.at]
     append(a, &owner.next, &op.next)
     report_states.latest[report_states.at] = op
@@ -219,7 +219,7 @@ cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *repor
 
 
 cdef inline uint32_t leave_keys(Arena *a, OpRecord *op) noexcept nogil:
-    """Take an operation that was pending out of the lists of its keys. Returns of how many. The caller counts them.
+    """Take an operation that was pending out of its keys' lists. Returns how many these were, for the caller to count.
 
     The nodes are free then, unless the operation keeps its keys.
     """
@@ -248,7 +248,7 @@ cdef inline uint32_t leave_keys(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
-    """The operation has settled, in truth: it leaves its bucket and all its lists, and joins its owner's or group's."""
+    """The settlement is committed: the operation leaves its bucket and its lists, and joins its owner's or group's."""
     count_settled(a, &op, 1, op.outcome, op.purgatory)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
@@ -288,7 +288,7 @@ cdef inline void stage_free(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
-    """A settled operation is free, in truth: take it out of its list, and free its record."""
+    """A settled operation is free, and this is committed: take it out of its list, and free its record."""
     leave_outcomes(a, op)
     charge(a, op, 0, -1, 0, 0)
     if op.group and op.client_generation:

@@ -1,8 +1,8 @@
 """Batches: plain operations of one client and one purgatory that settle in one transaction.
 
 For example, 16 cancels stand side by side in a frame. Each is staged, and one commit makes all of them true. Then
-derived fields follow: the bucket, the key, the list of outcomes. A crash leaves the state before the first one or
-behind the last.
+derived fields follow: the bucket, the key, the list of outcomes. A crash leaves the state before the first cancel or
+after the last.
 
 *Plain* is a sufficient condition (is_plain). Every other operation takes the general path, settle.pxd, which alone
 decides. Both paths fill records and stage words with the same functions.

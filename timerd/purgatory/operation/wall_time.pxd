@@ -1,7 +1,7 @@
 """Calls that are due by the wall clock (call_at): the node of their name has their time, in place of a target.
 
 The deadline of such a call follows from its time and from how far the wall clock is ahead of the daemon's own clock.
-turn/new_plans.pxd plans all pending calls anew when the wall clock was set.
+turn/new_plans.pxd plans all pending calls anew when the wall clock has been set.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -12,7 +12,7 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define WALL_STEP_NS 200000000 /* client and daemon see one wall clock, except for smaller steps (WallWatch) */
+    #define WALL_STEP_NS 200000000 /* client and daemon may disagree about the wall clock by less than this */
     """
     uint64_t WALL_STEP_NS
 

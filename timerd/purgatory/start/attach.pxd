@@ -1,6 +1,6 @@
 """Attaching: pointers to the regions of a checked arena, and memory for what the core remembers beside them.
 
-Not here: the transaction that was cut. redo.pxd finishes it before the regions are looked at.
+Not here: a transaction that a crash has cut off. redo.pxd finishes it before the regions are looked at.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

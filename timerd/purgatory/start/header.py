@@ -19,7 +19,7 @@ POWERS_OF_TWO = (
 
 
 def damaged(what: str) -> ArenaDamagedError:
-    """The refusal of a damaged arena. `what` names something that is not there."""
+    """The refusal of a damaged arena. `what`: the part of it that names something that is not there."""
     return ArenaDamagedError(
         f"the arena is damaged: {what} names what is not there; `timerctl check` says more, `timerctl destroy` removes "
         "the arena with the operations in it"
@@ -34,7 +34,7 @@ def damaged_record(region: int, index: int) -> ArenaDamagedError:
 def check_header(memory: memoryview, fingerprint: int) -> None:
     """Refuse memory that is no arena of this layout. `fingerprint`: of the layout that the core was compiled from."""
     if memory.nbytes < layout.HEADER_SIZE:
-        raise ArenaTruncatedError(f"the arena has {memory.nbytes} bytes, its header alone {layout.HEADER_SIZE}")
+        raise ArenaTruncatedError(f"the arena has {memory.nbytes} bytes; its header alone needs {layout.HEADER_SIZE}")
     header = unpack(ArenaHeader, memory)
     if header.layout_version == 0:
         raise ArenaNotReadyError("the arena was never finished (layout version 0): make it anew")
@@ -46,7 +46,7 @@ def check_header(memory: memoryview, fingerprint: int) -> None:
             f"{layout.LAYOUT_VERSION} (0x{fingerprint:08x}): `timerctl destroy` it, or run the version that made it"
         )
     if header.size > memory.nbytes:
-        raise ArenaTruncatedError(f"the arena says {header.size} bytes, there are {memory.nbytes}")
+        raise ArenaTruncatedError(f"the arena's header says {header.size} bytes, but there are {memory.nbytes}")
 
 
 def check_regions(memory: memoryview) -> None:
@@ -56,7 +56,7 @@ def check_regions(memory: memoryview) -> None:
     """
     size, end = unpack(ArenaHeader, memory).size, layout.HEADER_SIZE
     if size > memory.nbytes:
-        raise damaged(f"its redo slot (by it there are {size} bytes)")
+        raise damaged(f"its redo slot (it makes the arena's size {size} bytes)")
     rows = {
         region: unpack(RegionRecord, memory, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
         for region in Region

@@ -1,4 +1,4 @@
-"""A start makes everything derived anew from the truth. The cut transaction is finished by then (redo.pxd).
+"""A start makes everything derived anew from the truth. A transaction that was cut off is finished by then (redo.pxd).
 
 For example, the last daemon was killed between a commit and the list of outcomes. The state word says "settled", and
 the list lacks the operation. A start reads the word, and makes the list.
@@ -144,7 +144,7 @@ cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
 
 
 cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexcept nogil:
-    """Count what the operation names (nodes while it needs its keys, payload, value), and charge it.
+    """Count what the operation names (its payload, its value, its nodes while it needs its keys), and charge it.
 
     False if something that it names is not there.
     """
@@ -214,7 +214,7 @@ cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept no
 
 
 cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
-    """Prefetch an operation, with its first node. It may lie beyond the arena."""
+    """Prefetch an operation, with its first node. It may lie beyond the arena: a prefetch reads nothing."""
     cdef char *record = <char *>op
     __builtin_prefetch(record)
     __builtin_prefetch(record + CACHE_LINE)
@@ -222,7 +222,7 @@ cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
 
 
 cdef inline void prefetch_second(Arena *a, OpRecord *op) noexcept nogil:
-    """Prefetch the node of an operation's second key. Its index is not known to be sound, and a prefetch reads nothing."""
+    """Prefetch the node of an operation's second key. The index may be wrong: a prefetch reads nothing."""
     cdef uint32_t second = first_node(op).next_of_op
     if second > a.first_nodes:
         __builtin_prefetch(a.more_nodes + (second - 1 - a.first_nodes))
@@ -383,7 +383,7 @@ cdef inline void restore_watermarks(Arena *a, Marks *m, Damage *damage) noexcept
 
 
 cdef inline void restore_names(Arena *a, Marks *m, Damage *damage) noexcept nogil:
-    """Use the names of the calls that members handle."""
+    """Check and count the blobs with the names of the calls that members handle."""
     cdef uint32_t slot
     for slot in range(capacity(a, REGION_CLIENTS)):
         if a.clients[slot].state == CLIENT_STATE_FREE:
@@ -433,7 +433,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
 
 
 cdef inline void restore_looks(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
-    """Put the looks that owners have not taken back into their lists, in order of events."""
+    """Put each look that is still due into the list of its owner, in order of events."""
     cdef uint32_t i
     cdef uint64_t count = 0, k
     if a.observers == 0 or TD_DEFECT(DEFECT_LOOKS_NOT_RESTORED):
@@ -470,7 +470,7 @@ cdef inline void restore_counters(Arena *a) noexcept nogil:
 
 
 cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
-    """Operations and keys. A second thread makes what needs the operations' own records alone."""
+    """Restore operations and keys. A second thread makes everything that needs only the operations' own records."""
     cdef pthread_t thread
     cdef bint threaded = pthread_create(&thread, NULL, restore_order, order) == 0
     cdef uint64_t k
@@ -490,7 +490,7 @@ cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *da
 
 
 cdef inline void restore_records(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
-    """Everything that records name, region by region, up to the first damaged record."""
+    """Restore everything that records name, region by region, up to the first damaged record."""
     restore_operations(a, m, order, damage)
     if not damage.found:
         restore_ring(a, m, damage)

@@ -2,8 +2,9 @@
 
 restore_order() runs in that thread. Meanwhile the conductor's thread goes on with nodes, payloads and values
 (rebuild.pxd). Neither thread stores a word that the other reads, with one exception: the conductor's thread frees
-settled operations without a receiver. This thread passes over them, settled or free. It does not know whether a record
-is sound, so it follows no index beyond the arena. The other thread finds the damage.
+settled operations without a receiver. The second thread passes over these, whether they are still settled or already
+free. It does not know whether a record is sound, so it follows no index beyond the arena. The conductor's thread finds
+the damage.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -176,7 +177,7 @@ cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept n
 cdef inline void make_unlinked(Arena *a, OpRecord *op) noexcept nogil:
     op.bucket = 0
     op.prefetch_hint = 0
-    make_empty(a, &op.next)  # an operation without a deadline is in no list, and its links are read all the same
+    make_empty(a, &op.next)  # an operation without a deadline is in no list, but its links are read
 
 
 cdef inline void link_pending(Order *o, uint64_t k, uint32_t index) noexcept nogil:

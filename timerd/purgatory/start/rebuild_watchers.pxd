@@ -1,7 +1,7 @@
-"""Watch nodes watch their keys again, in the order of the records. Lists that came in another order are put in order last.
+"""Watch nodes watch their keys again, in the order of the records. At the end each list gets the order of registration.
 
-For example, each of a million nodes watches a key of its own. Their chains in the key table need no search: a byte of
-each chain shows that no node of such a key came before. For a second watcher of a key, the first one is searched for.
+For example, each of a million nodes watches a key of its own. Their chains in the key table need no search: a byte for
+each chain shows that no node of this key came before. For a second watcher of a key, the first one is searched for.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -26,7 +26,7 @@ cdef extern from *:
 
 
 ctypedef struct Watchers:
-    # Three bits of a key's hash choose one of eight bits of its chain here: it is set once the chain may have that key.
+    # A byte for each chain. Three bits of a key's hash choose a bit of it, set once the chain may have that key.
     uint8_t *chained
     # The nodes (index + 1) that came last, and do not watch their keys yet: the table's entries for them are prefetched.
     uint32_t coming[EARLY]
@@ -107,7 +107,7 @@ cdef inline void order_list(Arena *a, WatchNode *first, uint32_t number, Ordered
 
 
 cdef inline void order_watchers(Arena *a, Watchers *w, Order *o) noexcept nogil:
-    """Order the lists in which watchers came in another order."""
+    """Put the lists whose watchers came in another order in order of registration."""
     cdef uint32_t i
     if not w.disordered:
         return

@@ -1,6 +1,7 @@
 """The redo slot at a start: the transaction that was being stored when the last daemon ended is finished.
 
-For example, the daemon was killed behind `redo_count = 2` and one of the two words. A start stores both words again.
+For example, the daemon was killed when it had stored `redo_count = 2` and one of the two words. A start stores both
+words again.
 """
 
 from libc.stdint cimport uint64_t
@@ -24,7 +25,7 @@ cdef inline bint redo_is_sound(Arena *a) noexcept nogil:
 
 
 cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
-    """Store the words of a committed transaction again. Returns how many there were, 0 if none was cut."""
+    """Store the words of a committed transaction again. Returns how many there were, 0 if none was cut off."""
     cdef uint64_t count = a.header.redo_count
     if count:
         td_store_entries(a.base, count)

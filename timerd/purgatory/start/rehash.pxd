@@ -16,7 +16,7 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline void begin_rehash(Arena *a) noexcept nogil:
-    """Look whether the hashes are of this seed, and if not, let the slots of the ring be made anew."""
+    """Look whether the hashes are of this seed. If not, reset the slots of the ring, which are then made anew."""
     cdef uint32_t i
     a.rehashed = a.header.seed_check != check_of(a.seed)
     if a.rehashed:
@@ -49,7 +49,7 @@ cdef inline void fill_watermark_again(Arena *a, WatermarkRecord *w) noexcept nog
 
 
 cdef inline void fill_event_again(Arena *a, EventRecord *e) noexcept nogil:
-    """The hash of an event's key, and the event's place in its slot. Events come in order."""
+    """Fill the hash of an event's key, and put the event in its slot. Events come in order."""
     cdef SlotRecord *slot
     e.key_hash = hash_again(a, e.purgatory, e.key, e.key_blob, e.key_length)
     slot = a.slots + (e.key_hash & a.slot_mask)

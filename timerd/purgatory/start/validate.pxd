@@ -1,8 +1,8 @@
 """Validation: before a start uses a record, it checks that the record names only existing records.
 
 Only the daemon writes an arena. But another program may damage the file, or the memory may be bad. A start must refuse
-such an arena by name instead of reading beyond it. A value that is wrong but leads nowhere is found by
-timerd_shm/check/.
+such an arena, with an error that names the record, instead of reading beyond the arena. A value that is wrong but leads
+nowhere is found by timerd_shm/check/.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -13,7 +13,7 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    /* Marks of a named block. A chain's first block is COUNTED once a record refers to it. */
+    /* Marks of a block that a record names. A chain's first block is COUNTED once a reference to it was counted. */
     enum { BLOCK_FIRST = 1, BLOCK_INNER = 2, BLOCK_COUNTED = 3 };
     """
     enum:
@@ -122,7 +122,7 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
         # The grant may be requeued to the next watcher of that key.
         if op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_KEYS_KEPT or op.settled_key == 0:
             return False
-    # A deadline beyond the longest timeout has no bucket. A saturated deadline stands at the end of time.
+    # A deadline beyond the longest timeout has no bucket. A saturated deadline (NO_DEADLINE - 1) is an exception.
     return (
         op.state == OP_STATE_SETTLED or op.deadline_ns >= NO_DEADLINE - 1 or op.deadline_ns <= a.turn.now_ns
         or op.deadline_ns - a.turn.now_ns <= 2 * TIMEOUT_NS_MAX

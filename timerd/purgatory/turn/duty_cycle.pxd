@@ -20,7 +20,7 @@ from .sweep cimport sweep
 
 
 cdef inline bint resume_work(Arena *a) noexcept nogil:
-    """Go on with the work that a turn's bound has cut; True if work is left."""
+    """Go on with the work that a turn's bound has cut off; True if work is left."""
     cdef uint32_t slot
     cdef bint left = False
     if a.header.unfinished and not deliver(a):

@@ -1,4 +1,4 @@
-"""New plans: when the wall clock was set, each pending call that is due by it gets another deadline.
+"""New plans: when the wall clock has been set, each pending call that is due by this clock gets another deadline.
 
 For example, a call is due at 03:00, in an hour. The wall clock is set forward to 02:50. The walk over the operations
 reaches the call, and sets its deadline to ten minutes from now. This needs no live worker.

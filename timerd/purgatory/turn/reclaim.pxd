@@ -2,9 +2,9 @@
 
 A purgatory holds something while there is an operation, a watermark or a remembered id of it, or an event in the ring:
 a late registration may want the event. It is also kept while a live client has named it, because that client knows its
-index. No counts are kept for this. When purgatories become short, a walk over all records notes in a mask which ones
-hold something, and each command that is applied meanwhile notes its purgatory. In the end the purgatories in the mask
-stay.
+index. No counts are kept for this. When purgatories become short, a walk over all records notes in a mask which
+purgatories hold something, and each command that is applied meanwhile notes its purgatory there. At the end of the
+walk, the purgatories that are not in the mask are closed.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

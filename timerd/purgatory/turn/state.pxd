@@ -1,4 +1,4 @@
-"""The state of a turn: its time, its bound, and the work that was cut. arena.pxd composes it into the Arena."""
+"""The state of a turn: its time, its bound, the work that its bound has cut off. arena.pxd puts it into the Arena."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
@@ -10,13 +10,13 @@ ctypedef struct Turn:
     uint64_t touched  # records, since the start
     uint64_t limit  # of `touched`, for this call
     uint64_t began  # `touched` when the turn began
-    # Work that a turn's bound has cut: acknowledgements, the sweep over the holdings of dead and silent clients, and
+    # Work that a turn's bound has cut off: acknowledgements, the sweep over what dead and silent clients hold, and
     # retention.
     uint8_t acknowledging
     uint8_t sweeping  # some client is dead, or holds outcomes of its group that are to be requeued
     uint8_t dropping
     uint32_t sweep_at
-    uint8_t evicting  # the kind of room, plus 1, for which the search for an outcome that may go was cut
+    uint8_t evicting  # a search for an outcome to evict was cut off: the kind of room that it is for, plus 1; 0 = none
     uint8_t reclaiming  # which records the walk for purgatories that hold nothing is at (reclaim.pxd)
     uint64_t reclaim_at
     uint64_t kept  # the purgatories that hold something, as far as that walk knows; a mask

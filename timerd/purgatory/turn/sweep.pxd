@@ -53,7 +53,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # It goes on without an owner: no slot has generation 0. No client can cancel it, so it gets a deadline.
+        # The operation goes on without an owner: no slot has generation 0. No client can cancel it: it gets a deadline.
         if endless:
             td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(
@@ -111,9 +111,10 @@ cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
 
 
 cdef inline void forget_counts(Arena *a, uint32_t at) noexcept nogil:
-    """The sweep has no work for this client or group now, so the counts that were kept for it are of an earlier end.
+    """The sweep has no work for this client or group now, so the counts that were kept for it belong to an earlier end.
 
-    A client that dies, comes back and dies again may have the same counts as the first time. That does not mean stuck.
+    A client that dies, comes back and dies again may have the same counts as the first time. Then equal counts do not
+    mean that the sweep is stuck.
     """
     a.members.holdings[at].next_outcome = NO_COUNTS
 
@@ -126,7 +127,7 @@ cdef inline void note_recount(Arena *a) noexcept nogil:
 cdef inline bint recount_client(Arena *a, uint32_t slot) noexcept nogil:
     """Set the counts of a client to zero if two rounds have found nothing that it holds; True if something may be left.
 
-    A silent member may go on: only what the sweep looks for is counted anew.
+    A silent member may come back, so only the counts of what the sweep looks for become zero.
     """
     cdef ClientRecord *c = a.clients + slot
     cdef Holdings now

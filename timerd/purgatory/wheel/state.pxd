@@ -13,8 +13,8 @@ cdef extern from *:
 
 
 ctypedef struct Joined:
-    # Operations of a bucket (index + 1). `op`: the last that joined it, as a ring, from which their `prefetch_hint` is
-    # made. `first`: the first that joined it, to which no hint leads.
+    # Operations of a bucket (index + 1). `op`: a ring of the last JOINED that joined it, from which the `prefetch_hint`
+    # of each is made. `first`: the first JOINED that joined it, to which no hint leads.
     uint32_t at
     uint32_t op[JOINED]
     uint32_t first[JOINED]

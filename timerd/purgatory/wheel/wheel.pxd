@@ -11,9 +11,9 @@ ticks of 1 ms:
 When the wheel comes to tick n, level 0's bucket of n is emptied: its operations expire. On the levels above, the
 *coming* bucket (the one after the present bucket) is swept before its start, a share of it in each tick. So no tick
 moves a whole bucket (a plain wheel of 64 buckets moves up to 44 % of all operations in one tick). Swept operations go
-to lower levels, beside those of the present span: for this a level has two spans. The rule above inserts nothing into a
-bucket under sweep, because its ticks are within two spans of the level below. So a sweep always takes from the head,
-and ends.
+to lower levels, beside the operations of the present span: for this a level has two spans. The rule above inserts
+nothing into a bucket under sweep, because the bucket's ticks are within two spans of the level below. So a sweep always
+takes from the head, and ends.
 
 The clock advances on demand: occupancy bitmaps give the next tick with work, and the wheel jumps there. Insert is
 O(LEVELS), remove O(1), next_tick O(LEVELS). No operation expires early: deadlines round up to a tick.
@@ -31,7 +31,7 @@ from .state cimport JOINED, Joined
 
 cdef extern from *:
     """
-    #define SWEEP_CHUNK 512  /* records a sweep moves in one visit when nothing else calls: about 50 us */
+    #define SWEEP_CHUNK 512  /* a sweep asks for a turn of its own when it owes this many records: about 50 us */
     #define HIGH_HALF(x, y) ((uint64_t)(((unsigned __int128)(x) * (y)) >> 64))
     _Static_assert(SPAN == 1 << LEVEL_BITS && BUCKETS == 2 * SPAN, "a level has two spans of 2 ** LEVEL_BITS buckets");
     _Static_assert(BUCKETS == 2 * WORD_BITS && sizeof(LevelRecord) == BUCKETS / 8, "a level's bitmap is two words");
@@ -155,12 +155,12 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
         if ahead == 0:
             continue
         if ahead > 1:
-            # The sweep of that bucket begins with the span before it.
+            # The sweep of that bucket begins when the bucket before it becomes the present one.
             candidate = (position + ahead - 1) << (LEVEL_BITS * level)
         else:
-            # The bucket is under sweep. Next is the tick that owes a whole chunk, or the last one before its start.
+            # The bucket is under sweep. The sweep works when it owes a chunk, or at the last tick before the start.
             count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
-            # Counted from the last share, not from now. Otherwise each turn between would put off the next share again.
+            # The time is counted from the last share. If it began now, each turn would put off the next share again.
             start = (position + 1) << (LEVEL_BITS * level)
             since = position << (LEVEL_BITS * level)
             if since < a.wheel.visited_tick:
@@ -220,7 +220,7 @@ cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcep
 
 
 cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
-    """Move the operations that the sweeps owe to the present tick; False if the turn's bound came first."""
+    """Move the operations that the sweeps have still to move in this tick; False if the turn's bound came first."""
     cdef uint64_t position, count
     cdef uint32_t level, number
     for level in range(1, LEVELS):

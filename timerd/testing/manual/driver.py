@@ -22,10 +22,12 @@ from .ends import Lifeline
 from .errors import HangsError, WouldBlockError
 from .threads import Threads, place_in
 
-STEPS_MAX: Final = 100_000  # in which all pending work is done
-JUMP_NS_MAX: Final = 3_600_000_000_000  # autojump goes no further than an hour after the last pending deadline,
-JUMPS_MAX: Final = 50_000  # and makes no more steps than these, without anything that settles
-NOW_NS: Final = 1_000_000_000_000  # when a manual clock begins
+STEPS_MAX: Final = 100_000  # the most steps until all pending work is done
+# In autojump() a wait without a timeout ends with WouldBlockError: an hour after the last pending deadline, or after
+# this number of steps.
+JUMP_NS_MAX: Final = 3_600_000_000_000
+JUMPS_MAX: Final = 50_000
+NOW_NS: Final = 1_000_000_000_000  # the time at which a manual clock begins
 S: Final = 1_000_000_000
 
 
@@ -66,7 +68,7 @@ class Driver:
         self.links: list[DrivenLink] = []
         self.is_over = False  # whether the test has ended, so that clients need other links
         self.jumps = False
-        self._thread = threading.get_ident()  # the test's: it would wait in vain, because nobody else moves the clock
+        self._thread = threading.get_ident()  # the test's own thread, the only one that moves the clock
         self._settling = threading.RLock()  # held by the thread that does pending work
         self._depth = 0
         self._settling_by = 0
@@ -103,7 +105,7 @@ class Driver:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """In this block no other thread does pending work. Raises HangsError if a callback in such a thread hangs."""
+        """In this block no other thread does pending work. Raises HangsError if a callback in another thread hangs."""
         seen = -1
         while not self._settling.acquire(timeout=0 if self._is_stuck else self.threads.handler_timeout_s):
             if self._steps == seen or self._is_stuck:
@@ -125,7 +127,7 @@ class Driver:
         )
 
     def _do_all(self) -> None:
-        """Passes and turns, until none is due. A callback that comes here again finds that all is being done."""
+        """Make passes and turns until none is due. A callback may call this again: its own pass is not due then."""
         with self.working():
             self._settling_by = threading.get_ident()
             self._depth += 1
@@ -162,7 +164,8 @@ class Driver:
     def _rests_until_ns(self) -> int:
         """Until when daemon and clients would only exchange heartbeats, so that the clock may move on without these.
 
-        A rest ends a heartbeat before: then all exchange one, as after a pause of the whole machine.
+        The clock moves only to HEARTBEAT_NS before that time. Then daemon and clients exchange a heartbeat, as after a
+        pause of the whole machine.
         """
         if not all(link.is_at_rest for link in list(self.links)):
             return 0

@@ -28,7 +28,7 @@ from .network import ManualSockets, is_at_rest
 from .threaded import ManualWall
 from .threads import place_in
 
-OTHERS_S = 0.5  # of real time: how long a loop without a wait for timerd waits for other threads
+OTHERS_S = 0.5  # how long, in real time, a loop waits for other threads when nothing of timerd is ever due
 
 
 class ManualPasses(LoopPasses):
@@ -115,7 +115,7 @@ class ManualLoopLink(LoopLink):
 
     @property
     def stands(self) -> bool:
-        """Whether its loop is closed, or does not run and is another thread's. To the daemon it is a silent client."""
+        """Whether its loop is closed, or is another thread's and does not run. To the daemon its client is silent."""
         return self.loop.is_closed() or (ident() != self._thread and not self.loop.is_running())
 
     @property

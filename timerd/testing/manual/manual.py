@@ -71,9 +71,9 @@ class Manual:
 
     @property
     def handler_timeout(self) -> float:
-        """For how many seconds of real time a handler may run without a use of timerd: 10. Then it raises HangsError.
+        """How many seconds of real time a handler may run without using timerd: 10 by default. Beyond them it hangs.
 
-        The error comes from the call that waits for the handler, such as `advance()`. No later call waits for it.
+        The call that waits for the handler, such as `advance()`, then raises HangsError. No later call waits for it.
         """
         return self._driver.threads.handler_timeout_s
 
@@ -84,10 +84,10 @@ class Manual:
         self._driver.threads.handler_timeout_s = float(seconds)
 
     def advance(self, seconds: float | timedelta = 0.0) -> None:
-        """Move the clock, and return when everything is done that was due by then. In whole ticks of 1 ms, rounded up.
+        """Move the clock by `seconds`, rounded up to a tick of 1 ms, and return when everything due by then is done.
 
-        `advance(0)` does what is under way: for example, it delivers what was fired to callbacks. Raises HangsError if
-        a handler runs for longer than `handler_timeout`.
+        `advance(0)` does what is under way: for example, it calls the callbacks of operations that a fire has
+        completed. Raises HangsError if a handler runs for longer than `handler_timeout`.
         """
         wanted_s = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
         if not isinstance(wanted_s, (int, float)) or isinstance(wanted_s, bool) or not 0 <= wanted_s <= TIMEOUT_S_MAX:
@@ -110,7 +110,7 @@ class Manual:
         try:
             value = runner.run(main)
         except HangsError:
-            with suppress(AssertionError):  # of what hangs, again
+            with suppress(AssertionError):  # the function still hangs, so closing raises HangsError again
                 runner.close()
             raise
         finally:
@@ -148,8 +148,8 @@ class Manual:
         In a handler of that client this does not return, as `os._exit()` does not: it raises an error, which no
         `except Exception` catches. An asyncio client cancels its handlers instead. The daemon acts upon the end 10 ms
         later, as it does upon a real one. At its next use the client connects anew, and stands for the next process of
-        that worker: this serves nothing before `client.serve(calls)`. Raises ValueError for a client without a
-        connection in this test.
+        that worker. The client then serves nothing before `client.serve(calls)`. Raises ValueError for a client without
+        a connection in this test.
         """
         link = client._lazy.made
         if not isinstance(link, (ManualLink, ManualLoopLink)) or link not in self._driver.links:

@@ -189,7 +189,7 @@ class ManualSockets:
         network.add(self)
 
     def connected(self) -> None:
-        """A daemon serves: show it the session, as a lost connection for outcomes does when it is made again."""
+        """A daemon serves: show it the session, as a real connection for outcomes does when it is made again."""
         if self._session is not None:
             self._network.asking.append((self, self._session))
         self.arrived()

@@ -120,7 +120,7 @@ class Pump(IoThread):
         return is_due and not self.passing
 
     def make(self) -> None:
-        """One pass of the client's thread. Callbacks run in it."""
+        """Make one pass, in place of the client's thread. Callbacks run in it."""
         self._sender.bell.is_rung = self._link.idle = False
         self.passing = threading.get_ident()
         try:

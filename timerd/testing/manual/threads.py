@@ -1,8 +1,8 @@
 """The threads of a test on a manual clock: which of them wait for timerd, and which run a handler of a named call.
 
-The clock stands still while a handler runs. A handler that uses timerd again and again may run for any time. One that
-does not use it for `handler_timeout_s` of real time hangs: this is an error, and nobody waits for that handler after
-the error, until it uses timerd again. So `close()` and the end of the test take no further time.
+The clock stands still while a handler runs. A handler that uses timerd again and again may run for any time. A handler
+that does not use timerd for `handler_timeout_s` of real time hangs: this is an error. After the error nobody waits for
+that handler, until it uses timerd again. So `close()` and the end of the test take no further time.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Threads:
                     if not late:
                         first = min(helper.used_at for helper in running)
                         self._changed.wait(first + self.handler_timeout_s - now)
-            except BaseException:  # Ctrl-C, or a time limit of the test: its end waits for no handler
+            except BaseException:  # Ctrl-C, or a time limit of the test: the end of the test then waits for no handler
                 self._hanging |= self._running
                 raise
             self._hanging |= late

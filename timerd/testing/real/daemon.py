@@ -1,7 +1,7 @@
 """A daemon process for tests, which may be stopped, killed and started again.
 
 with Daemon(directory) as daemon:      # it serves
-    daemon.stop()                      # SIGTERM: the arena stays, as where a machine's daemon is restarted
+    daemon.stop()                      # SIGTERM: the arena stays, as when a machine's daemon is restarted
     daemon.start()
     daemon.renew()                     # another daemon with another arena: nothing of the last one is left
 """
@@ -26,7 +26,7 @@ RUNNER = "timerd.testing.real.runner"
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 30.0
 LOOK_S = 0.1  # between two looks whether the process still runs
-SMALL = ("--capacity=4096", "--ring-events=4096", "--clients=64")  # 3 MiB: several may share the 64 of a container
+SMALL = ("--capacity=4096", "--ring-events=4096", "--clients=64")  # 3 MiB: several fit in a container's 64 MiB
 
 
 class DaemonEndedError(Exception):
@@ -76,7 +76,7 @@ class Daemon:
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
     def start(self) -> None:
-        """Start it, and return when it serves; nothing if it does. Raises DaemonEndedError."""
+        """Start it if it does not serve, and return when it serves. Raises DaemonEndedError."""
         if self._serves:
             return
         address = self.paths.directory / "notify"
@@ -138,7 +138,7 @@ class Daemon:
         self.close()
 
     def _run(self, address: Path) -> subprocess.Popen[str]:
-        """Without -P a folder `timerd` of the caller's directory would be taken for the package."""
+        """Start a runner. Without -P a folder `timerd` of the caller's directory would be taken for the package."""
         with self._log_path.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", RUNNER, self.runtime_dir, self.instance, *self._flags],

@@ -2,8 +2,8 @@
 
     start\\n --> serves until SIGTERM --> "ended STATUS"          start\\n --> ...
 
-The arena stays from one start to the next, until the process that reads this has removed it. A runner whose parent has
-ended removes it itself: the tests were killed.
+The arena stays from one start to the next, until the process that reads these lines removes it. A runner whose parent
+has ended removes the arena itself: the tests were killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(directory: str, instance: str, *flags: str) -> int:
-    """Serve at each line of stdin, until there is none."""
+    """Serve at each line of stdin, until stdin ends."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     while sys.stdin.readline() and os.getppid() == parent:
