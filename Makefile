@@ -105,8 +105,8 @@ test-long: $(VENV)/installed-test $(SPARK)/installed
 test-lowest: | machine
 	@"$$(sh .ci/machine)" .ci/lowest.py $(LOWEST)
 
-# All tests on Spark: on the newest version by Spark Connect, and on the oldest supported version with and
-# without it (`make test` tests the newest without it). A server of Spark Connect has a fixed port, so only one runs at a time.
+# All tests on Spark: on the newest version by Spark Connect, and on the oldest supported version with and without it
+# (`make test` tests the newest without it). A server of Spark Connect has a fixed port, so only one runs at a time.
 test-matrix: $(VENV)/installed-test $(SPARK)/installed $(OLDEST)/installed
 	@status=0; \
 	$(SPARK)/bin/python -m pytest -n1 -m 'long or not long' --connect tests/spark || status=$$?; \
@@ -119,7 +119,7 @@ $(OLDEST)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/instal
 	@"$$(sh .ci/machine)" .ci/spark.py $(OLDEST) $(VENV) $(SPARK_OLDEST)
 	@touch $@
 
-# -n1, for one JVM: a second JVM would take 15 s of CPU to start and warm up, and the other tests need both cores.
+# -n1, for one JVM: a second one would take 15 s of CPU to start and warm up, and the other tests need both cores.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m pytest -n1 -m 'not long' tests/spark
 
