@@ -364,7 +364,7 @@ class Truth:
     def check_nodes(self, index: int, op: OpRecord) -> None:
         """Check the watch nodes of an operation, with their fields about its keys."""
         pending = op.state == OpState.PENDING
-        runs = not pending and op.flags & CALL  # in such a call the masks of keys show whether it runs
+        runs = not pending and op.flags & CALL  # a settled call has times in place of the masks of keys
         decided = 0 if op.condition == Condition.OWNER or runs else op.failed
         if not runs and op.condition not in (Condition.TOTAL, Condition.OWNER):
             decided |= op.progress

@@ -1,7 +1,7 @@
 """The journal's files, declared once: rows of 64 bytes in blocks of 4 KiB in segments. journal_reader.py reads them.
 
     DIR/000000000017.segment    header block (SegmentHeader, zeros), then blocks
-    DIR/holds/NAME              a consumer's hold: segments from this number on are still needed
+    DIR/holds/NAME              a consumer's hold: the number of the first segment that it still needs
     DIR/lock                    flocked by the daemon that writes here, never unlinked
 
 A block is a BlockHeader and BLOCK_ROWS rows. Its CRC covers everything behind the CRC, so a reader accepts or refuses
@@ -28,7 +28,7 @@ operations, which has a choice of columns: client/timerd_spark/source/schema.py.
 
 To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. New fields take the
 place of reserved bytes, so that the other fields stay where they are. Then readers can still read the older version:
-OLDER says what that lacks. Without a new version, the fingerprint makes readers refuse the files.
+OLDER says what the older version lacks. Without a new version, the fingerprint makes readers refuse the files.
 """
 
 from enum import IntEnum, IntFlag
@@ -70,7 +70,7 @@ class RowKind(IntEnum):
     ANCHOR = 4  # the wall clock's time
     GAP = 5  # rows were dropped here
     OUTCOME = 6
-    REGISTER = 7  # level EVENTS, as all that follow
+    REGISTER = 7  # only at level EVENTS, as all kinds below except END
     REGISTERED = 8  # the second half of a registration
     KEY = 9  # one for each key, behind the REGISTERED row
     EVENT = 10
@@ -93,7 +93,7 @@ class GroupStep(IntEnum):
     BEGAN = 6  # a member is about to run something for a call, or gives the call up
     KEPT = 7  # a call is over, and kept as a dead letter
     CANCELLED = 8  # a call was cancelled, or replaced, after it was due and before it began
-    EVICTED = 9  # the arena lacked room, and the user of the ended client that had made it held more than its share
+    EVICTED = 9  # the arena lacked room, and ended clients of the user that had made it held more than their share
 
 
 class TextKind(IntEnum):
@@ -114,7 +114,7 @@ class RowFlag(IntFlag):
     VALUE_DROPPED = 4
     AT_REGISTRATION = 8  # it settled while it was registered
     SNAPSHOT = 16  # REGISTER: it was pending when the journal began; its mark is not known
-    CONTINUES = 32  # SEGMENT: no daemon without a journal lies between the row before it and this one
+    CONTINUES = 32  # SEGMENT: no daemon without a journal has run between the row before it and this one
     START = 64  # SEGMENT: a daemon has attached to the arena; silent clients are live again
 
 
@@ -127,7 +127,7 @@ class SegmentHeader(NamedTuple):
     fingerprint: Annotated[int, U32, "CRC-32 of the journal's field table"]
     level: Annotated[int, U32, "JournalLevel"]
     sequence: Annotated[int, U64, "number of the segment in its directory, as in its file's name"]
-    first_row: Annotated[int, U64, "number of its record 0"]
+    first_row: Annotated[int, U64, "row number of its record 0"]
     incarnation: Annotated[int, U64, "of the arena; row numbers and op ids compare only within one"]
     boot_id: Annotated[bytes, raw(16), "the boot; times of CLOCK_MONOTONIC are of this boot"]
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC when the file was made"]
@@ -135,7 +135,7 @@ class SegmentHeader(NamedTuple):
     first_block: Annotated[int, U32, "blocks before it are absent: the file was removed while it was written"]
     pid: Annotated[int, U32, "of the daemon"]
     instance: Annotated[bytes, raw(32), "name of the instance, zero padded"]
-    host: Annotated[bytes, raw(64), "host name, zero padded, cut"]
+    host: Annotated[bytes, raw(64), "host name, cut to 64 bytes, zero padded"]
 
 
 class BlockHeader(NamedTuple):
@@ -201,7 +201,8 @@ class GapRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    rows: Annotated[int, U64, "dropped rows, except TURN rows and texts that the dropped rows would have named",
+    rows: Annotated[int, U64,
+        "number of dropped rows; not counted: TURN rows, and texts that the dropped rows would have named",
         "computed: the END row has the sum. A GAP is a finding in any case, and ends the audit"]
     from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start",
         "bounded by the turns before and behind it"]
@@ -219,17 +220,17 @@ class OutcomeRow(NamedTuple):
     settled_key: Annotated[int, U8, "ordinal + 1 of the key that settled it; 0 = no key did",
         "computed: the key of the event or watermark, else 0"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "by effect: VALUE_DROPPED only if the event has a value; its room depends on what the owner has "
+        "by effect: VALUE_DROPPED only if the event has a value; the room for a value depends on what the owner has "
         "acknowledged; the other flags are computed"]
     key: Annotated[int, U32, TextKind.KEY, "text: the key that settled it, else its first key",
         "computed: the name of that key, else of the first key"]
     operation: Annotated[int, U64, "op id: generation << 32 | index; unique within the incarnation",
-        "computed: a registration has it, once"]
+        "computed: exactly one registration has it"]
     registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn",
         "computed: as registered"]
     deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
-        "computed: as registered, rescheduled or planned anew; of a kept operation without a deadline, the owner's "
-        "death and the retention"]
+        "computed: as registered, rescheduled or planned anew; of a kept operation without a deadline, the time "
+        "of the owner's death plus the retention"]
     settled_ns: Annotated[int, U64, "when it settled",
         "computed: the turn's clock. The wheel's lateness is not checked"]
     sequence: Annotated[int, U64,
@@ -248,7 +249,7 @@ class RegisterRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     condition: Annotated[int, U8, Condition, "Condition",
-        "by effect, and by `needed`: from 1 to the number of keys for AT_LEAST, else 0"]
+        "by effect, and by `needed`, which is from 1 to the number of keys for AT_LEAST, else 0"]
     needed: Annotated[int, U8, "k of AT_LEAST; else 0",
         "by effect, and by `condition`: from 1 to the number of keys for AT_LEAST, else 0"]
     keys: Annotated[int, U8, "number of KEY rows", "computed: the number of KEY rows that follow"]
@@ -257,17 +258,17 @@ class RegisterRow(NamedTuple):
     orphans: Annotated[int, U8, Orphans, "Orphans",
         "by effect, with ORPHANS_GIVEN; else computed: the client's policy, or GROUP for a group"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "by effect: none, or SNAPSHOT: a registration from before the journal, which is a finding"]
+        "by effect: none, or SNAPSHOT. A registration from before the journal (SNAPSHOT) is a finding"]
     operation: Annotated[int, U64, "op id", "computed: all rows of a registration and its outcome have it"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order",
-        "bounded after a start by the registration before; then computed: one after the other"]
+        "bounded by the registration before it, if a start lies between them; else computed: one after the other"]
     command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
     registered_ns: Annotated[int, U64, "when register() was called",
         "computed: its outcome has it; at most CALL_AHEAD_NS_MAX ahead of the turn"]
     deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
         "by effect: its outcome has it, unless it was rescheduled or planned anew; not before `registered_ns`"]
-    mark_sequence: Annotated[int, U64, "newest event of the mark; under SNAPSHOT the newest event that it was given",
-        "by effect"]
+    mark_sequence: Annotated[int, U64,
+        "newest event of the mark; under SNAPSHOT the newest event that the operation was given", "by effect"]
     mark_command: Annotated[int, U64, "newest own command of the mark; under SNAPSHOT the failed keys, one bit each",
         "by effect"]
 
@@ -341,23 +342,24 @@ class EventRow(NamedTuple):
 class ActionRow(NamedTuple):
     """ACTION: a command changed a pending operation. When it was cancelled or completed, its OUTCOME row follows.
 
-    Or the daemon has planned a call anew, because the wall clock was set: such a row has no client and no command.
+    An ACTION row may also say that the daemon has planned a call anew, because the wall clock was set. Such a row has
+    no client and no command.
     """
 
     kind: Annotated[int, U8, "RowKind"]
     command_kind: Annotated[int, U8, CommandKind, "CommandKind; 0 = a call is planned anew",
         "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
-        "anew) with nothing of a command"]
+        "anew) without the columns of a command"]
     flags: Annotated[int, U8, CommandFlag, "CommandFlag of the command",
         "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
-        "anew) with nothing of a command"]
+        "anew) without the columns of a command"]
     orphans: Annotated[int, U8, Orphans, "Orphans, of SET_ORPHANS; else 0", "by effect, of SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it",
         "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
     operation: Annotated[int, U64, "op id",
-        "computed: it is pending; with REQUEUE it may be settled; only a call of the wall clock is planned anew"]
+        "computed: it is pending; with REQUEUE it may be settled; a call that is planned anew is due by the wall clock"]
     applied_ns: Annotated[int, U64, "when it was applied", "computed: the turn's clock"]
-    deadline_ns: Annotated[int, U64, "the new deadline, of RESCHEDULE and a new plan; NO_DEADLINE = none",
+    deadline_ns: Annotated[int, U64, "the new deadline, in a row of RESCHEDULE or of a new plan; NO_DEADLINE = none",
         "by effect: the outcome has the last deadline; unchanged except by a reschedule or a new plan"]
     command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
     client: Annotated[int, U16, "slot of that client",
@@ -407,7 +409,7 @@ class WatermarkRow(NamedTuple):
     key: Annotated[int, U32, TextKind.KEY, "text", "free: what was there before the journal"]
     watermark: Annotated[int, U64, "highest offset advanced to", "free: what was there before the journal"]
     at_ns: Annotated[int, U64, "when this row was written", "computed: the turn's clock"]
-    newest: Annotated[int, U64, "newest event then", "computed: the newest EVENT row"]
+    newest: Annotated[int, U64, "newest event at that time", "computed: the newest EVENT row"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "free: what was there before the journal"]
     reserved_word: Annotated[int, U32, "zero"]
     rest: Annotated[bytes, raw(24), "zero"]
@@ -447,8 +449,8 @@ class TurnRow(NamedTuple):
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
     now_ns: Annotated[int, U64, "the turn's clock: the time of everything that the turn does",
-        "nearly computed: rows of settlements in the turn have it; without such rows, any time between the turns "
-        "around"]
+        "nearly computed: rows of settlements in the turn have it; without such rows, any time between the turn "
+        "before and the turn after"]
     effective_ns: Annotated[int, U64, "the effective time of what the turn reads: `now_ns`, or a time before a gap",
         "by effect: events and registrations have it. In a gap: the time of an earlier turn"]
     newest: Annotated[int, U64, "newest event before its first row", "computed: the newest EVENT row"]
@@ -472,12 +474,12 @@ class EndRow(NamedTuple):
 class BufferHeader(NamedTuple):
     """The start of the buffer between core and writer: shared memory, so that rows outlive a killed daemon.
 
-    Row n stands at BUFFER_HEADER_SIZE + n % rows * ROW_SIZE; the arena's header holds which rows are there.
+    Row n stands at BUFFER_HEADER_SIZE + n % rows * ROW_SIZE; the arena's header says which rows are there.
     """
 
     magic: Annotated[bytes, raw(8), "b'timerdb', 1"]
     fingerprint: Annotated[int, U32, "CRC-32 of the journal's field table"]
-    rows: Annotated[int, U32, "rows it holds; a power of two"]
+    rows: Annotated[int, U32, "rows for which it has room; a power of two"]
     incarnation: Annotated[int, U64, "of the arena whose rows it holds"]
 
 
@@ -539,11 +541,11 @@ class Older(NamedTuple):
 NOTHING_LACKS = Older({}, frozenset())
 # The versions that are read as well, by version and fingerprint.
 OLDER: dict[tuple[int, int], Older] = {
-    # No call was planned anew.
+    # Version 4: no call was planned anew.
     (4, 0xD0128B7A): NOTHING_LACKS,
-    # ACTION had no COMPLETE.
+    # Version 3: as version 4, and ACTION had no COMPLETE.
     (3, 0xD0128B7A): NOTHING_LACKS,
-    # `effective_ns` was the time at which an event, or a registration, was applied.
+    # Version 2: as version 3, and `effective_ns` was the time at which an event, or a registration, was applied.
     (2, 0x5A2BACC5): Older({RowKind.SEGMENT: frozenset(("start", "kept_ns"))}, frozenset((RowKind.TURN, RowKind.END))),
 }
 JOURNAL_RECORDS: tuple[type, ...] = (SegmentHeader, BlockHeader, BufferHeader, *dict.fromkeys(ROWS.values()))

@@ -57,7 +57,7 @@ class DownKind(IntEnum):
 class DownFlag(IntFlag):
     """Flags of a REPORT."""
 
-    ASKED = 1  # the REPORT answers ASK: the daemon has sent no outcomes or answers beyond it
+    ASKED = 1  # the REPORT answers ASK: the daemon has sent no newer outcomes or answers than these
 
 
 class PacketKind(IntEnum):
@@ -96,13 +96,13 @@ class RegisterFlag(IntFlag):
     HAS_ID = 1
     KEEP = 2  # if the id exists: keep it (neither KEEP nor REPLACE: error)
     REPLACE = 4
-    WANTS_ANSWER = 8  # register(wait=True)
+    WANTS_ANSWER = 8  # register_wait()
     MARK_BY_SEQUENCE = 16  # the mark is another client's or the daemon's: own events count by sequence as well
     MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
     NO_MARK = 64  # only events after the registration was applied count
     ORPHANS_GIVEN = 128  # the policy is `orphans`; otherwise it is the client's
     FOR_GROUP = 256  # the operation belongs to the sender's group from the start: a member gets its outcome
-    REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
+    REPLACE_CANCELLED = 512  # if the id exists: replace its operation if that was cancelled, else refuse
     CALL = 1024  # with FOR_GROUP: delivered only to a member that handles the name, its first key
     FOLLOWS = 4096  # with NO_MARK: it acknowledges the call of op id `mark_sequence`; refused if that call is done
     ALONE = 8192  # with CALL: only for a member that holds no other call, because this call has ended processes
@@ -118,7 +118,7 @@ class CommandFlag(IntFlag):
     WANTS_ANSWER = 8
     HAS_ID = 16
     REQUEUE = 32  # CANCEL: the owner gives up a completed operation; the limited event goes to the next watcher
-    FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, counts as cancelled from now on
+    FREES_ID = 64  # GROUP_ACK: the id counts as cancelled from now on, if its call settled at `registered_ns`
     OF_LETTER = 128  # GROUP_ACK: the op id is that of a dead letter, which is freed
 
 
@@ -135,7 +135,9 @@ class OutcomeFlag(IntFlag):
 
 
 class Met(IntEnum):
-    """The limit that an ARENA_FULL or QUOTA_EXCEEDED met: top byte of the answer's value. The rest is its number."""
+    """The limit that an ARENA_FULL or QUOTA_EXCEEDED met: the top byte of the answer's value. The other bytes have the
+    limit's number, such as 4,096 operations.
+    """
 
     NOTHING = 0
     OPERATIONS = 1
@@ -147,7 +149,8 @@ class Met(IntEnum):
     IDS = 7
     VALUES = 8  # in the log of errors alone: an outcome goes without its value
     CHECKS = 9
-    # In the log of errors alone: outcomes of a group made room, and this is the share of those that made them.
+    # In the log of errors alone: outcomes of a group were evicted. The number is the share of the user whose ended
+    # clients had made them.
     EVICTED_OPERATIONS = 10
     EVICTED_NODES = 11
     EVICTED_BYTES = 12
@@ -251,11 +254,13 @@ class ReportHeader(NamedTuple):
     kind: Annotated[int, U8, "DownKind"]
     flags: Annotated[int, U16, "DownFlag; zero except in a REPORT"]
     outcomes: Annotated[int, U32, "OutcomeRecords that follow"]
-    answers: Annotated[int, U32, "WireAnswers that follow them"]
-    looks: Annotated[int, U32, "LookRecords that follow those"]
+    answers: Annotated[int, U32, "WireAnswers that follow the outcomes"]
+    looks: Annotated[int, U32, "LookRecords that follow the answers"]
     incarnation: Annotated[int, U64, "arena incarnation"]
     applied: Annotated[int, U64, "last command applied: commands up to it need not be sent again"]
-    outcome_first: Annotated[int, U64, "this frame covers outcomes outcome_first..outcome_last; absent ones are void"]
+    outcome_first: Annotated[
+        int, U64, "this frame covers outcomes outcome_first..outcome_last; a number without a record is void"
+    ]
     outcome_last: Annotated[int, U64, "less than outcome_first when it covers none"]
     outcome_newest: Annotated[int, U64, "newest outcome number of the client: if no frame brought it, one was lost"]
     answer_previous: Annotated[int, U64, "command number of the answer before the first of this frame; 0 = none"]

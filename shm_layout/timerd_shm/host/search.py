@@ -21,11 +21,11 @@ def find_instance(
 ) -> InstancePaths:
     """The instance's files, in the first place where its daemon listens, else in the first that holds NAME.arena.
 
-    `directory`, if given, is the only place. `daemon_user` is a user whose files are used as well (trust.py).
+    So sockets and an arena that a dead daemon has left hide no daemon that runs. `directory`, if given, is the only
+    place. `daemon_user` is a user whose files are used as well (trust.py).
 
-    So sockets and an arena that a dead daemon has left hide no daemon that runs. Raises TimerdUnavailableError, which
-    says where it looked, PermissionError if this user may not look into one of the places and nothing is in the others,
-    InvalidNameError.
+    Raises TimerdUnavailableError, which says where it looked, PermissionError if this user may not look into one of the
+    places and nothing is in the others, InvalidNameError.
     """
     name, user = instance_name(instance), daemon_user_of(daemon_user)
     looked = places(directory)
@@ -79,7 +79,7 @@ def find_remains(instance: str | None = None) -> InstancePaths | None:
 def make_instance(
     instance: str | None = None, directory: str | None = None, *, look_only: bool = False
 ) -> InstancePaths:
-    """The instance's files in the first place that this process may write; made (0700) where only it is missing.
+    """The instance's files in the first place that this process may write. If only the place is missing, it is made.
 
     A place that holds NAME.arena comes first: the operations of the last daemon are there. `directory`, when given, is
     the only place, as $TIMERD_RUNTIME_DIR is. With `look_only` nothing is made. Raises ResourceLimitError, which says

@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Blocks whose CRC holds. In the first block, rows before `first` were yielded before. Unused rows are PAD."""
+    """Blocks whose CRC holds. In the first block, rows before `first` were yielded earlier. Unused rows are PAD."""
 
     header: SegmentHeader
     first: Offset
@@ -138,7 +138,7 @@ class JournalReader:
         return next(self._ends(), self.position)
 
     def before_end(self, records: int) -> Offset:
-        """The position `records` before the present end, over segments; the oldest if there are fewer."""
+        """The position that is `records` rows before the present end; the journal's oldest if there are fewer rows."""
         start = self.position
         for end in self._ends():
             start = Offset(end.segment, max(end.record - records, 0))
@@ -276,7 +276,7 @@ class JournalReader:
                 return chunk
             if successor is None:
                 return None
-            if self._yielded:  # otherwise only the header has the number, and may be wrong
+            if self._yielded:  # otherwise only the header says the row number, and it may be wrong
                 self._next_row = (segment.header.incarnation, segment.header.first_row + self.position.record)
             self.close()
             self.position = Offset(successor, 0)
@@ -297,7 +297,7 @@ class JournalReader:
             try:
                 segment = Segment(self.directory, self.position.segment, older=self._older)
             except FileNotFoundError:
-                self._list()  # it was removed, and others with it
+                self._list()  # it was removed, and perhaps others with it
                 successor = self._successor(self.position.segment)
                 if successor is None:
                     return False

@@ -1,7 +1,7 @@
 """A segment: one file of a journal, a header and blocks of rows. A block is good if its CRC holds.
 
     segment = Segment(directory, 17)                  # its header is checked
-    blocks, rows = segment.good(0, 64)                # up to 64 blocks as far as they are good, and their rows
+    blocks, rows = segment.good(0, 64)                # up to 64 blocks as far as they are good; how many rows they have
 
 Raises JournalError, and FileNotFoundError where the file was removed, whatever the file holds.
 """
@@ -50,7 +50,7 @@ class JournalError(TimerdError):
 
 
 class Offset(NamedTuple):
-    """A position in a journal: the record that comes next in a segment. Offsets compare as they follow each other."""
+    """A position in a journal: the record that comes next in a segment. An earlier Offset compares as less."""
 
     segment: int
     record: int
