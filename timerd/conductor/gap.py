@@ -12,7 +12,7 @@ from __future__ import annotations
 from timerd.core import NEVER
 
 GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
-DRY_NS = 5_000_000  # the sockets are dry if nothing came for this time: a client's thread was stopped as well
+DRY_NS = 5_000_000  # the sockets are dry if nothing came for this time: a client may have stopped too, and send later
 
 
 class Gap:

@@ -1,7 +1,7 @@
 """The daemon's sockets. The conductor knows them as a `Transport`. `SocketTransport` has the sockets of the kernel.
 
     NAME.sock    ROUTER: commands come in, and are answered over the same connection
-    NAME.pub     XPUB: each connection belongs to one client, and gets its outcomes alone; it drops rather than blocks
+    NAME.pub     XPUB: a connection gets the outcomes of one client; if the connection is full, they are dropped
     NAME.unix    packets: both in one connection, for clients without ZeroMQ
 
 A peer of NAME.pub shows a session in the handshake (PLAIN's password), a peer of NAME.unix in a packet. The newest
@@ -71,7 +71,7 @@ class Transport(Protocol):
     def defer(self, process: int, size: int) -> bool:
         """Charge a process for memory of its deferred frames; a negative size: give it back. False: hold the process.
 
-        Nobody else has to wait for memory because of that: it is over its share (host/budget.py).
+        False means that the process is over its share, and most of the memory is in use (host/budget.py).
         """
 
     def on_shed(self, drop: Callable[[int], None]) -> None:
@@ -88,7 +88,7 @@ class Transport(Protocol):
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
 
     def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
-        """Up to `limit` messages of connections for outcomes. One that asks is admitted at once, or it is refused."""
+        """Up to `limit` messages of connections for outcomes. Admit one that asks at once, or it is refused."""
 
     def admit(self, connection: int, slot: int) -> None:
         """Give the outcomes of a slot to a connection that has asked. An earlier connection of the slot is closed."""
@@ -106,9 +106,9 @@ class Transport(Protocol):
 class SocketTransport:
     """ROUTER, XPUB and packets over Unix sockets, with safe permissions from the moment of bind.
 
-    `liveness` learns of the connections whose end is a client's end. `clients_max`: as many clients one process may
-    have. `connections_max`: as many connections there may be at all. `budget`: the memory for frames. Stale
-    socket files of a killed daemon are replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
+    `liveness` learns of the connections whose end is a client's end. `clients_max`: the largest number of clients of
+    one process. `connections_max`: the largest number of all connections. `budget`: the memory for frames. Stale socket
+    files of a killed daemon are replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class SocketTransport:
         )
 
     def connections(self) -> int:
-        """How many there are."""
+        """The number of open connections."""
         return len(self._shares)
 
     # Commands ---------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class SocketTransport:
         return self._receive_from_both(limit)
 
     def _receive_from_both(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        # The caller may stop long before the limit. So neither is always the first.
+        # The caller may stop long before the limit. So the two take turns to be the first.
         self._takes_packets_first = is_first = not self._takes_packets_first
         for takes_packets in (is_first, not is_first):
             for each in self._packets.received(limit) if takes_packets else self._commands.received(limit):
@@ -217,7 +217,8 @@ class SocketTransport:
         while asking and limit > 0:
             limit -= 1
             number = next(iter(asking))
-            yield OutletMessage(number, NOT_ADMITTED, asking.pop(number).session)  # refused, it may still say hello
+            # If the connection is refused, it may still say hello.
+            yield OutletMessage(number, NOT_ADMITTED, asking.pop(number).session)
         while self._ready and limit > 0:
             limit -= 1
             yield self._ready.popitem()[1]
@@ -270,7 +271,7 @@ class SocketTransport:
 
     def _leave_slot(self, packets: PacketConnection) -> None:
         """From now on the connection gets no outcomes, belongs to no client, and its end is the end of no client."""
-        self._liveness.adopted_ended(packets.watch, is_client=False)  # the session would be watched by it for ever
+        self._liveness.adopted_ended(packets.watch, is_client=False)  # else it would watch the session for ever
         packets.slot, packets.watch = NOT_ADMITTED, 0
         packets.is_admitted = False
         packets.share.clients -= 1
@@ -294,7 +295,9 @@ class SocketTransport:
     def _reason(self, why: Why, process: int) -> str:
         """The event and its reason, for an error message. The error log has room for 223 bytes."""
         mib = self._shares.budget.most >> 20
-        spent = f"the {mib} MiB of --frame-memory are in use, and it has more than its share: read answers, or raise it"
+        spent = (
+            f"the {mib} MiB of --frame-memory are in use, and it is above its share: read answers, or raise the knob"
+        )
         match why:
             case Why.HAS_ALL:
                 most = self._shares.most_of(process)
@@ -310,7 +313,7 @@ class SocketTransport:
         return f"a connection was closed: {why_closed}"
 
     def close(self) -> None:
-        """Close the sockets and remove their files, before the lock is given up: they could be the next daemon's."""
+        """Close the sockets and remove their files, while the lock is held: later, they may be the next daemon's."""
         self._packets.close()
         self._outcomes.close()
         self._commands.close()

@@ -25,7 +25,7 @@ exit status:
   3  a daemon of this instance is running
   4  the machine does not give what was asked: shared memory, permissions,
      a path for the sockets
-  5  the arena that is there is of another layout, size or tick, or damaged;
+  5  the existing arena is damaged, or has another layout, size or tick;
      `timerctl destroy` removes it, with its operations
 """
 

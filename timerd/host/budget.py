@@ -1,8 +1,8 @@
 """The memory for the frames of all connections: one budget, which the processes share.
 
-    frames that come in     large ones from their beginning, small ones while they are not complete, or not dealt with
+    frames that come in     large ones from their beginning, small ones until the conductor takes them
     frames that wait        to be sent (chunks.py), or to be applied (conductor/deferred.py)
-    what has ended          its chunks are freed in pieces, over turns
+    ended connections       their chunks, which are freed in pieces, over several turns
 
 A process may have three quarters of the budget while nobody else needs it. Its *share* is the budget divided by the
 number of processes that hold memory. For example, with 32 MiB two processes hold 14 MiB each, and a third one gets an
@@ -24,10 +24,10 @@ from typing import Protocol
 from timerd.host.chunks import CHUNK_COST, Chunk
 from timerd_shm.declare.limits import NO_DEADLINE
 
-NEXT_TO_NOTHING = 65_536  # bytes: a frame that waits for memory has begun, and its beginning is charged
+NEXT_TO_NOTHING = 65_536  # bytes; even a process that waits for memory is charged with the beginning of its frame
 RELEASED_PER_TURN = 2 << 20  # bytes; to free them takes some 0.2 ms
 TRIM_SIZE = 4 << 20  # bytes that were freed, before malloc is asked to give memory back to the system
-TRIM_NS = 1_000_000_000  # at most as often
+TRIM_NS = 1_000_000_000  # from one trim to the next, at least
 
 
 class Waiter(Protocol):
@@ -57,7 +57,7 @@ class Account:
 
     @property
     def is_short(self) -> bool:
-        """Whether the process should do without: it is over its share, and most of the budget is in use."""
+        """Whether the process should do without more: it is over its share, and most of the budget is in use."""
         return self._budget.is_short(self)
 
     def take(self, size: int) -> bool:
@@ -99,7 +99,7 @@ class Budget:
         self._ended: deque[tuple[deque[Chunk], int]] = deque()  # chunks to be freed, and what they take
         self._ended_size = 0
         self._peak = 0  # the most that was in use since the last trim
-        self._trim_ns = 0  # not before this time
+        self._trim_ns = 0  # malloc is not asked before this time
 
     @property
     def used(self) -> int:
@@ -137,7 +137,7 @@ class Budget:
         return self.used + size <= self._for_takers or self._has_right(account, size)
 
     def is_short(self, account: Account) -> bool:
-        """Whether a process should do without: it is over its share, and three quarters are in use."""
+        """Whether a process should do without more: it is over its share, and three quarters are in use."""
         return self.used > self.process_max and account.memory > self.share_of(account)
 
     def take(self, account: Account, size: int) -> bool:
@@ -180,7 +180,7 @@ class Budget:
             freed = chunks.popleft().__sizeof__() + CHUNK_COST if chunks else 0
             if chunks:
                 self._ended[0] = chunks, left - freed
-            else:  # what is left is what the sizes of objects do not say
+            else:  # all chunks are freed; what is left is memory that the sizes of objects do not show
                 self._ended.popleft()
                 freed = left
             self._ended_size -= freed
@@ -191,7 +191,7 @@ class Budget:
         self._starved[account] = None
 
     def wake(self) -> None:
-        """Wake those that wait, as far as there is room for all of them."""
+        """Wake those that wait, one by one, while there is room for all that were woken."""
         promised = 0
         for account in list(self._starved):
             waiting = account.waiting

@@ -58,7 +58,8 @@ class Newcomers(Generic[Connection]):
             if now_ns < until_ns:
                 break
             del self._until_ns[number]
-            self._until_ns[number] = now_ns + SHOWN_WITHIN_NS  # if it is not ended: this turn did not read all of it
+            # More time for a connection that does not end now, because bytes of it wait to be read.
+            self._until_ns[number] = now_ns + SHOWN_WITHIN_NS
             if not self._known[number].is_listed:
                 found.append(self._known[number])
         return found

@@ -54,7 +54,7 @@ class PacketServer:
         self._on_error = on_error
         self._by_descriptor: dict[int, PacketConnection] = {}
         self._by_number: dict[int, PacketConnection] = {}
-        self._listed: Turns[PacketConnection] = Turns()  # to be looked at without waiting
+        self._listed: Turns[PacketConnection] = Turns()  # to be looked at without waiting for the selector
         self._writable: dict[int, PacketConnection] = {}  # by descriptor
         self.asking: dict[int, PacketConnection] = {}  # by number
         self._listener = Listener(
@@ -171,7 +171,7 @@ class PacketServer:
             try:
                 connection.write_more()
             except OSError:
-                connection.drop_waiting()  # where the client has not ended, it would be writable for ever
+                connection.drop_waiting()  # otherwise a connection whose client lives would be writable for ever
                 self._list(connection)
             self._set_interest(connection)
 

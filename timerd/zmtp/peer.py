@@ -165,7 +165,7 @@ class Peer:
         return None
 
     def _starve(self) -> None:
-        """More bytes are needed. Keep those alone that are not done."""
+        """More bytes are needed. Keep only the bytes that are not done."""
         self.is_starved = True
         if self._at:
             self._data, self._at = self._data[self._at :], 0
