@@ -108,7 +108,7 @@ class Core:
         Raises SessionGoneError when the slot is no tombstone, QuotaExceededError and NotAMemberError as open_client().
         """
     def close_client(self, slot: int, now_ns: int, *, goodbye: bool = False) -> None:
-        """The client is dead. The calls of resume() that follow treat its operations by its orphans policy.
+        """Note that the client is dead. The next calls of resume() treat its operations by its orphans policy.
 
         CANCEL: they are cancelled. KEEP: they go on, and no client gets their outcomes. GROUP: its group
         adopts them, unacknowledged outcomes too. Outcomes that it held for its group are requeued. An unacknowledged
@@ -131,7 +131,7 @@ class Core:
     def set_calls(self, slot: int, most: int, purgatory: int, names: list[bytes], now_ns: int) -> int:
         """Let the client hold up to `most` calls of its group at a time; 0 = it takes none.
 
-        It takes only calls of these names (keys of that purgatory), which replace its names before. Returns how many
+        It takes only calls of these names (keys of that purgatory), which replace its earlier names. Returns how many
         it takes now: as with set_listening(), a client that has stopped cannot begin again at once. Raises
         NotAMemberError, ArenaFullError, InvalidValueError, InvalidKeyError.
         """
@@ -279,7 +279,7 @@ class Core:
         one that first named the group; 0 = not known), the payload and value bytes that it held. None with other codes.
         """
     def log_error(self, code: int, message: bytes, wall_ns: int, count: int = 1) -> None:
-        """Note an error that was seen `count` times. Errors of one code and message are one entry with their number."""
+        """Note an error that was seen `count` times. Errors of one code and message are one entry with a count."""
 
 # For tests, in the build with -DTIMERD_FAULTS=ON (timerd.core_faults); elsewhere they raise NotSupportedError. ---
 

@@ -119,7 +119,7 @@ class _Start:
         """Take the instance's lock, and let the group into the directory."""
         self.clock = SystemClock()
         self.keeps_arena = False  # whether the arena stays when all is undone
-        self.location_file: File | None = None  # NAME.arena, since this daemon has written it
+        self.location_file: File | None = None  # NAME.arena, as soon as this daemon has written it
         self._config = config
         self._paths = paths
         self._group_id = group_id
@@ -169,7 +169,7 @@ class _Start:
         return journal
 
     def _remove_unless_kept(self, arena: Arena) -> None:
-        """Remove an arena that no daemon ever used, when the start fails, and an ephemeral one always."""
+        """Remove an ephemeral arena; and if the start fails, an arena that no daemon ever used."""
         if not self.keeps_arena:
             remove_own(self._paths.arena, self.location_file)
             arena.remove()

@@ -35,7 +35,7 @@ from timerd_shm.host.paths import InstancePaths
 from .clock import Clock
 from .core import NEVER, Core
 
-WANTED_MAX = 8  # questions of one client; beyond that it asks again
+WANTED_MAX = 8  # queries of one client that wait; further ones are ignored, and the client asks again
 REST = 9  # the pause before the next copy, in CPU times of the copy: copies take a tenth of a processor at most
 KEEP_NS = 10_000_000_000  # how long a copy stays, so that its clients can open it
 WAITED_FOR_NS = 1_000_000_000  # the same, if a client waits for the next copy
@@ -138,7 +138,7 @@ class Snapshots:
         self._files = files
         self._sessions = sessions
         self._clock = clock
-        self._wanted: dict[Session, dict[int, None]] = {}  # by client: the numbers of its questions
+        self._wanted: dict[Session, dict[int, None]] = {}  # by client: the numbers of its queries
         self._asked: dict[Session, dict[int, None]] = {}  # the clients whose copy is being made
         self._began_ns = NEVER  # when the copy that is being made was begun
         self._look_ns = NEVER  # when to look at that copy

@@ -104,7 +104,7 @@ DEFECTS = (
     "IMAGE_AFTER_STORE",  # a copy of the arena: a line is logged after it was changed
     "LOOKED_AT_ALL",  # an owner that has looked at an older event counts as one that has looked at the newest
     "LOOKS_NOT_RESTORED",  # a start does not find the looks that owners still have to take
-    "COMPLETE_IS_NEVER_LATE",  # COMPLETE counts after the deadline
+    "COMPLETE_IS_NEVER_LATE",  # COMPLETE also counts after the deadline
     "ENDS_NOT_COUNTED",  # calls: the end of a process in which a call ran is not counted
     "ALONE_GETS_COMPANY",  # calls: a member that runs a call which is to run alone gets another call
     "TWO_OF_AN_ID",  # calls: a call is delivered although a member holds another call of its id
@@ -197,7 +197,7 @@ def verdict_text() -> list[str]:
 
 
 def packed_fields(record: type) -> list[Field]:
-    """Fields that share an 8-byte word with others, so that they cannot be stored alone."""
+    """Fields that share an 8-byte word with others, and so cannot be stored alone."""
     return [
         f
         for f in fields(record)

@@ -2,10 +2,10 @@
 
 Processes share the core by fair queueing (Demers, Keshav and Shenker, 1989). For example, processes A to H fire all the
 time on a key with 120,000 watchers, and P sends a small command while A's event is under way. P's command is next when
-that event is done, because it is expected to be done first:
+that event is done, because it is expected to finish before the others:
 
     start       the records that a process has taken; at least `now`, so that a quiet process saves nothing up
-    expected    the records of its next frame, as its last ones suggest: the largest, which is forgotten step by step
+    expected    the records of its next frame: those of its largest frame lately, which is forgotten step by step
     next        the process with the least start + expected
     now         the largest start of those that had the core
 
@@ -102,7 +102,7 @@ class Deferred:
         self.add(session, process, frame)
 
     def first(self) -> tuple[Session, bytes]:
-        """Give the core to the next process: the client whose turn it is there, and its oldest frame."""
+        """Give the core to the next process. Returns the client whose turn it is there, and its oldest frame."""
         self._put_back()
         line = self._next()
         while not line.frames:  # its frames were dropped

@@ -53,7 +53,7 @@ class ErrorLog:
         self._new_ns: deque[int] = deque(maxlen=NEW_SOURCES_MAX)  # when the newest sources came
         self._held: dict[
             tuple[int, int, int, bytes, bool, int], str
-        ] = {}  # messages of quotas, as at the first refusal
+        ] = {}  # messages about quotas, as they were at the first refusal
 
     def note(self, error: TimerdError, source: int, client: str = "") -> None:
         """Count an error of a frame; `source`: the process that has sent it, as the kernel says, 0 = not known.

@@ -85,7 +85,7 @@ class Inbox:
         self._incarnation = core.incarnation
 
     def read(self, now_ns: int) -> int:
-        """Read the socket's frames, then apply deferred ones, up to the turn's bounds; how many were dealt with.
+        """Read the socket's frames, then apply deferred ones, up to the turn's bounds. Returns their number.
 
         Half of the turn is for deferred frames, if there are any. So a flood of frames that need not be deferred does
         not keep the core from them.
@@ -113,7 +113,7 @@ class Inbox:
         self._deferred.charge(records)
 
     def _serve(self, budget: int, now_ns: int) -> int:
-        """Apply deferred frames within a budget of records; how many were dealt with."""
+        """Apply deferred frames within a budget of records. Returns how many were done."""
         core, deferred = self._core, self._deferred
         frames = 0
         while deferred.frames and budget > 0 and not core.is_delivering:
@@ -142,7 +142,7 @@ class Inbox:
     # One frame --------------------------------------------------------------------------------------------------------
 
     def _take(self, routing: int, frame: bytes, now_ns: int) -> int:
-        """Deal with one frame; how many records of the turn's budget it takes."""
+        """Deal with one frame. Returns how many records of the turn's budget it takes."""
         count: int
         if len(frame) < HEADER_SIZE:
             short = MalformedError(f"a frame has {len(frame)} bytes, and its header {HEADER_SIZE}")
@@ -195,7 +195,7 @@ class Inbox:
         return RECORDS_PER_FRAME
 
     def _report_again(self, session: Session, outcome: int, answer: int, now_ns: int) -> int:
-        """Answer a client that asks for missing outcomes, once in a turn; how many records of the budget that takes."""
+        """Answer a client that asks for missing outcomes, once in a turn. Returns the records that this takes."""
         core = self._core
         core.count(ASKED_AGAIN)
         if session.asked_turn == self._bounds.turns:
@@ -208,7 +208,7 @@ class Inbox:
         return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD + core.touched - touched
 
     def _take_commands(self, session: Session, frame: bytes, count: int, outcome: int, answer: int, now_ns: int) -> int:
-        """Apply a frame of commands, or defer it; how many records of the turn's budget it takes."""
+        """Apply a frame of commands, or defer it. Returns how many records of the turn's budget it takes."""
         if count > COMMANDS_PER_FRAME_MAX:
             error = MalformedError(f"a frame says {count} commands; at most {COMMANDS_PER_FRAME_MAX} fit")
             self._outbox.refuse(session.routing, error, now_ns, session)

@@ -35,7 +35,7 @@ from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE
 
 NOT_ADMITTED = -1
 COMMANDS = Side(b"ROUTER", (b"DEALER", b"REQ", b"ROUTER"), FRAME_SIZE_MAX)
-OUTCOMES = Side(b"XPUB", (b"XSUB", b"SUB"), 64, is_plain=True)  # bytes of the one subscription, and some more
+OUTCOMES = Side(b"XPUB", (b"XSUB", b"SUB"), 64, is_plain=True)  # 64 bytes: the one subscription, and some more
 CONNECTIONS_BESIDE = 64  # of a process, beyond those of its clients: tools, and clients that connect again
 
 
@@ -127,7 +127,7 @@ class SocketTransport:
         self._shares = shares = Shares(most, connections_max, budget)
         self._complaints: list[tuple[int, TimerdError]] = []
         self._outlets: dict[int, Connection | PacketConnection] = {}  # by slot
-        self._ready: dict[int, OutletMessage] = {}  # by slot: its connection has ended, or a packet has subscribed
+        self._ready: dict[int, OutletMessage] = {}  # by slot: an outlet has ended, or was made by a packet
         self._takes_packets_first = False
         with ExitStack() as undo:
             self._commands = Server(paths.commands, COMMANDS, shares, selector, group_id, on_error=self._on_error)

@@ -147,7 +147,7 @@ class Conductor:
         return work
 
     def _resume(self, now_ns: int) -> bool:
-        """Go on with work that a bound has cut; whether some is left. A long event is charged to its process."""
+        """Go on with work that a bound has cut. Returns whether some is left. Charges a long event to its process."""
         core = self._core
         if not core.is_delivering:
             return core.resume(now_ns, self._bounds.records)

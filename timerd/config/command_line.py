@@ -19,7 +19,7 @@ from .sources import CONFIG_VARIABLE, NEAR, read_file, settle, variable
 EXIT_STATUSES = """\
 exit status:
   0  ended by SIGTERM or SIGINT (the arena is kept), or idle (--ephemeral)
-  1  a mistake of ours: please report what it printed
+  1  a bug in timerd: please report what it printed
   2  a flag, variable or key is wrong; the message names it, its limits and
      the remedy
   3  a daemon of this instance is running

@@ -8,8 +8,8 @@ A process may have three quarters of the budget while nobody else needs it. Its 
 number of processes that hold memory. For example, with 32 MiB two processes hold 14 MiB each, and a third one gets an
 outcome of 100 KB. The budget is spent, and the third process is below its share. So one of the first two loses the
 connection that holds the most memory. If the two want more themselves, they do not get it: a large frame waits in the
-kernel, and an outcome is dropped and asked for again. So nobody loses anything because of others while it is below its
-share (McKenney, 1990, and Suter et al., 1998: drop from the longest queue).
+kernel, and an outcome is dropped and asked for again. So a process loses nothing because of others while it is below
+its share (McKenney, 1990, and Suter et al., 1998: drop from the longest queue).
 
 Small frames that come in, and frames that are deferred, are in memory already when they are charged. An eighth of the
 budget is for them.
@@ -117,7 +117,7 @@ class Budget:
         return NO_DEADLINE if self._ended or self._peak - self.used < TRIM_SIZE else self._trim_ns
 
     def tend(self, now_ns: int) -> None:
-        """Free some of what has ended, and give memory back to the system."""
+        """Free some chunks of ended connections, and give memory back to the system."""
         if self._ended:
             self.release()
         if self._starved:
@@ -174,7 +174,7 @@ class Budget:
         self.give(account, size)
 
     def release(self, size: int = RELEASED_PER_TURN) -> None:
-        """Free `size` bytes of what has ended, or a little more."""
+        """Free `size` bytes of ended connections, or a little more."""
         while self._ended and size > 0:
             chunks, left = self._ended[0]
             freed = chunks.popleft().__sizeof__() + CHUNK_COST if chunks else 0

@@ -1,7 +1,7 @@
 """Bytes that wait to be sent, in chunks. Small messages share a chunk, and a large one is a chunk of its own.
 
-For example, 100,000 messages of 97 bytes are 300 chunks: they take what their bytes take, and are freed at once. A list
-of 100,000 objects takes three times the memory, and 10 ms to free.
+For example, 100,000 messages of 97 bytes are 300 chunks: they take the memory of their bytes, and are freed at once. A
+list of 100,000 objects takes three times that memory, and 10 ms to free.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def process_of(accepted: socket.socket) -> int:
         process, other = _stat(accepted.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)), _stat(os.eventfd(0))
     except OSError:  # an older system, no file can be opened, or the process has ended
         return 0
-    # Before Linux 6.9 a pidfd is an anonymous file, as an eventfd is. All of these have the same inode.
+    # Before Linux 6.9 a pidfd is an anonymous file, as an eventfd is. All anonymous files have the same inode.
     return 0 if process.st_dev == other.st_dev else -process.st_ino
 
 

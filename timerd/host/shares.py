@@ -1,4 +1,4 @@
-"""The share of each process: its connections, and the memory for the frames of these. Each share has bounds.
+"""The share of each process: its connections, and the memory for their frames. Each share has bounds.
 
     connections of a process      connections_max
     memory of all                 one budget, which the processes share (budget.py)

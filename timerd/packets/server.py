@@ -141,7 +141,7 @@ class PacketServer:
         self._listener.close()
 
     def _take(self, connection: PacketConnection, body: bytes) -> bytes | None:
-        """A packet has come that is no frame, or follows parts of one. Raises ValueError for what no client sends."""
+        """Take a packet that is no whole frame, or follows parts of one. Raises ValueError for what no client sends."""
         kind = connection.packets.kind
         if kind in (PART, MORE):
             return connection.take_part(kind, body)

@@ -29,7 +29,7 @@ class MessageServer(Protocol):
 
 
 class Connection:
-    """Made for an accepted connection, of which it owns the descriptor."""
+    """A connection that was accepted. It owns its descriptor."""
 
     __slots__ = (
         "_kept",

@@ -83,7 +83,7 @@ class Peer:
 
     @property
     def kept(self) -> int:
-        """Bytes that were read and are kept."""
+        """How many bytes were read and are no message yet."""
         return len(self._data) if self._body is None else len(self._body)
 
     @property

@@ -4,10 +4,10 @@
 
 This code follows from the declarations alone (declare/), not from the core. It is slow and simple, with lists and
 dictionaries where the core has links and counts. The arena must be between two turns (a copy, a snapshot, the arena of
-a dead daemon): in the middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold
+a dead daemon): in the middle of a turn, derived fields may lag. `Findings` keeps two kinds apart: truth must hold
 wherever the daemon was killed; derived fields are rebuilt by the next start.
 
-Cost: about 15 us an operation, its keys included; 2 ms on an arena of 64 operations.
+Cost: about 15 us for each operation, its keys included, and 2 ms for an arena of 64 operations.
 """
 
 from __future__ import annotations
@@ -494,7 +494,7 @@ class Checker(Truth):
         )
 
     def check_blocks(self) -> None:
-        """Check each blob that is named: its chain has its length, shares no block, and its references add up."""
+        """Check each blob that is named: its chain has the right length, shares no block, and its references add up."""
         self.block_used: set[int] = set()
         for first, refs in self.blob_refs.items():
             if first >= len(self.blocks):

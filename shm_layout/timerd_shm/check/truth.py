@@ -1,4 +1,4 @@
-"""Gathers the truth of an arena, and checks that it does not contradict itself: the first half of check.py."""
+"""Gathers the truth of an arena, and checks that it does not contradict itself. check.py then does the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from timerd_shm.declare.states import (
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
-# As plain integers: `&` on an IntFlag makes an object each time, and the check does so for each record.
+# As plain integers: `&` on an IntFlag makes an object each time, and the check uses `&` for each record.
 CALL, GRANTED, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.GRANTED, OpFlag.KEYS_KEPT))
 PRESENT = (ClientState.LIVE, ClientState.SILENT)
 SENTENCES_MAX = 200  # of each kind; further ones are counted

@@ -24,7 +24,7 @@ segment's boot; its header and ANCHOR rows hold the wall clock's time as well.
 
 A new column is declared here, and written in timerd/purgatory/journal/rows.pxd. If the audit can compute its value,
 client/timerd_client/audit compares it. Everything else that shows columns takes them from here, except Spark's view of
-operations, which has a choice of columns: client/timerd_spark/source/schema.py.
+operations, which has a selection of columns: client/timerd_spark/source/schema.py.
 
 To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. New fields take the
 place of reserved bytes, so that the other fields stay where they are. Then readers can still read the older version:
@@ -75,7 +75,7 @@ class RowKind(IntEnum):
     KEY = 9  # one for each key, behind the REGISTERED row
     EVENT = 10
     ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation; a call that is planned anew
-    CLIENT = 12  # a client has another state, or begins or stops to listen
+    CLIENT = 12  # a client has another state, or begins to listen, or no longer listens
     WATERMARK = 13  # a watermark that existed when the journal began
     GROUP = 14  # what happens to an operation of a group
     TURN = 15  # a turn begins: its clock, before its first row
@@ -93,7 +93,7 @@ class GroupStep(IntEnum):
     BEGAN = 6  # a member is about to run something for a call, or gives the call up
     KEPT = 7  # a call is over, and kept as a dead letter
     CANCELLED = 8  # a call was cancelled, or replaced, after it was due and before it began
-    EVICTED = 9  # the arena lacked room, and ended clients of the user that had made it held more than their share
+    EVICTED = 9  # the arena lacked room, and the ended clients of its maker's user held more than their share
 
 
 class TextKind(IntEnum):
@@ -443,7 +443,7 @@ class GroupRow(NamedTuple):
 class TurnRow(NamedTuple):
     """TURN: the rows behind it, up to the next TURN row, are of one turn. Level EVENTS.
 
-    A segment has one before its first other row, so a reader may begin with any segment.
+    In each segment, one stands before all rows except SEGMENT and GAP, so a reader may begin with any segment.
     """
 
     kind: Annotated[int, U8, "RowKind"]
@@ -513,7 +513,7 @@ def is_shown(column: Field) -> bool:
     return column.name != "kind" and not is_unused(column.name)
 
 
-# The field of each kind that holds its time.
+# For each kind of row, the field that holds its time.
 TIMES: dict[RowKind, str] = {
     RowKind.SEGMENT: "monotonic_ns",
     RowKind.ANCHOR: "monotonic_ns",

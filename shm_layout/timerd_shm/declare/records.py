@@ -408,7 +408,7 @@ class GroupRecord(NamedTuple):
 class UserRecord(NamedTuple):
     """A user of the host whose clients have made operations of groups. Index 0 stands for all users without a record.
 
-    A record is used for another user when the user has no client, and no operation that an ended client has made.
+    A record is used for another user when its user has no client, and no operation that an ended client has made.
     """
 
     state: Annotated[int, U8, "1 while in use"]
@@ -420,8 +420,8 @@ class UserRecord(NamedTuple):
 class AccountRecord(NamedTuple):
     """The charges for operations of groups, by who made them.
 
-    Account `slot` is that of a client. Account `clients + user * groups + group` is that of a user's ended clients, for
-    one group. All accounts of a user's ended clients have one share together.
+    Account `slot` belongs to the client in that slot. Account `clients + user * groups + group` belongs to a user's
+    ended clients, for one group. All accounts of a user's ended clients have one share together.
     """
 
     user: Annotated[int, U32, "of a client's account: the client's user (index)"]

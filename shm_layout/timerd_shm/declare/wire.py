@@ -70,7 +70,7 @@ class PacketKind(IntEnum):
 
 
 class CommandKind(IntEnum):
-    """Commands. Each has a fixed record: RegisterCommand, KeyCommand, OperationCommand or LookCommand."""
+    """Commands. Each has a fixed record: RegisterCommand, KeyCommand, OperationCommand, LookCommand or CallCommand."""
 
     REGISTER = 1
     FIRE = 2  # KeyCommand; amount
@@ -94,7 +94,7 @@ class RegisterFlag(IntFlag):
     """Flags of a RegisterCommand."""
 
     HAS_ID = 1
-    KEEP = 2  # if the id exists: keep it (neither KEEP nor REPLACE: error)
+    KEEP = 2  # if the id exists: keep its operation (neither KEEP nor REPLACE: error)
     REPLACE = 4
     WANTS_ANSWER = 8  # register_wait()
     MARK_BY_SEQUENCE = 16  # the mark is another client's or the daemon's: own events count by sequence as well
@@ -147,7 +147,7 @@ class Met(IntEnum):
     NODES = 5
     BLOCKS = 6
     IDS = 7
-    VALUES = 8  # in the log of errors alone: an outcome goes without its value
+    VALUES = 8  # in the log of errors alone: an outcome is delivered without its value
     CHECKS = 9
     # In the log of errors alone: outcomes of a group were evicted. The number is the share of the user whose ended
     # clients had made them.

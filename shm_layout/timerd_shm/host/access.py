@@ -9,7 +9,7 @@ import pwd
 import stat
 from pathlib import Path
 
-GROUP_NEEDS = {stat.S_IFDIR: 0o010, stat.S_IFSOCK: 0o060}  # bits of a group that may use it; of a file: 0o040
+GROUP_NEEDS = {stat.S_IFDIR: 0o010, stat.S_IFSOCK: 0o060}  # mode bits that let a group use it; for a file: 0o040
 
 
 def denied(path: Path, otherwise: str = "") -> PermissionError:
@@ -40,7 +40,7 @@ def in_words(error: OSError) -> str:
 
 
 def other_owner(path: Path) -> str:
-    """If the file belongs to another user: that, and the remedy, for messages. Else empty.
+    """For messages: that the file belongs to another user, and the remedy. Empty if the file is ours.
 
     In /dev/shm, and in a directory that others may write, any user can lay a file under a name of ours.
     """

@@ -265,7 +265,7 @@ def remove_files(paths: InstancePaths, location: ArenaLocation) -> None:
 def open_arena_file(paths: InstancePaths) -> int:
     """A read-only descriptor of the arena that NAME.arena names; the caller closes it.
 
-    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena is not ours, PermissionError,
+    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena names none, PermissionError,
     and ResourceLimitError if one of the two is no plain file of `paths.owners`.
     """
     location = read_location(paths)
@@ -281,7 +281,7 @@ def open_arena_file(paths: InstancePaths) -> int:
 
 
 def daemon_running(paths: InstancePaths) -> bool:
-    """Whether a process listens at NAME.live, or where that is missing at NAME.sock.
+    """Whether a process listens at NAME.live, or, where that is missing, at NAME.sock.
 
     Raises PermissionError, with who may look, where this user may not look, and ResourceLimitError where the path is
     too long for a socket, or something else stands there than a socket of `paths.owners`.
@@ -292,7 +292,7 @@ def daemon_running(paths: InstancePaths) -> bool:
     """
     for path in (paths.liveness, paths.commands):
         paths.check_socket(path)
-        # _socket: a client's thread may look, and gevent's sockets belong to hubs.
+        # _socket, because a client's own thread may call this, and gevent's sockets belong to hubs.
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         with contextlib.closing(_socket.socket(socket.AF_UNIX, kind)) as look:
             try:

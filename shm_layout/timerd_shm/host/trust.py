@@ -81,7 +81,7 @@ def open_trusted(path: Path, owners: Collection[int]) -> int:
 
 
 def check_socket(path: Path, owners: Collection[int]) -> None:
-    """Raises ResourceLimitError if no socket of one of these users stands there. A missing one is no error here."""
+    """Raises ResourceLimitError if anything but a socket of one of these users stands there. Nothing is no error."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -107,7 +107,7 @@ def _chosen_users(place: Path, daemon_user: int | None) -> set[int]:
     """The owners of directories along a path, as far as root, we, or a user who was chosen before has chosen them.
 
     A directory that its owner alone may write holds what this owner has put there. In a directory that others may
-    write, as /tmp, anybody may have made the next one: its owner is not chosen.
+    write, as /tmp, anybody may have made the next directory: its owner is not chosen.
     """
     chosen = {ROOT, os.geteuid()} | ({daemon_user} if daemon_user is not None else set())
     real = Path(os.path.realpath(place))

@@ -8,7 +8,7 @@
 
 The arena is mapped PROT_READ from a read-only descriptor: no reader can harm it. A live daemon writes while we read.
 One word is always whole; several words belong together only when no turn came in between (header.turn, a seqlock).
-Damage is reported as DamageError, with the values. No loop here is without a bound, whatever the arena holds.
+Damage is reported as DamageError, with the values. Each loop here has a bound, whatever the arena holds.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class Stretch(NamedTuple):
     number: int
     offset: int  # bytes from the start of the arena
     step: int  # bytes
-    form: struct.Struct  # of a step from `start` on
+    form: struct.Struct  # unpacks a step, from `start` on
     start: int
-    row_offset: int  # of the region whose high water says how many records were ever used
+    row_offset: int  # of the region's row: its high water says how many records were ever used
 
 
 @once
@@ -230,7 +230,7 @@ class TableOf(Generic[Record]):
 class ArenaReader:
     """An arena, read-only. A context manager; close() lets go of the mapping.
 
-    Raises ArenaNotReadyError (retry shortly), LayoutMismatchError (both values) or ArenaTruncatedError when made.
+    Raises ArenaNotReadyError (retry shortly), LayoutMismatchError (with both values) or ArenaTruncatedError when made.
     """
 
     ops = TableOf(Region.OPS, OpRecord)

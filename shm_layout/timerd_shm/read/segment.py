@@ -73,7 +73,7 @@ def segment_path(directory: Path, sequence: int) -> Path:
 
 
 def segments_of(directory: Path) -> list[int]:
-    """Numbers of the segments there are, rising. Raises OSError."""
+    """The numbers of all segments, rising. Raises OSError."""
     return sorted(int(match[1]) for name in os.listdir(directory) if (match := SEGMENT_NAME.fullmatch(name)))
 
 
@@ -162,7 +162,7 @@ def text_at(record: int, row_of: Callable[[int], bytes | None]) -> tuple[bytes, 
 
 
 def is_unfinished(directory: Path, sequence: int) -> bool:
-    """Whether a segment's first block is zeros, or not there: its daemon is making it, or was killed meanwhile.
+    """Whether a segment's first block is zeros, or not there: its daemon is making it, or was killed while it did.
 
     Raises OSError.
     """
