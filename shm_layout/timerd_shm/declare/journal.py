@@ -235,8 +235,8 @@ class OutcomeRow(NamedTuple):
         "computed: the turn's clock. The wheel's lateness is not checked"]
     sequence: Annotated[int, U64,
         "of the event that settled it, else of the newest event that it could have been given",
-        "nearly computed: of the event, else of the newest event that had reached it. While an event that came too "
-        "late is in delivery, that event and the one before are both possible"]
+        "nearly computed: of the event, else of the newest event that had reached the operation. While an event that "
+        "came too late is in delivery, that event and the one before are both possible"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client, or its group while no member holds it; 0 = neither",
         "computed: its client, or its group; of a kept operation, its dead client or nobody"]
     error: Annotated[int, U32, "code given to fail()", "computed: the code of the FAIL event, else 0"]
@@ -266,7 +266,7 @@ class RegisterRow(NamedTuple):
     registered_ns: Annotated[int, U64, "when register() was called",
         "computed: its outcome has it; at most CALL_AHEAD_NS_MAX ahead of the turn"]
     deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
-        "by effect: its outcome has it, unless it was rescheduled or planned anew; not before `registered_ns`"]
+        "by effect: the outcome has it, except after a reschedule or a new plan; not before `registered_ns`"]
     mark_sequence: Annotated[int, U64,
         "newest event of the mark; under SNAPSHOT the newest event that the operation was given", "by effect"]
     mark_command: Annotated[int, U64, "newest own command of the mark; under SNAPSHOT the failed keys, one bit each",
@@ -279,9 +279,9 @@ class RegisteredRow(NamedTuple):
     kind: Annotated[int, U8, "RowKind"]
     reserved: Annotated[int, U8, "zero"]
     client: Annotated[int, U16, "slot of the client that registered it; under SNAPSHOT of its owner",
-        "computed: a client that is live, and its name; or its group"]
+        "computed: the client is live, and has this name; or it is its group"]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
-        "computed: a client that is live, and its name; or its group"]
+        "computed: the client is live, and has this name; or it is its group"]
     operation: Annotated[int, U64, "op id", "computed: as REGISTER"]
     total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT the missing part of it",
         "by effect; 0 except under TOTAL"]
@@ -290,7 +290,7 @@ class RegisteredRow(NamedTuple):
     newest: Annotated[int, U64, "newest event when it was applied", "computed: the newest EVENT row"]
     progress: Annotated[int, U64, "under SNAPSHOT: satisfied keys, one bit each; else 0", "computed: 0"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client or group",
-        "computed: a client that is live, and its name; or its group"]
+        "computed: the client is live, and has this name; or it is its group"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "computed: its outcome has it"]
     id: Annotated[int, U32, TextKind.ID, "text: its id; 0 = none", "computed: its outcome has it"]
     payload_length: Annotated[int, U32, "bytes of its payload", "free, up to the longest payload"]
@@ -314,7 +314,7 @@ class EventRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     event_kind: Annotated[int, U8, EventKind, "EventKind",
-        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL has 32 bits"]
+        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL's code has 32 bits"]
     flags: Annotated[int, U8, EventFlag, "EventFlag",
         "by effect; LIMITED only with a limit; computed for a requeued event"]
     reserved: Annotated[int, U8, "zero"]
@@ -322,18 +322,18 @@ class EventRow(NamedTuple):
     sequence: Annotated[int, U64, "from 1", "computed: one after the other"]
     effective_ns: Annotated[int, U64, "its effective time: it counts for deadlines after this", "computed: the turn's"]
     amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail",
-        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL has 32 bits"]
+        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL's code has 32 bits"]
     command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued",
         "bounded: it rises with each command of a client; computed for a requeued event: the operation"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client",
-        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0",
         "by effect; LIMITED only with a limit; computed for a requeued event"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "by effect; computed for a requeued event"]
     client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's",
-        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
     client: Annotated[int, U16, "slot of its client",
-        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
     reserved_half: Annotated[int, U16, "zero"]
     value_length: Annotated[int, U32, "bytes of its value",
         "free, up to the longest value; computed for a requeued event"]
@@ -355,7 +355,7 @@ class ActionRow(NamedTuple):
         "anew) without the columns of a command"]
     orphans: Annotated[int, U8, Orphans, "Orphans, of SET_ORPHANS; else 0", "by effect, of SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it",
-        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
+        "computed: the client is live, has this name, and owns the operation or names it by its id"]
     operation: Annotated[int, U64, "op id",
         "computed: it is pending; with REQUEUE it may be settled; a call that is planned anew is due by the wall clock"]
     applied_ns: Annotated[int, U64, "when it was applied", "computed: the turn's clock"]
@@ -363,10 +363,10 @@ class ActionRow(NamedTuple):
         "by effect: the outcome has the last deadline; unchanged except by a reschedule or a new plan"]
     command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
     client: Annotated[int, U16, "slot of that client",
-        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
+        "computed: the client is live, has this name, and owns the operation or names it by its id"]
     reserved: Annotated[int, U16, "zero"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: that client",
-        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
+        "computed: the client is live, has this name, and owns the operation or names it by its id"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
@@ -375,17 +375,17 @@ class ClientRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     state: Annotated[int, U8, ClientState, "ClientState",
-        "by effect: LIVE or SILENT; which states follow which is computed"]
+        "by effect: LIVE or SILENT; the order of the states is computed"]
     orphans: Annotated[int, U8, Orphans, "Orphans of its operations",
         "by effect; the same in all rows of a client, until it returns from a tombstone"]
     flags: Annotated[int, U8, ClientFlag, "ClientFlag",
-        "by effect: LISTENS; computed: a row without a new state changes it; GOODBYE if no tombstone follows; KEEPS "
-        "only of a silent client, whose outcomes are not requeued"]
+        "by effect: LISTENS, which a row without a new state changes. Computed: GOODBYE, if no tombstone follows; "
+        "KEEPS, only of a silent client whose outcomes are not requeued"]
     client_generation: Annotated[int, U32, "generation of its slot",
         "computed: a slot's generations count up, and each begins when the client before has left. If no other row has "
         "the slot, it may be any slot"]
     at_ns: Annotated[int, U64, "when", "computed: the turn's clock"]
-    incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half",
+    incarnation_low: Annotated[int, U64, "incarnation of the client, the hash of its proof: low half",
         "computed: the name begins with the incarnation, and stays"]
     incarnation_high: Annotated[int, U64, "high half", "computed: the name begins with the incarnation, and stays"]
     client: Annotated[int, U16, "its slot",
@@ -431,11 +431,12 @@ class GroupRow(NamedTuple):
     command: Annotated[int, U64, "command number, of ACKNOWLEDGED",
         "bounded: it rises with each command of a client; 0 except in ACKNOWLEDGED"]
     client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died",
-        "computed: the member that has it, and its name"]
+        "computed: the member that has the operation, and its name"]
     reserved_half: Annotated[int, U16, "zero"]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
-        "computed: the member that has it, and its name"]
-    owner: Annotated[int, U32, TextKind.CLIENT, "text: that client", "computed: the member that has it, and its name"]
+        "computed: the member that has the operation, and its name"]
+    owner: Annotated[int, U32, TextKind.CLIENT, "text: that client",
+        "computed: the member that has the operation, and its name"]
     reserved_word: Annotated[int, U32, "zero"]
     rest: Annotated[bytes, raw(8), "zero"]
 

@@ -103,7 +103,9 @@ class OpRecord(NamedTuple):
     generation: Annotated[int, U32, "raised on each use of the record"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC", SETTLEMENT]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
-    seen: Annotated[int, U64, "sequence of the newest event it was given; when settled, of its outcome's mark"]
+    seen: Annotated[
+        int, U64, "sequence of the newest event that it was given; once it has settled, that of its outcome's mark"
+    ]
     progress: Annotated[
         int,
         U64,
@@ -256,7 +258,7 @@ class ClientRecord(NamedTuple):
     watermarks: Annotated[int, U32, "watermarks charged to it", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     died_ns: Annotated[int, U64, "CLOCK_MONOTONIC when it was found dead"]
-    held: Annotated[int, U16, "outcomes (no calls) of its group that it holds: delivered, and not done", DERIVED]
+    held: Annotated[int, U16, "outcomes (not calls) of its group that it holds: delivered, and not done", DERIVED]
     calls_held: Annotated[int, U16, "calls of its group that it holds: delivered, and not done", DERIVED]
     takeover_ms: Annotated[int, U32, "how long a silent client whose process runs keeps outcomes and calls"]
     names: Annotated[int, U32, "first block of the names that it handles (index + 1): the unkeyed hash of each, a U64"]
@@ -387,7 +389,7 @@ class GroupRecord(NamedTuple):
     members: Annotated[int, U32, "its clients that are live or silent", DERIVED]
     name: Annotated[bytes, raw(32), "its name"]
     empty_since_ns: Annotated[int, U64, "CLOCK_MONOTONIC when its last member left"]
-    next: Annotated[int, U32, "link: head of its settled operations (no calls) that no member holds now", DERIVED]
+    next: Annotated[int, U32, "link: head of its settled operations (not calls) that no member holds now", DERIVED]
     prev: Annotated[int, U32, "link: tail", DERIVED]
     calls_next: Annotated[int, U32, "link: head of its calls that are due and that no member holds now", DERIVED]
     calls_prev: Annotated[int, U32, "link: tail", DERIVED]

@@ -185,7 +185,7 @@ class RegisterCommand(NamedTuple):
     keys: Annotated[int, U8, "number of keys, 1..64"]
     orphans: Annotated[int, U8, "Orphans, with ORPHANS_GIVEN"]
     payload_length: Annotated[int, U32, "bytes"]
-    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called; 0 = when applied"]
+    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called; 0 = when the command is applied"]
     timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
     mark_sequence: Annotated[int, U64, "newest event when the mark was read; with FOLLOWS an op id"]
     mark_command: Annotated[
@@ -218,7 +218,7 @@ class OperationCommand(NamedTuple):
     orphans: Annotated[int, U8, "Orphans"]
     length: Annotated[int, U32, "bytes of the whole command with its variable part"]
     operation: Annotated[int, U64, "command number of the registration; op id for GROUP_ACK"]
-    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when reschedule() was called; 0 = when applied"]
+    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when reschedule() was called; 0 = when the command is applied"]
     timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
 
 
@@ -288,7 +288,9 @@ class OutcomeRecord(NamedTuple):
     failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
     value_length: Annotated[int, U32, "bytes"]
-    payload_length: Annotated[int, U32, "bytes; after the value and the codes of failed keys, with HAS_PAYLOAD"]
+    payload_length: Annotated[
+        int, U32, "bytes, with HAS_PAYLOAD: the payload follows the value and the codes of failed keys"
+    ]
     keys_length: Annotated[int, U32, "bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD"]
     error: Annotated[int, U32, "code given to fail(), or an ErrorCode; of a call as in OpRecord"]
     state: Annotated[int, U8, "Outcome"]
@@ -301,7 +303,9 @@ class WireAnswer(NamedTuple):
     """A refusal, or the answer to a command that wanted one."""
 
     command: Annotated[int, U64, "the command it answers"]
-    value: Annotated[int, U64, "count, or the limit that was met (Met); for OPERATION_EXISTS how it has settled"]
+    value: Annotated[
+        int, U64, "count, or the limit that was met (Met); for OPERATION_EXISTS how that operation has settled"
+    ]
     code: Annotated[int, U32, "ErrorCode; 0 = done"]
     reserved: Annotated[int, U32, "zero"]
 

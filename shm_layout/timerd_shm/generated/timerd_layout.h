@@ -583,7 +583,7 @@ typedef struct OpRecord {
     uint32_t generation; /* raised on each use of the record */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
-    uint64_t seen; /* sequence of the newest event it was given; when settled, of its outcome's mark */
+    uint64_t seen; /* sequence of the newest event that it was given; once it has settled, that of its outcome's mark */
     uint64_t progress; /* satisfied keys, one bit each; under TOTAL the missing part of the amount; under OBSERVE the event's amount; under OWNER the newest event at which the owner is to look; in a settled call the time since which it runs, 0 = it does not run */
     uint8_t keys; /* number of watch keys */
     uint8_t needed; /* k of AT_LEAST */
@@ -763,7 +763,7 @@ typedef struct ClientRecord {
     uint32_t watermarks; /* watermarks charged to it */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
-    uint16_t held; /* outcomes (no calls) of its group that it holds: delivered, and not done */
+    uint16_t held; /* outcomes (not calls) of its group that it holds: delivered, and not done */
     uint16_t calls_held; /* calls of its group that it holds: delivered, and not done */
     uint32_t takeover_ms; /* how long a silent client whose process runs keeps outcomes and calls */
     uint32_t names; /* first block of the names that it handles (index + 1): the unkeyed hash of each, a U64 */
@@ -991,7 +991,7 @@ typedef struct GroupRecord {
     uint32_t members; /* its clients that are live or silent */
     uint8_t name[32]; /* its name */
     uint64_t empty_since_ns; /* CLOCK_MONOTONIC when its last member left */
-    uint32_t next; /* link: head of its settled operations (no calls) that no member holds now */
+    uint32_t next; /* link: head of its settled operations (not calls) that no member holds now */
     uint32_t prev; /* link: tail */
     uint32_t calls_next; /* link: head of its calls that are due and that no member holds now */
     uint32_t calls_prev; /* link: tail */
@@ -1165,7 +1165,7 @@ typedef struct RegisterCommand {
     uint8_t keys; /* number of keys, 1..64 */
     uint8_t orphans; /* Orphans, with ORPHANS_GIVEN */
     uint32_t payload_length; /* bytes */
-    uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when applied */
+    uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when the command is applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
     uint64_t mark_sequence; /* newest event when the mark was read; with FOLLOWS an op id */
     uint64_t mark_command; /* last command that the client had issued then; with CALL and NO_MARK the due time, CLOCK_REALTIME, 0 = none */
@@ -1216,7 +1216,7 @@ typedef struct OperationCommand {
     uint8_t orphans; /* Orphans */
     uint32_t length; /* bytes of the whole command with its variable part */
     uint64_t operation; /* command number of the registration; op id for GROUP_ACK */
-    uint64_t registered_ns; /* CLOCK_MONOTONIC when reschedule() was called; 0 = when applied */
+    uint64_t registered_ns; /* CLOCK_MONOTONIC when reschedule() was called; 0 = when the command is applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
 } __attribute__((packed)) OperationCommand;
 _Static_assert(sizeof(OperationCommand) == 32, "OperationCommand");
@@ -1317,7 +1317,7 @@ typedef struct OutcomeRecord {
     uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0 */
     uint32_t heap_offset; /* of its value from the start of the heap */
     uint32_t value_length; /* bytes */
-    uint32_t payload_length; /* bytes; after the value and the codes of failed keys, with HAS_PAYLOAD */
+    uint32_t payload_length; /* bytes, with HAS_PAYLOAD: the payload follows the value and the codes of failed keys */
     uint32_t keys_length; /* bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD */
     uint32_t error; /* code given to fail(), or an ErrorCode; of a call as in OpRecord */
     uint8_t state; /* Outcome */
@@ -1348,7 +1348,7 @@ _Static_assert(offsetof(OutcomeRecord, deliveries) == 95, "OutcomeRecord.deliver
 /* A refusal, or the answer to a command that wanted one. */
 typedef struct WireAnswer {
     uint64_t command; /* the command it answers */
-    uint64_t value; /* count, or the limit that was met (Met); for OPERATION_EXISTS how it has settled */
+    uint64_t value; /* count, or the limit that was met (Met); for OPERATION_EXISTS how that operation has settled */
     uint32_t code; /* ErrorCode; 0 = done */
     uint32_t reserved; /* zero */
 } __attribute__((packed)) WireAnswer;
@@ -1700,7 +1700,7 @@ typedef struct ClientRow {
     uint8_t flags; /* ClientFlag */
     uint32_t client_generation; /* generation of its slot */
     uint64_t at_ns; /* when */
-    uint64_t incarnation_low; /* random 128 bits made by the client, low half */
+    uint64_t incarnation_low; /* incarnation of the client, the hash of its proof: low half */
     uint64_t incarnation_high; /* high half */
     uint16_t client; /* its slot */
     uint16_t reserved_half; /* zero */
