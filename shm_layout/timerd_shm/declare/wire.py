@@ -278,7 +278,7 @@ class OutcomeRecord(NamedTuple):
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    sequence: Annotated[int, U64, "sequence of the outcome's mark, which is of the moment when the operation settled"]
+    sequence: Annotated[int, U64, "sequence of the outcome's mark, which was taken when the operation settled"]
     satisfied: Annotated[
         int,
         U64,

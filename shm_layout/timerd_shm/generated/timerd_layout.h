@@ -1312,7 +1312,7 @@ typedef struct OutcomeRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
-    uint64_t sequence; /* sequence of the outcome's mark, which is of the moment when the operation settled */
+    uint64_t sequence; /* sequence of the outcome's mark, which was taken when the operation settled */
     uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call its due time, CLOCK_REALTIME, 0 = by its deadline alone */
     uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0 */
     uint32_t heap_offset; /* of its value from the start of the heap */

@@ -81,7 +81,7 @@ def open_trusted(path: Path, owners: Collection[int]) -> int:
 
 
 def check_socket(path: Path, owners: Collection[int]) -> None:
-    """Raises ResourceLimitError if anything but a socket of one of these users stands there. Nothing is no error."""
+    """Raises ResourceLimitError if anything but a socket of one of these users stands there. A missing file is fine."""
     try:
         status = os.lstat(path)
     except OSError:
