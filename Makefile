@@ -21,7 +21,8 @@
 #   make fmt        format the Python sources
 #   make clean      remove what the targets above have made
 
-# Containers often set it. Then each of the thousands of processes of a run compiles every module that it imports.
+# Containers often set PYTHONDONTWRITEBYTECODE. Then each process of a run, of which there are thousands, compiles every
+# module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
@@ -58,15 +59,15 @@ $(VENV)/installed-%: $(COMPILED) | machine
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
 	@echo "  timerd and its dependencies: the longest step, 20 seconds to two minutes without output"
 	@$(PIP) install --no-build-isolation --editable '.[$*]' $(CMAKE)
-	@$(PY) -m compileall -q shm_layout client timerd  # else each process would compile them, if Python may not write .pyc files
-	@[ "$(VENV) $*" != ".venv test" ] || $(PY) -m pytest -q -n0 --collect-only >/dev/null || true  # the same for the tests
+	@$(PY) -m compileall -q shm_layout client timerd  # now, because a process that may not write .pyc files would compile them each time
+	@[ "$(VENV) $*" != ".venv test" ] || $(PY) -m pytest -q -n0 --collect-only >/dev/null || true  # compiles the tests, too
 	@touch $@
 
 demo: $(VENV)/installed-demo
 	@$(PY) examples/demo/run.py
 
 # Checks the behaviour that clients see, in a minute. accept-kafka also checks damaged frames, and a timer daemon that
-# is full or away.
+# is full, stopped or killed.
 broker: $(VENV)/installed-test
 	@$(PY) tests/kafka/acceptance/accept.py --short --only records,no_wait,stopped,fetch,groups,quota,counts,storm
 
@@ -104,8 +105,8 @@ test-long: $(VENV)/installed-test $(SPARK)/installed
 test-lowest: | machine
 	@"$$(sh .ci/machine)" .ci/lowest.py $(LOWEST)
 
-# All tests on Spark: on the newest version by Spark Connect, and on the oldest supported version both ways (`make test`
-# has the newest without Connect). A server of Spark Connect has a fixed port, so only one runs at a time.
+# All tests on Spark: on the newest version by Spark Connect, and on the oldest supported version with and without it
+# (`make test` tests the newest without it). A server of Spark Connect has a fixed port, so only one runs at a time.
 test-matrix: $(VENV)/installed-test $(SPARK)/installed $(OLDEST)/installed
 	@status=0; \
 	$(SPARK)/bin/python -m pytest -n1 -m 'long or not long' --connect tests/spark || status=$$?; \
@@ -118,7 +119,7 @@ $(OLDEST)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/instal
 	@"$$(sh .ci/machine)" .ci/spark.py $(OLDEST) $(VENV) $(SPARK_OLDEST)
 	@touch $@
 
-# One JVM: to start and warm up a second would take 15 s of CPU, which two cores do not have beside the other tests.
+# -n1, for one JVM: a second one would take 15 s of CPU to start and warm up, and the other tests need both cores.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m pytest -n1 -m 'not long' tests/spark
 

@@ -2,8 +2,9 @@
 
 Each bound of pyproject.toml becomes a constraint: `pyzmq>=25.1` becomes `pyzmq==25.1`. This holds for the requirements
 of the build, for those of timerd, and for all extras. timerd is built and installed with them in ENVIRONMENT, and the
-tests of TESTS run there. An index may lack a version. Then the next one that it has is taken, and the last lines say
-which bounds were not tested. Among these are Spark's, which have another environment: `make test-matrix`.
+tests of TESTS run there. An index may lack a version. Then the next higher version that it has is tested. The last
+lines of the output name the bounds that were not tested. Spark's bounds are always among them: `make test-matrix` tests
+these, in another environment.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 BOUND: Final = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?>=([\d.]+)(?:,<[\d.]+)?")
 OWN: Final = re.compile(r"timerd\[[\w,-]+\]")
-EXTRAS: Final = "test,bench"  # those of Spark have an environment of their own
+EXTRAS: Final = "test,bench"  # the extras of Spark have an environment of their own
 # A few quick tests for each requirement. Tests of type checkers are left out (`-k` below): they expect the messages of
 # the newest versions.
 TESTS: Final = (
@@ -34,7 +35,7 @@ TESTS: Final = (
 
 
 def bounds() -> dict[str, str]:
-    """The lower bound of each requirement, by its name. Ends the program at a requirement without one."""
+    """The lower bound of each requirement, by its name. Ends the program if a requirement has none."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = settings["project"]
     groups = [settings["build-system"]["requires"], project["dependencies"], *project["optional-dependencies"].values()]
@@ -102,7 +103,7 @@ def main() -> int:
     environment = Path(sys.argv[1])
     constraints = environment.with_name(f"{environment.name}.txt")
     untested = constrain(constraints)
-    # As `make build` does it, in an environment and in a folder of the build of its own.
+    # As `make build` does it, but in another environment, and with another folder for the compiled files.
     settings = ("cmake.define.TIMERD_FAULTS=ON", "cmake.define.TIMERD_BENCH=ON", f"build-dir={environment}-build")
     options = " ".join(f"--config-settings={setting}" for setting in settings)
     target = f"{environment}/installed-{EXTRAS}"

@@ -1,8 +1,8 @@
-"""Make an environment with Spark that takes all else from another: python .ci/spark.py .venv-spark .venv [4.2]
+"""Make an environment with Spark on top of another environment: python .ci/spark.py .venv-spark .venv [4.2]
 
-So timerd is built once, for both environments. Spark's requirements are read from pyproject.toml. They are installed
-before the other environment is on the path: otherwise pip would leave out the packages that the other environment
-happens to have. If no version of Spark is given, the newest is installed.
+All packages that Spark does not need come from the other environment. So timerd is built once. Spark's requirements are
+read from pyproject.toml. They are installed before the other environment is on the path: otherwise pip would leave out
+the packages that the other environment happens to have. If no version of Spark is given, the newest is installed.
 """
 
 import re

@@ -71,7 +71,8 @@ def _show(text: str) -> int:
         print(text, flush=True)
         return 0
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes it again when it exits
+        # Otherwise Python writes the text again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader has closed the pipe (`timerd --show-config | head -1`)
             return 0
         print(f"timerd: the output cannot be written: {error.strerror}", file=sys.stderr)

@@ -13,7 +13,7 @@ class Clock(Protocol):
         """CLOCK_MONOTONIC: deadlines, lateness, turns."""
 
     def wall_ns(self) -> int:
-        """CLOCK_REALTIME: only for people, in logs and in `timerctl clients`."""
+        """CLOCK_REALTIME: for people (logs, `timerctl clients`), and for calls that are due by the wall clock."""
 
     def cpu_ns(self) -> int:
         """CLOCK_THREAD_CPUTIME_ID: the CPU time of the thread that calls, for statistics."""

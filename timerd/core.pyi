@@ -12,7 +12,7 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 APPLIED: Final = 0  # the whole frame was applied (or had been before)
 EXPECTED: Final = 1  # its first command is not the next one, or the client has too many unacknowledged answers
 UNFINISHED: Final = 2  # applied in part: call resume() until no work is left, then apply() the frame again
-MALFORMED: Final = 3  # the frame has a wrong length, or names something unknown; commands before that are applied
+MALFORMED: Final = 3  # a command has a wrong length, or names something unknown; the commands before it are applied
 
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -38,7 +38,7 @@ class Core:
         """Sequence of the newest event."""
     @property
     def last_turn_ns(self) -> int:
-        """When the last turn was, also that of a daemon before; 0 = there was none."""
+        """The time of the last turn, which an earlier daemon may have made; 0 = there was none."""
     @property
     def tick_ns(self) -> int: ...
     @property
@@ -108,7 +108,7 @@ class Core:
         Raises SessionGoneError when the slot is no tombstone, QuotaExceededError and NotAMemberError as open_client().
         """
     def close_client(self, slot: int, now_ns: int, *, goodbye: bool = False) -> None:
-        """The client is dead. The calls of resume() that follow treat its operations by its orphans policy.
+        """Note that the client is dead. The next calls of resume() treat its operations by its orphans policy.
 
         CANCEL: they are cancelled. KEEP: they go on, and no client gets their outcomes. GROUP: its group
         adopts them, unacknowledged outcomes too. Outcomes that it held for its group are requeued. An unacknowledged
@@ -118,9 +118,9 @@ class Core:
     def group(self, name: bytes, pid: int = 0, start_ticks: int = 0, uid: int = ...) -> int:
         """Index + 1 of the group of that name, made for that process (0 = not known) of that user if it is new.
 
-        Raises ArenaFullError, InvalidNameError, QuotaExceededError (the process has made half of all groups there
-        are; all processes that are not known, three quarters; or ended clients of the user have left operations in half
-        of all groups, which have no member).
+        Raises ArenaFullError, InvalidNameError, and QuotaExceededError: if the process has made half of all groups, if
+        all processes that are not known have made three quarters together, or if half of all groups have no member and
+        hold operations of the user's ended clients.
         """
     def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
         """Let the client take outcomes of its group (no calls), or stop that. A stop requeues the outcomes it holds.
@@ -131,7 +131,7 @@ class Core:
     def set_calls(self, slot: int, most: int, purgatory: int, names: list[bytes], now_ns: int) -> int:
         """Let the client hold up to `most` calls of its group at a time; 0 = it takes none.
 
-        It takes only calls of these names (keys of that purgatory), which replace its names before. Returns how many
+        It takes only calls of these names (keys of that purgatory), which replace its earlier names. Returns how many
         it takes now: as with set_listening(), a client that has stopped cannot begin again at once. Raises
         NotAMemberError, ArenaFullError, InvalidValueError, InvalidKeyError.
         """
@@ -159,10 +159,11 @@ class Core:
     def unknown_waits(self, slot: int, commands: list[int]) -> list[int]:
         """The command numbers among these registrations for which the arena holds no operation and no refusal."""
     def purgatory(self, name: bytes, slot: int = -1) -> int:
-        """Index of the purgatory of that name, made if it is new. It is kept while the live client of `slot` lives.
+        """Index of the purgatory of that name, made if it is new. It is kept while the client of `slot` lives.
 
-        A new one is charged to the process of that client; -1 = to nobody. Raises ArenaFullError, InvalidNameError,
-        QuotaExceededError (the process has made a quarter of all there are; all processes that are not known, half).
+        A new one is charged to the process of that client; -1 = to nobody. Raises ArenaFullError, InvalidNameError, and
+        QuotaExceededError: if the process has made a quarter of all purgatories, or all processes that are not known
+        have made half of them together.
         """
     def watermark(self, purgatory: int, key: bytes) -> tuple[int, int, int] | None:
         """A key's watermark, the index of its record, and its hash; None: it has none."""
@@ -181,9 +182,10 @@ class Core:
         frames that the turn reads.
         """
     def set_wall_clock(self, ahead_ns: int) -> None:
-        """Set how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC (negative: behind): at a start, and when it was set.
+        """Set how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC (negative: behind).
 
-        `resume` plans the calls of the wall clock anew, over as many turns as it takes.
+        To be called at a start, and when the wall clock was set. `resume` then plans the calls of the wall clock anew,
+        over as many turns as that takes.
         """
     def apply(self, slot: int, frame: ReadableBuffer, now_ns: int, budget: int = 65_536) -> int:
         """Apply a COMMANDS frame (its acknowledgements first). Returns APPLIED, EXPECTED, UNFINISHED or MALFORMED."""
@@ -209,7 +211,7 @@ class Core:
     def has_reports(self) -> bool:
         """Whether reports() would return something."""
     def report(self, slot: int, outcome_after: int, answer_after: int, now_ns: int, kind: int = 1) -> bytes:
-        """A report with the outcomes and answers that follow these numbers (a frame's worth); `kind` is a DownKind."""
+        """A report with the outcomes and answers that follow these numbers, up to one frame; `kind` is a DownKind."""
     def unacknowledged(self, slot: int) -> bool:
         """Whether the client has outcomes or answers that it has not acknowledged, or looks that it has not taken."""
     def send_looks_again(self, slot: int) -> None:
@@ -240,15 +242,15 @@ class Core:
         of BLOCK_ROWS. Raises LayoutMismatchError when the buffer is not this arena's, or does not hold those rows.
         """
     def tend_journal(self, written: int, wall_ns: int = 0, records: int = 4096) -> bool:
-        """Once a turn: rows up to `written` stand in files, so their positions are free. Write the row of an ended gap.
+        """In each turn: rows up to `written` stand in files, so their positions in the buffer are free.
 
-        With `wall_ns`, write the row of the wall clock's time. Go on with the snapshot of what there was when the
-        journal began, over `records` records; True if some of it is left.
+        Writes the GAP row when a gap has ended, and with `wall_ns` the row of the wall clock's time. Goes on with the
+        snapshot of what there was when the journal began, over `records` records; True if some of it is left.
         """
     def renew_journal(self) -> None:
         """Begin another segment before the next row: the file of the present one is lost."""
     def end_journal(self, now_ns: int) -> None:
-        """Write the END row: this daemon ends in order. Without a journal, nothing."""
+        """Write the END row: this daemon ends in order. Without a journal this does nothing."""
 
     # a copy of the arena ---------------------------------------------------------------------------------------------
     def begin_copy(self, log: WriteableBuffer) -> None:
@@ -277,14 +279,14 @@ class Core:
         one that first named the group; 0 = not known), the payload and value bytes that it held. None with other codes.
         """
     def log_error(self, code: int, message: bytes, wall_ns: int, count: int = 1) -> None:
-        """Note a distinct error (same code and message: counted), seen `count` times."""
+        """Note an error that was seen `count` times. Errors of one code and message are one entry with a count."""
 
 # For tests, in the build with -DTIMERD_FAULTS=ON (timerd.core_faults); elsewhere they raise NotSupportedError. ---
 
 def record(limit: int, chance: int = 0) -> None:
     """Keep a copy of the arena at each ordering point from now on, the first `limit` of them; 0 ends it.
 
-    With a `chance` (random bits, not 0) one copy is kept, of a point at random: each point is as likely.
+    With a `chance` (random bits, not 0) one copy is kept, of a random point: all points are equally likely.
     """
 
 def snapshots() -> list[bytes]:

@@ -28,7 +28,7 @@ log = logging.getLogger("timerd")
 
 
 class Names:
-    """Looks at a slow pace whether the names still lead to the files, and logs once what does not."""
+    """Looks now and then whether the names still lead to the files. Logs a loss once."""
 
     def __init__(self, arena: Arena, paths: InstancePaths, now_ns: int) -> None:
         """The sockets and NAME.arena exist."""

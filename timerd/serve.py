@@ -45,7 +45,7 @@ log = logging.getLogger("timerd")
 
 
 def serve(config: Config, group_id: int | None) -> None:
-    """Serve an instance until a signal ends it; members of that unix group may connect, None: this user alone.
+    """Serve an instance until a signal ends it; users in that unix group may connect, None: this user alone.
 
     Raises the errors of `__main__.EXITS` before it is ready, and leaves nothing then.
     """
@@ -118,8 +118,8 @@ class _Start:
     def __init__(self, config: Config, paths: InstancePaths, group_id: int | None, undo: ExitStack) -> None:
         """Take the instance's lock, and let the group into the directory."""
         self.clock = SystemClock()
-        self.keeps_arena = False  # when all is undone
-        self.location_file: File | None = None  # NAME.arena, since this daemon has written it
+        self.keeps_arena = False  # whether the arena stays when all is undone
+        self.location_file: File | None = None  # NAME.arena, as soon as this daemon has written it
         self._config = config
         self._paths = paths
         self._group_id = group_id
@@ -151,7 +151,7 @@ class _Start:
         if core.rehashed and arena.origin == ATTACHED:
             why = arena.seed_lost or ("was used by a start that was killed" if was_cut else "was of another arena")
             why += ": the hashes were made anew"
-            # In the arena's log as well, for `timerctl errors`: there the file's name has room, and not any path.
+            # In the arena's log as well, for `timerctl errors`: the file's name fits there, but a whole path may not.
             text = f"{arena.location.seed.name} {why}"
             core.log_error(ErrorCode.RESOURCE_LIMIT, text.encode(), self.clock.wall_ns())
             log.warning("%s %s, and marks before event %d are too old", arena.location.seed, why, arena.header().tail)
@@ -160,7 +160,7 @@ class _Start:
         return core
 
     def open_journal(self, arena: Arena, core: Core) -> Journal | None:
-        """The journal, if one is configured. A link to an earlier daemon's journal goes in any case."""
+        """The journal, if one is configured. A link to an earlier daemon's journal is removed in any case."""
         remove_stale("the link to the journal", self._paths.journal)
         if not self._config.journal:
             return None
@@ -169,14 +169,14 @@ class _Start:
         return journal
 
     def _remove_unless_kept(self, arena: Arena) -> None:
-        """Remove an arena that no daemon ever used, when the start fails, and an ephemeral one always."""
+        """Remove an ephemeral arena; and if the start fails, an arena that no daemon ever used."""
         if not self.keeps_arena:
             remove_own(self._paths.arena, self.location_file)
             arena.remove()
 
 
 def _descriptors(config: Config) -> Descriptors:
-    """The files that may be open; that fewer ends of clients can be watched than there may be clients is logged."""
+    """The division of the open files. If it is too small to watch the ends of all clients, that is logged."""
     descriptors = divide(config.clients)
     if descriptors.watches < config.clients:
         log.warning(
@@ -201,7 +201,7 @@ def _between_turns(config: Config, sessions: Sessions, names: Names) -> Callable
 
 
 def _open_directory(paths: InstancePaths, group_id: int) -> None:
-    """Let the group into a runtime directory that is ours (0750); another's is as its owner wants it."""
+    """Let the group into the runtime directory (0750), if it is ours. A directory of another user stays as it is."""
     status = paths.directory.stat()
     if status.st_uid == os.geteuid():
         change_group(paths.directory, group_id)

@@ -35,8 +35,8 @@ from timerd_shm.host.paths import InstancePaths
 from .clock import Clock
 from .core import NEVER, Core
 
-WANTED_MAX = 8  # questions of one client; beyond that it asks again
-REST = 9  # times a copy's CPU time, until the next copy begins: copies take a tenth of a processor at most
+WANTED_MAX = 8  # queries of one client that wait; further ones are ignored, and the client asks again
+REST = 9  # the pause before the next copy, in CPU times of the copy: copies take a tenth of a processor at most
 KEEP_NS = 10_000_000_000  # how long a copy stays, so that its clients can open it
 WAITED_FOR_NS = 1_000_000_000  # the same, if a client waits for the next copy
 LOOK_NS = 5_000_000  # from one look at the thread that copies, or frees memory, to the next
@@ -138,10 +138,10 @@ class Snapshots:
         self._files = files
         self._sessions = sessions
         self._clock = clock
-        self._wanted: dict[Session, dict[int, None]] = {}  # by client: the numbers of its questions
+        self._wanted: dict[Session, dict[int, None]] = {}  # by client: the numbers of its queries
         self._asked: dict[Session, dict[int, None]] = {}  # the clients whose copy is being made
-        self._began_ns = NEVER  # the copy that is being made
-        self._look_ns = NEVER  # when to look at it
+        self._began_ns = NEVER  # when the copy that is being made was begun
+        self._look_ns = NEVER  # when to look at that copy
         self._answer: str | ResourceLimitError | None = None  # the copy's path, or why there is none
         self._answered: dict[Session, dict[int, None]] = {}  # the clients that have the answer
         self._answered_ns = NEVER  # when the answer was given
@@ -193,7 +193,7 @@ class Snapshots:
 
     @property
     def _until_ns(self) -> int:
-        """How long the copy stays, and its answer is valid. An error is valid until a copy may be made again."""
+        """Until when the copy stays, and its answer is valid. An error is valid until a copy may be made again."""
         if not isinstance(self._answer, str):
             return self._rest_ns
         return self._answered_ns + (WAITED_FOR_NS if self._any_there(self._wanted) else KEEP_NS)
@@ -241,8 +241,8 @@ class Snapshots:
     def _rest(self) -> int:
         """Note that no copy is being made any more, and how long to rest. Returns the time.
 
-        The rest is for the other users of the processor, so a copy that got little of it has a short one. But turns
-        touch fewer records while a copy is made. So the rest has the copy's whole time at least.
+        The rest is for the other users of the processor. So it is short after a copy that got little of the processor.
+        But turns touch fewer records while a copy is made, so the rest is at least as long as the copy took.
         """
         ended_ns = self._clock.now_ns()
         took_ns = ended_ns - self._began_ns

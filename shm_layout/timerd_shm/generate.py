@@ -3,7 +3,7 @@
 It also declares the seeded defects (DEFECTS), which the header numbers for the core's builds for tests.
 
     python -m timerd_shm.generate          writes them
-    python -m timerd_shm.generate --check  exit status 1 and the names of the stale ones, if any
+    python -m timerd_shm.generate --check  exit status 1 and the names of stale files, if there are any
 
 The files are committed. A test compares them with freshly generated ones.
 """
@@ -103,8 +103,8 @@ DEFECTS = (
     "UNLOGGED_STORE",  # a copy of the arena: stores of four bytes are not logged
     "IMAGE_AFTER_STORE",  # a copy of the arena: a line is logged after it was changed
     "LOOKED_AT_ALL",  # an owner that has looked at an older event counts as one that has looked at the newest
-    "LOOKS_NOT_RESTORED",  # a start does not find the looks that owners have not taken
-    "COMPLETE_IS_NEVER_LATE",  # COMPLETE counts after the deadline
+    "LOOKS_NOT_RESTORED",  # a start does not find the looks that owners still have to take
+    "COMPLETE_IS_NEVER_LATE",  # COMPLETE also counts after the deadline
     "ENDS_NOT_COUNTED",  # calls: the end of a process in which a call ran is not counted
     "ALONE_GETS_COMPANY",  # calls: a member that runs a call which is to run alone gets another call
     "TWO_OF_AN_ID",  # calls: a call is delivered although a member holds another call of its id
@@ -171,7 +171,7 @@ VERDICT = (
 )
 
 
-# The numbers of a Tally in that function.
+# How that function computes each number of a Tally.
 TALLY = {
     "satisfied": "(uint32_t)__builtin_popcountll(progress)",
     "failed": "(uint32_t)__builtin_popcountll(failed)",
@@ -197,7 +197,7 @@ def verdict_text() -> list[str]:
 
 
 def packed_fields(record: type) -> list[Field]:
-    """Fields that share an 8-byte word with others, so that they cannot be stored alone."""
+    """Fields that share an 8-byte word with others, and so cannot be stored alone."""
     return [
         f
         for f in fields(record)
@@ -359,7 +359,7 @@ def stale_files() -> list[Path]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write the files generated from timerd_shm's declarations.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if one is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a file is stale")
     check = parser.parse_args().check
     stale = stale_files()
     for path in stale:

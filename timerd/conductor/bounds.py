@@ -2,8 +2,8 @@
 
 A record is an operation, a watcher or a bucket. For example: an event on a key that 200,000 operations watch takes 13
 turns. It touches two records for each operation, and a step of a turn touches 32,768. The rest waits for the next turn.
-A record takes 30 to 50 ns of the processor, 100 ns where little of the arena is in its caches. So a step takes 1 to 3
-ms. Other work is charged as the number of records that takes the same time.
+A record takes 30 to 50 ns of CPU time, or 100 ns if little of the arena is in the caches. So a step takes 1 to 3 ms.
+Other work is charged as the number of records that takes the same time.
 """
 
 from __future__ import annotations

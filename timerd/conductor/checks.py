@@ -56,7 +56,7 @@ class Checks:
         return answers
 
     def _forget_closed(self) -> None:
-        """The checks of a client end with the client."""
+        """Forget the checks of clients that have ended."""
         for key, asked in list(self._asked.items()):
             if self._sessions.at(asked.session.slot) is not asked.session:
                 del self._asked[key]

@@ -2,15 +2,15 @@
 
 Processes share the core by fair queueing (Demers, Keshav and Shenker, 1989). For example, processes A to H fire all the
 time on a key with 120,000 watchers, and P sends a small command while A's event is under way. P's command is next when
-that event is done, because it is expected to be done first:
+that event is done, because it is expected to finish before the others:
 
-    start       the records that a process has taken; at least `now`, so that it saves nothing up while it is away
-    expected    the records of its next frame, by its last ones: the largest counts, and is forgotten step by step
+    start       the records that a process has taken; at least `now`, so that a quiet process saves nothing up
+    expected    the records of its next frame: those of its largest frame lately, which is forgotten step by step
     next        the process with the least start + expected
     now         the largest start of those that had the core
 
 So a process that takes less than its share waits for one event at most, and a process that has caused a long event
-waits until the others have taken as much. When no frame is left, all debts are forgiven.
+waits until the others have taken as many records. When no frame is left, all debts are forgiven.
 
 Within a process its clients take turns, a frame each. The frames of one client stay in order. When too many frames of a
 process are deferred, its connections are not read until half of them are done. They are not read either while the
@@ -27,8 +27,8 @@ from timerd.clients.session import Session
 
 FRAMES_MAX = 128  # deferred frames of a process; beyond it its connections are held
 BYTES_MAX = 2 << 20
-FRAME_COST = 1_024  # bytes that a deferred frame may take beside its own: with the first of a client comes a queue
-LINES_KEPT = 512  # beyond it processes without deferred frames are forgotten: those that owe nothing, or the least
+FRAME_COST = 1_024  # bytes that a deferred frame may take beside its own: the first of a client needs a queue, too
+LINES_KEPT = 512  # beyond it processes without deferred frames are forgotten: those that owe nothing, or owe the least
 EXPECTED_FIRST = 4_096  # records of the first frame of a process that is not known
 
 
@@ -53,8 +53,8 @@ class Deferred:
     """The deferred frames of all processes; `frames` is the number of them.
 
     `hold` is called with a process and True when its connections are not to be read, and with False when they are.
-    `charge` is called with a process and the memory that it takes, or gives back (negative). It returns False when the
-    connections of the process are not to be read.
+    `charge` is called with a process and the memory that it takes, or gives back (negative). `charge` returns False
+    when the connections of the process are not to be read.
     """
 
     def __init__(self, hold: Callable[[int, bool], None], charge: Callable[[int, int], bool]) -> None:
@@ -63,7 +63,7 @@ class Deferred:
         self._charge = charge
         self._lines: dict[int, Line] = {}  # by process
         self._by_client: dict[Session, Line] = {}
-        self._waiting: list[tuple[int, int, Line]] = []  # a heap: lines with frames, but the one that has the core
+        self._waiting: list[tuple[int, int, Line]] = []  # a heap: lines with frames, except the line that has the core
         self._served: Line | None = None  # it has the core: its frame is applied, or its long event is under way
         self._applied: Session | None = None  # between first() and pass_on(): the client whose frame is applied
         self._now = 0  # records
@@ -94,7 +94,7 @@ class Deferred:
             self._hold(line.process, True)
 
     def add_begun(self, session: Session, process: int, frame: bytes, records: int) -> None:
-        """Defer a frame that was applied in part and took `records`. Its process has the core; no frame waits."""
+        """Defer a frame that was applied in part and took `records`. Its process has the core, and no frame waits."""
         line = self._line_of(process)
         line.start = max(line.start, self._now)
         self._give(line)
@@ -102,10 +102,10 @@ class Deferred:
         self.add(session, process, frame)
 
     def first(self) -> tuple[Session, bytes]:
-        """Give the core to the next process: the client whose turn it is there, and its oldest frame."""
+        """Give the core to the next process. Returns the client whose turn it is there, and its oldest frame."""
         self._put_back()
         line = self._next()
-        while not line.frames:  # they were dropped
+        while not line.frames:  # its frames were dropped
             line = self._next()
         self._give(line)
         session, queue = next(iter(line.clients.items()))
@@ -118,7 +118,7 @@ class Deferred:
             self._served.taken += records
 
     def pass_on(self, *, done: bool) -> None:
-        """After first(): let the next client of the process come first. `done`: the frame is dealt with."""
+        """After first(): let the next client of the process come first. `done`: nothing of the frame is left."""
         line = self._served
         assert line is not None, "no process has the core"
         session, queue = next(iter(line.clients.items()))
@@ -133,7 +133,7 @@ class Deferred:
         self._go_on(line)
 
     def drop(self, process: int) -> None:
-        """Drop the frames of a process, but the one that is applied now. Their clients send them again."""
+        """Drop the frames of a process, except the one that is applied now. Their clients send them again."""
         line = self._lines.get(process)
         if line is None:
             return
@@ -151,7 +151,7 @@ class Deferred:
         self._charge(line.process, -len(frame) - FRAME_COST)
 
     def _go_on(self, line: Line) -> None:
-        """Frames of a process are done: read its connections again if few are left. Without any all debts are over."""
+        """Frames of a process are done. If few are left, read its connections again; if none is, forgive all debts."""
         if line.is_held and line.frames <= FRAMES_MAX // 2 and line.bytes <= BYTES_MAX // 2:
             line.is_held = False
             self._hold(line.process, False)
@@ -168,7 +168,7 @@ class Deferred:
         return line
 
     def _forget_lines(self) -> None:
-        """Forget processes without deferred frames: those that owe nothing, and if there are many others, the least."""
+        """Forget processes without deferred frames: those that owe nothing; if many owe, those that owe the least."""
         busy = [each for each in self._lines.values() if each.frames or each is self._served]
         idle = sorted(
             (each for each in self._lines.values() if not each.frames and each is not self._served),
@@ -190,7 +190,7 @@ class Deferred:
         self._served = line
 
     def _put_back(self) -> None:
-        """Take the core back. The process has taken what it took."""
+        """Take the core back, and charge its process with the records that it has taken."""
         line = self._served
         if line is not None:
             line.start += line.taken

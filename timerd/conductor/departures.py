@@ -26,7 +26,7 @@ log = logging.getLogger("timerd")
 
 
 class Departures:
-    """Closes the clients that have ended or are dead."""
+    """Closes the clients that have ended, or were silent for too long."""
 
     def __init__(self, core: Core, sessions: Sessions, liveness: Liveness, deferred: Deferred, bounds: Bounds) -> None:
         self._core = core

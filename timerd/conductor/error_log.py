@@ -8,8 +8,8 @@ used up its quota:
 
 A message may quote a frame, so a client can make ever new messages. Each process gets 16 different messages. Then one
 line reports that there are more, and all further errors of the process have one entry. So no process hides the errors
-of others. There may be ever new processes, too: 8 new processes a minute have messages of their own, and all others
-share 16.
+of others. There may be ever new processes, too: in each minute 8 new processes have messages of their own, and all
+others share 16.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ErrorLog:
         self._new_ns: deque[int] = deque(maxlen=NEW_SOURCES_MAX)  # when the newest sources came
         self._held: dict[
             tuple[int, int, int, bytes, bool, int], str
-        ] = {}  # messages of quotas, as at the first refusal
+        ] = {}  # messages about quotas, as they were at the first refusal
 
     def note(self, error: TimerdError, source: int, client: str = "") -> None:
         """Count an error of a frame; `source`: the process that has sent it, as the kernel says, 0 = not known.

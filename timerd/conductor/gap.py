@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from timerd.core import NEVER
 
-GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
-DRY_NS = 5_000_000  # the sockets are dry if nothing came for this time: a client's thread was stopped as well
+GAP_READ_NS = 100_000_000  # the longest that the wheel waits in a gap
+DRY_NS = 5_000_000  # the sockets are dry if nothing came for this time: a client may have stopped too, and send later
 
 
 class Gap:
@@ -23,7 +23,7 @@ class Gap:
         self._last_frame_ns = now_ns
         self._until_ns = now_ns + GAP_READ_NS
         self.is_open = True  # the wheel still waits for the sockets to be dry
-        self.dry_ns = 0  # the last turn outside of a gap that had read all that had come
+        self.dry_ns = 0  # time of the last turn outside of a gap that had read all that had come
 
     @property
     def due_ns(self) -> int:

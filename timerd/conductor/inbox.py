@@ -39,7 +39,7 @@ from .outbox import Outbox
 from .queries import Queries
 from .transport import Transport
 
-# A frame is granted a share of the turn for as many commands as its header names; one that needs more is deferred.
+# A frame may take a share of the turn that depends on the number of its commands. A frame that needs more is deferred.
 RECORDS_PER_FRAME = 512
 RECORDS_PER_COMMAND = 8
 RECORDS_PER_HELLO = 2_048  # accepted or not, it takes up to 100 us: to unpack, to search all slots, a look into /proc
@@ -85,9 +85,9 @@ class Inbox:
         self._incarnation = core.incarnation
 
     def read(self, now_ns: int) -> int:
-        """Read the socket's frames, then apply deferred ones, up to the turn's bounds; how many were dealt with.
+        """Read the socket's frames, then apply deferred ones, up to the turn's bounds. Returns their number.
 
-        Half of the turn is for deferred frames, if there are any: a flood of frames that are dealt with at once does
+        Half of the turn is for deferred frames, if there are any. So a flood of frames that need not be deferred does
         not keep the core from them.
         """
         deferred, bounds = self._deferred, self._bounds
@@ -113,7 +113,7 @@ class Inbox:
         self._deferred.charge(records)
 
     def _serve(self, budget: int, now_ns: int) -> int:
-        """Apply deferred frames within a budget of records; how many were dealt with."""
+        """Apply deferred frames within a budget of records. Returns how many were done."""
         core, deferred = self._core, self._deferred
         frames = 0
         while deferred.frames and budget > 0 and not core.is_delivering:
@@ -142,7 +142,7 @@ class Inbox:
     # One frame --------------------------------------------------------------------------------------------------------
 
     def _take(self, routing: int, frame: bytes, now_ns: int) -> int:
-        """Deal with one frame; how many records of the turn's budget it takes."""
+        """Deal with one frame. Returns how many records of the turn's budget it takes."""
         count: int
         if len(frame) < HEADER_SIZE:
             short = MalformedError(f"a frame has {len(frame)} bytes, and its header {HEADER_SIZE}")
@@ -195,11 +195,11 @@ class Inbox:
         return RECORDS_PER_FRAME
 
     def _report_again(self, session: Session, outcome: int, answer: int, now_ns: int) -> int:
-        """Answer a client that asks for missing outcomes, once a turn; how many records of the budget that takes."""
+        """Answer a client that asks for missing outcomes, once in a turn. Returns the records that this takes."""
         core = self._core
         core.count(ASKED_AGAIN)
         if session.asked_turn == self._bounds.turns:
-            return RECORDS_PER_FRAME  # the answer to the first one is on its way, and would be the same
+            return RECORDS_PER_FRAME  # the answer to its first request is on its way, and would be the same
         session.asked_turn = self._bounds.turns
         touched = core.touched
         core.send_looks_again(session.slot)
@@ -208,7 +208,7 @@ class Inbox:
         return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD + core.touched - touched
 
     def _take_commands(self, session: Session, frame: bytes, count: int, outcome: int, answer: int, now_ns: int) -> int:
-        """Apply a frame of commands, or defer it; how many records of the turn's budget it takes."""
+        """Apply a frame of commands, or defer it. Returns how many records of the turn's budget it takes."""
         if count > COMMANDS_PER_FRAME_MAX:
             error = MalformedError(f"a frame says {count} commands; at most {COMMANDS_PER_FRAME_MAX} fit")
             self._outbox.refuse(session.routing, error, now_ns, session)
@@ -225,7 +225,7 @@ class Inbox:
         return self._share(count)
 
     def _apply(self, session: Session, frame: bytes, count: int, now_ns: int) -> bool:
-        """Apply a frame of commands; False if it has to be deferred: it is a long event, or used up its share."""
+        """Apply a frame of commands; False if it has to be deferred: it began a long event, or used up its share."""
         status = self._core.apply(session.slot, frame, now_ns, self._share(count))
         if status == APPLIED:
             session.held = False
@@ -234,7 +234,7 @@ class Inbox:
             self._bounds.cut()
             return False
         if status == EXPECTED:
-            # The next command is held back until answers are acknowledged; a later command was sent too early.
+            # A frame with the next command is held back until answers are acknowledged. A later frame came too early.
             session.held |= HEADER.unpack_from(frame)[6] <= self._core.last_command(session.slot) + 1
             self._send_expected(session, now_ns)
         else:
@@ -244,7 +244,7 @@ class Inbox:
         return True
 
     def _send_expected(self, session: Session, now_ns: int) -> None:
-        """Name the command that is expected next: once for the many that were in flight behind a lost one."""
+        """Name the command that is expected next: once for all frames that were in flight behind a lost one."""
         expected = self._core.last_command(session.slot), session.received[1]
         if expected != session.expected or now_ns - session.expected_ns >= ANNOUNCE_FIRST_NS:
             session.expected, session.expected_ns = expected, now_ns

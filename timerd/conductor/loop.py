@@ -5,7 +5,7 @@ TURN_INTERVAL_NS, and it takes all that has come meanwhile. Each client then get
 frame that came in.
 
 With nothing due and nothing coming the process sleeps without limit. The timerfd is armed for what is due next; the
-timeout of epoll is not used, because it is whole milliseconds.
+timeout of epoll is not used, because it has whole milliseconds only.
 """
 
 from __future__ import annotations

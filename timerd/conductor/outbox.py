@@ -97,7 +97,7 @@ class Outbox:
             self.announce(session, now_ns)
 
     def beat(self, now_ns: int) -> bool:
-        """On the beat: a heartbeat to each client that got no frame since the last one. False between beats."""
+        """On the beat: a heartbeat to each client that got no frame since the last beat. False between beats."""
         quiet = self._sessions.beat(now_ns)
         if quiet is None:
             return False

@@ -1,8 +1,8 @@
-"""The *outlet* of a client: the newest connection to NAME.pub that has shown its session. It gets the outcomes.
+"""The *outlet* of a client: the newest connection to NAME.pub with the client's session. It gets the outcomes.
 
     a peer without a session            refused in the handshake, and counted; over NAME.unix it gets HELLO_FIRST
     a second connection of a client     takes the place of the first, which is closed
-    messages of a client over it        its one subscription (the empty prefix), and its end
+    messages over the outlet            the client's one subscription (the empty prefix), and its end
 
 A second subscription closes the outlet. The client connects again, and asks for the outcomes that it lacks.
 """

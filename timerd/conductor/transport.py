@@ -1,7 +1,7 @@
 """The daemon's sockets. The conductor knows them as a `Transport`. `SocketTransport` has the sockets of the kernel.
 
     NAME.sock    ROUTER: commands come in, and are answered over the same connection
-    NAME.pub     XPUB: each connection belongs to one client, and gets its outcomes alone; it drops rather than blocks
+    NAME.pub     XPUB: a connection gets the outcomes of one client; if the connection is full, they are dropped
     NAME.unix    packets: both in one connection, for clients without ZeroMQ
 
 A peer of NAME.pub shows a session in the handshake (PLAIN's password), a peer of NAME.unix in a packet. The newest
@@ -35,7 +35,7 @@ from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE
 
 NOT_ADMITTED = -1
 COMMANDS = Side(b"ROUTER", (b"DEALER", b"REQ", b"ROUTER"), FRAME_SIZE_MAX)
-OUTCOMES = Side(b"XPUB", (b"XSUB", b"SUB"), 64, is_plain=True)  # bytes of the one subscription, and some more
+OUTCOMES = Side(b"XPUB", (b"XSUB", b"SUB"), 64, is_plain=True)  # 64 bytes: the one subscription, and some more
 CONNECTIONS_BESIDE = 64  # of a process, beyond those of its clients: tools, and clients that connect again
 
 
@@ -71,7 +71,7 @@ class Transport(Protocol):
     def defer(self, process: int, size: int) -> bool:
         """Charge a process for memory of its deferred frames; a negative size: give it back. False: hold the process.
 
-        Nobody else has to wait for memory because of that: it is over its share (host/budget.py).
+        False means that the process is over its share, and most of the memory is in use (host/budget.py).
         """
 
     def on_shed(self, drop: Callable[[int], None]) -> None:
@@ -91,7 +91,7 @@ class Transport(Protocol):
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
 
     def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
-        """Up to `limit` messages of connections for outcomes. One that asks is admitted at once, or it is refused."""
+        """Up to `limit` messages of connections for outcomes. Admit one that asks at once, or it is refused."""
 
     def admit(self, connection: int, slot: int) -> None:
         """Give the outcomes of a slot to a connection that has asked. An earlier connection of the slot is closed."""
@@ -109,9 +109,9 @@ class Transport(Protocol):
 class SocketTransport:
     """ROUTER, XPUB and packets over Unix sockets, with safe permissions from the moment of bind.
 
-    `liveness` learns of the connections whose end is a client's end. `clients_max`: as many clients one process may
-    have. `connections_max`: as many connections there may be at all. `budget`: the memory for frames. Stale
-    socket files of a killed daemon are replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
+    `liveness` learns of the connections whose end is a client's end. `clients_max`: the largest number of clients of
+    one process. `connections_max`: the largest number of all connections. `budget`: the memory for frames. Stale socket
+    files of a killed daemon are replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class SocketTransport:
         self._shares = shares = Shares(most, connections_max, budget)
         self._complaints: list[tuple[int, TimerdError]] = []
         self._outlets: dict[int, Connection | PacketConnection] = {}  # by slot
-        self._ready: dict[int, OutletMessage] = {}  # by slot: its connection has ended, or a packet has subscribed
+        self._ready: dict[int, OutletMessage] = {}  # by slot: an outlet has ended, or was made by a packet
         self._takes_packets_first = False
         with ExitStack() as undo:
             self._commands = Server(paths.commands, COMMANDS, shares, selector, group_id, on_error=self._on_error)
@@ -154,7 +154,7 @@ class SocketTransport:
         )
 
     def connections(self) -> int:
-        """How many there are."""
+        """The number of open connections."""
         return len(self._shares)
 
     # Commands ---------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class SocketTransport:
         return self._receive_from_both(limit)
 
     def _receive_from_both(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        # The caller may stop long before the limit. So neither is always the first.
+        # The caller may stop long before the limit. So the two take turns to be the first.
         self._takes_packets_first = is_first = not self._takes_packets_first
         for takes_packets in (is_first, not is_first):
             for each in self._packets.received(limit) if takes_packets else self._commands.received(limit):
@@ -223,7 +223,8 @@ class SocketTransport:
         while asking and limit > 0:
             limit -= 1
             number = next(iter(asking))
-            yield OutletMessage(number, NOT_ADMITTED, asking.pop(number).session)  # refused, it may still say hello
+            # If the connection is refused, it may still say hello.
+            yield OutletMessage(number, NOT_ADMITTED, asking.pop(number).session)
         while self._ready and limit > 0:
             limit -= 1
             yield self._ready.popitem()[1]
@@ -276,7 +277,7 @@ class SocketTransport:
 
     def _leave_slot(self, packets: PacketConnection) -> None:
         """From now on the connection gets no outcomes, belongs to no client, and its end is the end of no client."""
-        self._liveness.adopted_ended(packets.watch, is_client=False)  # the session would be watched by it for ever
+        self._liveness.adopted_ended(packets.watch, is_client=False)  # else it would watch the session for ever
         packets.slot, packets.watch = NOT_ADMITTED, 0
         packets.is_admitted = False
         packets.share.clients -= 1
@@ -316,7 +317,7 @@ class SocketTransport:
         return f"a connection was closed: {why_closed}"
 
     def close(self) -> None:
-        """Close the sockets and remove their files, before the lock is given up: they could be the next daemon's."""
+        """Close the sockets and remove their files, while the lock is held: later, they may be the next daemon's."""
         self._packets.close()
         self._outcomes.close()
         self._commands.close()

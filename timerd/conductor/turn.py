@@ -42,7 +42,7 @@ from .queries import Queries
 from .subscriptions import Subscriptions
 from .transport import Transport
 
-JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more rows to write than its buffer takes at once
+JOURNAL_AGAIN_NS = 5_000_000  # the pause when the journal has more rows to write than its buffer takes at once
 CLOCKS_NS = 10_000_000  # turns compare the clocks at this interval, and at once after a signal of the kernel
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
@@ -148,7 +148,7 @@ class Conductor:
         return work
 
     def _resume(self, now_ns: int) -> bool:
-        """Go on with work that a bound has cut; whether some is left. A long event is charged to its process."""
+        """Go on with work that a bound has cut. Returns whether some is left. Charges a long event to its process."""
         core = self._core
         if not core.is_delivering:
             return core.resume(now_ns, self._bounds.records)

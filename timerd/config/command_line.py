@@ -19,13 +19,13 @@ from .sources import CONFIG_VARIABLE, NEAR, read_file, settle, variable
 EXIT_STATUSES = """\
 exit status:
   0  ended by SIGTERM or SIGINT (the arena is kept), or idle (--ephemeral)
-  1  a mistake of ours: please report what it printed
+  1  a bug in timerd: please report what it printed
   2  a flag, variable or key is wrong; the message names it, its limits and
      the remedy
   3  a daemon of this instance is running
   4  the machine does not give what was asked: shared memory, permissions,
      a path for the sockets
-  5  the arena that is there is of another layout, size or tick, or damaged;
+  5  the existing arena is damaged, or has another layout, size or tick;
      `timerctl destroy` removes it, with its operations
 """
 

@@ -51,7 +51,7 @@ def part(name: str, times: int = 1, over: int = 1) -> Callable[[Config], int]:
 
 
 def share_of_client(name: str) -> Callable[[Config], int]:
-    """A formula: a client may hold half of the records, or the same part as of the operations if that is larger."""
+    """A formula: a client may hold half of the records, or more, if it may hold more than half of the operations."""
 
     def share(config: Config) -> int:
         records: int = getattr(config, name)
@@ -117,7 +117,7 @@ class Config(NamedTuple):
         ),
     ] = None
     tick: Annotated[
-        int, Knob("duration", "width of the wheel's finest bucket: how late is normal", TICK_NS_MIN, TICK_NS_MAX)
+        int, Knob("duration", "width of the wheel's finest bucket: a timer may be late by it", TICK_NS_MIN, TICK_NS_MAX)
     ] = TICK_NS_DEFAULT
     ring_events: Annotated[
         int, Knob("count", "events remembered for late registrations; a power of two", RING_EVENTS_MIN, RING_EVENTS_MAX)
@@ -197,7 +197,9 @@ class Config(NamedTuple):
     ] = ANSWERS_PER_CLIENT_MAX
     frame_memory: Annotated[
         int,
-        Knob("bytes", "memory for frames that come in, or wait, of all clients; processes share it", 8 << 20, 1 << 40),
+        Knob(
+            "bytes", "memory for the frames of all clients, incoming or waiting; processes share it", 8 << 20, 1 << 40
+        ),
     ] = FRAME_MEMORY
     lease: Annotated[
         int, Knob("duration", "how long a client may say nothing before it is silent", 2 * HEARTBEAT_NS, YEAR_NS)
@@ -238,9 +240,7 @@ class Config(NamedTuple):
     arena_file: Annotated[str | None, Knob("path", "keep the arena in this file", derived="POSIX shared memory")] = None
     unix_group: Annotated[
         str | None,
-        Knob(
-            "group", "members of this unix group, a name or a number, may connect and look", derived="this user alone"
-        ),
+        Knob("group", "users in this unix group (a name or a number) may connect and look", derived="this user alone"),
     ] = None
     ephemeral: Annotated[bool, Knob("flag", "remove the arena at the end, and end when idle")] = False
     idle_exit: Annotated[

@@ -1,6 +1,6 @@
 """Knobs: a knob has a unit, limits and a sentence. A text becomes its value, and its value is shown as text.
 
-For example, Knob("duration", "how late is normal", 100_000, 60_000_000_000) reads "1ms" as 1,000,000 nanoseconds.
+For example, Knob("duration", "how late a timer may be", 100_000, 60_000_000_000) reads "1ms" as 1,000,000 nanoseconds.
 """
 
 from __future__ import annotations

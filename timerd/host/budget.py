@@ -1,15 +1,15 @@
 """The memory for the frames of all connections: one budget, which the processes share.
 
-    frames that come in     large ones from their beginning, small ones while they are not complete, or not dealt with
+    frames that come in     large ones from their beginning, small ones until the conductor takes them
     frames that wait        to be sent (chunks.py), or to be applied (conductor/deferred.py)
-    what has ended          its chunks are freed in pieces, over turns
+    ended connections       their chunks, which are freed in pieces, over several turns
 
 A process may have three quarters of the budget while nobody else needs it. Its *share* is the budget divided by the
 number of processes that hold memory. For example, with 32 MiB two processes hold 14 MiB each, and a third one gets an
 outcome of 100 KB. The budget is spent, and the third process is below its share. So one of the first two loses the
 connection that holds the most memory. If the two want more themselves, they do not get it: a large frame waits in the
-kernel, and an outcome is dropped and asked for again. So nobody loses anything because of others while it is below its
-share (McKenney, 1990, and Suter et al., 1998: drop from the longest queue).
+kernel, and an outcome is dropped and asked for again. So a process loses nothing because of others while it is below
+its share (McKenney, 1990, and Suter et al., 1998: drop from the longest queue).
 
 There is one exception. Eight processes that hold an eighth each could keep the ninth from sending a frame of 4 MiB for
 ever. So when a process that holds next to nothing has lacked memory for STARVED_NS, the processes that hold the most
@@ -28,11 +28,11 @@ from typing import Protocol
 from timerd.host.chunks import CHUNK_COST, Chunk
 from timerd_shm.declare.limits import NO_DEADLINE
 
-NEXT_TO_NOTHING = 65_536  # bytes: a frame that waits for memory has begun, and its beginning is charged
+NEXT_TO_NOTHING = 65_536  # bytes; even a process that waits for memory is charged with the beginning of its frame
 RELEASED_PER_TURN = 2 << 20  # bytes; to free them takes some 0.2 ms
 STARVED_NS = 5_000_000_000
 TRIM_SIZE = 4 << 20  # bytes that were freed, before malloc is asked to give memory back to the system
-TRIM_NS = 1_000_000_000  # at most as often
+TRIM_NS = 1_000_000_000  # from one trim to the next, at least
 
 
 class Waiter(Protocol):
@@ -64,7 +64,7 @@ class Account:
 
     @property
     def is_short(self) -> bool:
-        """Whether the process should do without: it is over its share, and most of the budget is in use."""
+        """Whether the process should do without more: it is over its share, and most of the budget is in use."""
         return self._budget.is_short(self)
 
     def take(self, size: int) -> bool:
@@ -108,7 +108,7 @@ class Budget:
         self._ended: deque[tuple[deque[Chunk], int]] = deque()  # chunks to be freed, and what they take
         self._ended_size = 0
         self._peak = 0  # the most that was in use since the last trim
-        self._trim_ns = 0  # not before this time
+        self._trim_ns = 0  # malloc is not asked before this time
 
     @property
     def used(self) -> int:
@@ -123,21 +123,25 @@ class Budget:
     @property
     def due_ns(self) -> int:
         """When to call tend() even if nothing has come."""
-        due_ns = NO_DEADLINE if self._ended or self._peak - self.used < TRIM_SIZE else self._trim_ns
+        due_ns = self._trim_due_ns
         if self._waited:
             if self._has_given:
                 return 0
             due_ns = min([due_ns, *(each.starved_ns + STARVED_NS for each in self._waited if each.starved_ns)])
         return due_ns
 
+    @property
+    def _trim_due_ns(self) -> int:
+        return NO_DEADLINE if self._ended or self._peak - self.used < TRIM_SIZE else self._trim_ns
+
     def tend(self, now_ns: int) -> None:
-        """Free some of what has ended, wake those for which there is room, and give memory back to the system."""
+        """Free some chunks of ended connections, wake those for which there is room, and give memory to the system."""
         self._now_ns = now_ns
         if self._ended:
             self.release()
         if self._waited:
             self.wake()
-        if self.due_ns <= now_ns:
+        if self._trim_due_ns <= now_ns:
             self._peak, self._trim_ns = self.used, now_ns + TRIM_NS
             self._trim()
 
@@ -153,7 +157,7 @@ class Budget:
         )
 
     def is_short(self, account: Account) -> bool:
-        """Whether a process should do without: it is over its share, and three quarters are in use."""
+        """Whether a process should do without more: it is over its share, and three quarters are in use."""
         return self.used > self.process_max and account.memory > self.share_of(account)
 
     def take(self, account: Account, size: int) -> bool:
@@ -194,13 +198,13 @@ class Budget:
         self.give(account, size)
 
     def release(self, size: int = RELEASED_PER_TURN) -> None:
-        """Free `size` bytes of what has ended, or a little more."""
+        """Free `size` bytes of ended connections, or a little more."""
         while self._ended and size > 0:
             chunks, left = self._ended[0]
             freed = chunks.popleft().__sizeof__() + CHUNK_COST if chunks else 0
             if chunks:
                 self._ended[0] = chunks, left - freed
-            else:  # what is left is what the sizes of objects do not say
+            else:  # all chunks are freed; what is left is memory that the sizes of objects do not show
                 self._ended.popleft()
                 freed = left
             self._ended_size -= freed

@@ -1,7 +1,7 @@
 """Bytes that wait to be sent, in chunks. Small messages share a chunk, and a large one is a chunk of its own.
 
-For example, 100,000 messages of 97 bytes are 300 chunks: they take what their bytes take, and are freed in no time. A
-list of 100,000 objects takes three times as much, and 10 ms to free.
+For example, 100,000 messages of 97 bytes are 300 chunks: they take the memory of their bytes, and are freed at once. A
+list of 100,000 objects takes three times that memory, and 10 ms to free.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Chunks:
         self.memory += getsizeof(chunks[-1]) + CHUNK_COST
 
     def first(self, count: int) -> list[Chunk | memoryview]:
-        """The bytes of the first `count` chunks. Forget them before the next add()."""
+        """The bytes of the first `count` chunks. Do not keep them beyond the next add()."""
         found: list[Chunk | memoryview] = list(islice(self._chunks, count))
         if self._at:
             found[0] = memoryview(self._chunks[0])[self._at :]

@@ -9,7 +9,7 @@ from pathlib import Path
 from timerd_shm.declare.errors import InvalidConfigError, ResourceLimitError
 from timerd_shm.host.access import group_named, user_named
 
-GROUP_ID_MAX = (1 << 32) - 2  # the last number means "leave it as it is" to chown
+GROUP_ID_MAX = (1 << 32) - 2  # 2 ** 32 - 1 means "leave it as it is" to chown
 
 
 def group_id_of(name: str, source: str) -> int:

@@ -1,7 +1,7 @@
 """A Unix socket that listens, with safe permissions from the moment of bind; and the shares of its peers.
 
 A peer's process is a number: its pid, or, in a pid namespace that this daemon cannot see, the inode of its pidfd, made
-negative (Linux 6.9). On older systems the process of such a peer is 0: all of them are one.
+negative (Linux 6.9). On older systems the process of such a peer is 0: all such peers count as one process.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class Listener:
         self.has_newcomers = True
 
     def _turn_away(self) -> None:
-        """No file can be opened. The spare one makes room to end a connection, which would wake the daemon for ever."""
+        """No file can be opened. The spare one makes room to end a connection that would wake the daemon for ever."""
         self._spare.close()
         with suppress(OSError), self._socket.accept()[0] as accepted:
             self._shares.turn_away(process_of(accepted), Why.NO_FILES)
-        with suppress(OSError):  # another thread may have taken the place; then there is a spare one the next time
+        with suppress(OSError):  # another thread may have taken the place: the next call tries again
             self._spare = _spare_file()
 
 
@@ -107,7 +107,7 @@ def process_of(accepted: socket.socket) -> int:
         process, other = _stat(accepted.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)), _stat(os.eventfd(0))
     except OSError:  # an older system, no file can be opened, or the process has ended
         return 0
-    # Before Linux 6.9 a pidfd is an anonymous file, as an eventfd is. All of these have the same inode.
+    # Before Linux 6.9 a pidfd is an anonymous file, as an eventfd is. All anonymous files have the same inode.
     return 0 if process.st_dev == other.st_dev else -process.st_ino
 
 

@@ -1,7 +1,7 @@
 """One daemon for an instance: the lock on NAME.lock. The lock for an arena, ARENA.lock: timerd_shm/host/lock.py.
 
-Only the daemon's user may open the two files. So no file is locked that users of the group may open: not the arena,
-and not the sign of a running daemon (`daemon_running` in paths.py).
+Only the daemon's user may open the two files. So the daemon locks no file that users of the group may open: not the
+arena, and not the sign of a running daemon (`daemon_running` in paths.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InstanceLock:
     The file is never unlinked. Otherwise a daemon that had opened it before would get the lock of a file without a name
     while the next daemon locks a new one, and both would serve the instance. systemd-tmpfiles must not unlink it
     either. It leaves alone the files in a locked directory (systemd.io/TEMPORARY_DIRECTORIES), so the directory gets a
-    shared lock. If the file is unlinked all the same, a daemon that listens prevents a second start.
+    shared lock. If the file is unlinked nevertheless, a daemon that listens prevents a second start.
 
     Raises InstanceRunningError, which names the holder, and ResourceLimitError when the file cannot be made.
     """

@@ -29,7 +29,7 @@ class Newcomers(Generic[Connection]):
 
     def __init__(self) -> None:
         self._until_ns: dict[int, int] = {}  # by number
-        self._fresh: dict[int, Connection] = {}  # they have come since the last turn
+        self._fresh: dict[int, Connection] = {}  # those that have come since the last turn
         self._known: dict[int, Connection] = {}
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class Newcomers(Generic[Connection]):
         self._fresh[connection.number] = connection
 
     def remove(self, connection: Connection) -> None:
-        """It has shown itself, or it has ended."""
+        """Forget a newcomer that has shown itself, or has ended."""
         if self._fresh.pop(connection.number, None) is None:
             del self._known[connection.number], self._until_ns[connection.number]
 
@@ -57,7 +57,7 @@ class Newcomers(Generic[Connection]):
         self._until_ns = dict.fromkeys(self._until_ns, now_ns + SHOWN_WITHIN_NS)
 
     def overdue(self, now_ns: int) -> list[Connection]:
-        """Newcomers whose time is over, a bounded number of them. Call it once a turn, when the sockets were read."""
+        """Newcomers whose time is over, a bounded number of them. Call it in each turn, after the sockets were read."""
         for number, connection in self._fresh.items():
             self._known[number], self._until_ns[number] = connection, now_ns + SHOWN_WITHIN_NS
         self._fresh.clear()
@@ -67,7 +67,8 @@ class Newcomers(Generic[Connection]):
             if now_ns < until_ns:
                 break
             del self._until_ns[number]
-            self._until_ns[number] = now_ns + SHOWN_WITHIN_NS  # if it is not ended: this turn did not read all of it
+            # More time for a connection that does not end now, because bytes of it wait to be read.
+            self._until_ns[number] = now_ns + SHOWN_WITHIN_NS
             if not self._known[number].is_listed:
                 found.append(self._known[number])
         return found

@@ -1,4 +1,4 @@
-"""The file to which a name leads. Another process may have removed the daemon's file, and put its own in the place.
+"""The file to which a name leads. Another process may have removed the daemon's file, and put its own in its place.
 
 In /dev/shm, and in a directory that others may write, another user may have laid a file there before the daemon.
 """
@@ -16,7 +16,7 @@ File: TypeAlias = tuple[int, int]
 
 
 def file_at(path: Path) -> File | None:
-    """The file to which a name leads; None: to none."""
+    """The file to which a name leads; None if there is none."""
     try:
         status = os.lstat(path)
     except OSError:

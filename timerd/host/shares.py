@@ -1,4 +1,4 @@
-"""The share of each process: its connections, and the memory for the frames of these. Each share has bounds.
+"""The share of each process: its connections, and the memory for their frames. Each share has bounds.
 
     connections of a process      connections_max
     memory of all                 one budget, which the processes share (budget.py)
@@ -9,8 +9,8 @@
 A newcomer has shown nothing yet (newcomers.py). A client that has shown its session has a right to two connections. The
 connections of a process beyond the rights of its clients are its excess.
 
-The kernel names the process (listener.py). Processes of other pid namespaces that it cannot tell apart have the
-number 0, and one share together, with twice the connections.
+The kernel names the process (listener.py). Processes of other pid namespaces that the kernel does not tell apart have
+the number 0, and one share together, with twice the connections.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Why(Enum):
     NO_FILES = "all connections are taken"
     SILENT = "it has shown nothing for too long"
     OVER_SHARE = "the memory for frames is spent, and its process is over its share"
-    FRAMES_OVER_SHARE = "the same, for frames that waited to be applied"
+    FRAMES_OVER_SHARE = "as OVER_SHARE, for frames that waited to be applied"
 
 
 class Holder(Waiter, Protocol):
@@ -123,7 +123,7 @@ class Shares:
         self.budget.tend(now_ns)
 
     def open(self, process: int) -> Share | None:
-        """The share for a new connection of a process; None: there is no room. An older connection may end for it."""
+        """The share for a new connection of a process; None: there is no room. An older connection may end for this."""
         share = self._by_process.get(process) or Share(process, self)
         if len(share.connections) >= self.most_of(process):
             self.turn_away(process, Why.HAS_ALL)
@@ -174,7 +174,7 @@ class Shares:
         self._drop_empty(share)
 
     def defer(self, process: int, size: int) -> bool:
-        """Charge a process for frames that wait to be applied; a negative size: give back. False: hold it."""
+        """Charge a process for frames that wait to be applied; a negative size: give back. False: hold the process."""
         share = self._of(process)
         share.deferred += size
         if size < 0:

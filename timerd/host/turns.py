@@ -32,7 +32,7 @@ class Turns(Generic[Connection]):
             waiting.append(connection)
 
     def next(self) -> Connection | None:
-        """The next connection. Its process then goes behind the others. None: the processes of all are held."""
+        """The next connection. Its process then goes behind the others. None: all these processes are held."""
         for share in self._by_share:
             if not share.is_held:
                 break

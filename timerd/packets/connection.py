@@ -62,7 +62,7 @@ class PacketConnection:
         self.is_admitted = False
         self.is_new = True  # whether it has never been admitted
         self.interest = 0  # what its server waits for
-        self.is_listed = False  # whether its server looks at it without waiting
+        self.is_listed = False  # whether its server looks at it without waiting for the selector
         self.is_closed = False
         self.has_ended = False  # whether the client has closed it
         self._server = server
@@ -171,7 +171,7 @@ class PacketConnection:
         return True
 
     def _wait(self, packets: Iterable[tuple[int, bytes]]) -> None:
-        """Have packets wait to be sent. This connection may end for it, if its process is over its share."""
+        """Have packets wait to be sent. That may close this connection, if its process is over its share."""
         queue = self._queue
         before = queue.memory
         for kind, body in packets:
@@ -183,4 +183,4 @@ class PacketConnection:
                 queue.add(head + body)
         grown = queue.memory - before
         if not self.share.take(grown):
-            self.share.charge(grown)  # of a small frame
+            self.share.charge(grown)  # a small frame may wait without room, too

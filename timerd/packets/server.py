@@ -54,7 +54,7 @@ class PacketServer:
         self._on_error = on_error
         self._by_descriptor: dict[int, PacketConnection] = {}
         self._by_number: dict[int, PacketConnection] = {}
-        self._listed: Turns[PacketConnection] = Turns()  # to be looked at without waiting
+        self._listed: Turns[PacketConnection] = Turns()  # to be looked at without waiting for the selector
         self._writable: dict[int, PacketConnection] = {}  # by descriptor
         self.asking: dict[int, PacketConnection] = {}  # by number
         self._listener = Listener(
@@ -141,7 +141,7 @@ class PacketServer:
         self._listener.close()
 
     def _take(self, connection: PacketConnection, body: bytes) -> bytes | None:
-        """A packet has come that is no frame, or follows parts of one. Raises ValueError for what no client sends."""
+        """Take a packet that is no whole frame, or follows parts of one. Raises ValueError for what no client sends."""
         kind = connection.packets.kind
         if kind in (PART, MORE):
             return connection.take_part(kind, body)
@@ -171,7 +171,7 @@ class PacketServer:
             try:
                 connection.write_more()
             except OSError:
-                connection.drop_waiting()  # where the client has not ended, it would be writable for ever
+                connection.drop_waiting()  # otherwise a connection whose client lives would be writable for ever
                 self._list(connection)
             self._set_interest(connection)
 

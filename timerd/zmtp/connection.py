@@ -29,7 +29,7 @@ class MessageServer(Protocol):
 
 
 class Connection:
-    """Made for an accepted connection, of which it owns the descriptor."""
+    """A connection that was accepted. It owns its descriptor."""
 
     __slots__ = (
         "_kept",
@@ -59,13 +59,13 @@ class Connection:
         self.is_admitted = False
         self.is_new = True  # whether its handshake is not complete
         self.interest = 0  # what its server waits for
-        self.is_listed = False  # whether its server looks at it without waiting
+        self.is_listed = False  # whether its server looks at it without waiting for the selector
         self.is_read_dry = False  # whether the last read found less than it could have
         self.is_held_back = False  # whether it waits for memory to go on reading
         self.is_closed = False
         self._server = server
-        self._queue = Chunks()  # it waits to be sent
-        self._kept = 0  # bytes that were read, and are not dealt with; without those of the large frame
+        self._queue = Chunks()  # bytes that wait to be sent
+        self._kept = 0  # bytes that were read and are no message yet; without those of the large frame
         self._taken = 0  # memory for the large frame that comes in
 
     @property
@@ -135,7 +135,7 @@ class Connection:
         return self._kept != (0 if self._taken else self.peer.kept)
 
     def settle(self) -> None:
-        """Charge the process for the bytes that were read and not dealt with. This connection may end for it."""
+        """Charge the process for the bytes that were read and are no message yet. That may close this connection."""
         kept, self._kept = self._kept, 0 if self._taken else self.peer.kept
         if self._kept > kept:
             self.share.charge(self._kept - kept)
@@ -151,7 +151,7 @@ class Connection:
     def send_handshake(self) -> None:
         """Send the bytes of the handshake, from the `out` of the Peer. Raises OSError."""
         out, self.peer.out = self.peer.out, b""
-        self._write(out, b"")  # without room the peer asks again and again, and does not read
+        self._write(out, b"")  # there is no room only if the peer asks again and again, and does not read
 
     def write_more(self) -> None:
         """Send some of what waits, by one system call. Raises OSError."""
@@ -193,10 +193,10 @@ class Connection:
         return True
 
     def _wait(self, head: bytes, body: bytes) -> None:
-        """Have bytes wait to be sent. This connection may end for it, if its process is over its share."""
+        """Have bytes wait to be sent. That may close this connection, if its process is over its share."""
         before = self._queue.memory
         self._queue.add(head)
         self._queue.add(body)
         grown = self._queue.memory - before
         if not self.share.take(grown):
-            self.share.charge(grown)  # of a small message, or of one that was sent in part
+            self.share.charge(grown)  # small, or sent in part: it waits without room, too

@@ -83,7 +83,7 @@ class Peer:
 
     @property
     def kept(self) -> int:
-        """Bytes that were read and are kept."""
+        """How many bytes were read and are no message yet."""
         return len(self._data) if self._body is None else len(self._body)
 
     @property
@@ -165,7 +165,7 @@ class Peer:
         return None
 
     def _starve(self) -> None:
-        """More bytes are needed. Keep those alone that are not done."""
+        """More bytes are needed. Keep only the bytes that are not done."""
         self.is_starved = True
         if self._at:
             self._data, self._at = self._data[self._at :], 0

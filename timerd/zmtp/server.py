@@ -50,7 +50,7 @@ class Server:
         self._on_error = on_error
         self._by_descriptor: dict[int, Connection] = {}
         self._by_number: dict[int, Connection] = {}
-        self._listed: Turns[Connection] = Turns()  # to be looked at without waiting
+        self._listed: Turns[Connection] = Turns()  # to be looked at without waiting for the selector
         # By descriptor: the events of connections that can be written to, or were held back.
         self._stuck: dict[int, int] = {}
         self._selector = selector
@@ -96,7 +96,7 @@ class Server:
                     connection.send_handshake()
                 if connection.is_unsettled and not connection.is_closed:
                     connection.settle()
-                if connection.is_closed:  # its process was over its share: the message goes with the connection
+                if connection.is_closed:  # its process was over its share: the message is lost, too
                     steps -= STEPS_PER_END
                     continue
                 may_read = not connection.is_read_dry and (size > 0 or message is not None)

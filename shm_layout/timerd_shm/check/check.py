@@ -4,10 +4,10 @@
 
 This code follows from the declarations alone (declare/), not from the core. It is slow and simple, with lists and
 dictionaries where the core has links and counts. The arena must be between two turns (a copy, a snapshot, the arena of
-a dead daemon): in the middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold
+a dead daemon): in the middle of a turn, derived fields may lag. `Findings` keeps two kinds apart: truth must hold
 wherever the daemon was killed; derived fields are rebuilt by the next start.
 
-Cost: about 15 us an operation, its keys included; 2 ms on an arena of 64 operations.
+Cost: about 15 us for each operation, its keys included, and 2 ms for an arena of 64 operations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def check(
 
     With `cut`, the last turn may have left acknowledged outcomes and answers, which the next turn frees. `progress` is
     called with the name of each part before it is checked. `seed` is the seed of the arena's hashes. Without it, the
-    tables are compared with the hashes in the records, and these are not checked. Raises the errors of ArenaReader.
+    tables are compared with the hashes in the records, and the hashes themselves are not checked. Raises the errors of
+    ArenaReader.
     """
     found = examine(arena, cut=cut, progress=progress, seed=seed)
     return [*found.truth, *found.derived]
@@ -131,7 +132,7 @@ class Checker(Truth):
             self.check_heap(key, heap)
         placed = {number for number, node in self.nodes.items() if node.place != Place.NOWHERE}
         for number in sorted(placed - self.node_used):
-            self.stale(f"node {number} says that its place is {self.nodes[number].place}, and is of no operation")
+            self.stale(f"node {number} says that its place is {self.nodes[number].place}, and belongs to no operation")
         self.check_chains(
             "node",
             Region.KEY_TABLE,
@@ -154,7 +155,7 @@ class Checker(Truth):
         """The node that stands first in a key's list, or at the top of its heap."""
         firsts = [number for number in nodes if self.nodes[number].place == Place.FIRST]
         if len(firsts) != 1:
-            self.stale(f"{self.name_key(key)}: of its watchers, nodes {some(firsts)} say that they stand first")
+            self.stale(f"{self.name_key(key)}: nodes {some(firsts)} of its watchers say that they stand first")
             return None
         return firsts[0]
 
@@ -219,7 +220,7 @@ class Checker(Truth):
     ) -> None:
         """The chains of a hash table: each record that is in use is in the chain of its hash, and in no other.
 
-        `most`: no index of a record is larger.
+        `most`: the largest index that a record may have.
         """
         row = self.reader.region(region)
         got: set[int] = set()
@@ -269,7 +270,7 @@ class Checker(Truth):
                     is_ = "is not" if index in expected else "is"
                     stated = self.ops[index].bucket - 1
                     self.stale(f"{self.name_op(index)} {is_} in {name}, and says that it is in bucket {stated}")
-        for level, record in zip(range(LEVELS), reader.levels, strict=False):  # the row may say another number
+        for level, record in zip(range(LEVELS), reader.levels, strict=False):  # the region's row may be wrong
             bits = record.occupied_low | record.occupied_high << 64
             if bits != occupied[level]:
                 self.stale(
@@ -395,7 +396,7 @@ class Checker(Truth):
             if user.state and (other := uids.setdefault(user.uid, number)) != number:
                 self.wrong(f"users {other} and {number} are both of uid {user.uid}")
         if not self.users or not self.users[0].state:
-            self.wrong("there is no record for users without a record")
+            self.wrong("user 0, which stands for all users without a record, is not in use")
         for number, account in enumerate(self.accounts):
             if number < len(self.clients) and account.user >= len(self.users):
                 self.wrong(f"client {number} is of user {account.user}, and there are {len(self.users)}")
@@ -493,7 +494,7 @@ class Checker(Truth):
         )
 
     def check_blocks(self) -> None:
-        """Check each blob that is named: its chain has its length, shares no block, and its references add up."""
+        """Check each blob that is named: its chain has the right length, shares no block, and its references add up."""
         self.block_used: set[int] = set()
         for first, refs in self.blob_refs.items():
             if first >= len(self.blocks):

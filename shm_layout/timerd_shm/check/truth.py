@@ -1,4 +1,4 @@
-"""Gathers the truth of an arena, and checks that it does not contradict itself: the first half of check.py."""
+"""Gathers the truth of an arena, and checks that it does not contradict itself. check.py then does the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from timerd_shm.declare.states import (
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
-# As plain integers: `&` on an IntFlag makes an object each time, and the check does so for each record.
+# As plain integers: `&` on an IntFlag makes an object each time, and the check uses `&` for each record.
 CALL, GRANTED, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.GRANTED, OpFlag.KEYS_KEPT))
 PRESENT = (ClientState.LIVE, ClientState.SILENT)
 SENTENCES_MAX = 200  # of each kind; further ones are counted
@@ -364,7 +364,7 @@ class Truth:
     def check_nodes(self, index: int, op: OpRecord) -> None:
         """Check the watch nodes of an operation, with their fields about its keys."""
         pending = op.state == OpState.PENDING
-        runs = not pending and op.flags & CALL  # in such a call the masks of keys show whether it runs
+        runs = not pending and op.flags & CALL  # a settled call has times in place of the masks of keys
         decided = 0 if op.condition == Condition.OWNER or runs else op.failed
         if not runs and op.condition not in (Condition.TOTAL, Condition.OWNER):
             decided |= op.progress

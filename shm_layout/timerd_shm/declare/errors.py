@@ -139,18 +139,18 @@ class UnknownOperationError(TimerdError, LookupError):
 
 
 class MarkTooOldError(TimerdError):
-    """Events after the mark are not known, so one may be missed. Take a new mark, check, register again."""
+    """Some events after the mark are no longer known: one may be missed. Take a new mark, check, register again."""
 
     code = ErrorCode.MARK_TOO_OLD
 
 
 class TooOldToTellError(TimerdError):
-    """The id may have settled before the window of remembered ids. Look in the journal, or use a new id."""
+    """The id may have settled before, and the daemon may have forgotten it. Look in the journal, or use a new id."""
 
     code = ErrorCode.TOO_OLD_TO_TELL
 
 
-class TimerdUnavailableError(TimerdError):  # no OSError: gunicorn takes an OSError for a broken HTTP connection
+class TimerdUnavailableError(TimerdError):  # not an OSError, which gunicorn takes for a broken connection
     """No daemon answered in time. Start it (`timerd`), or connect(autostart=True)."""
 
     code = ErrorCode.UNAVAILABLE

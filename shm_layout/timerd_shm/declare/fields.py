@@ -47,10 +47,10 @@ def raw(size: int) -> Storage:
 class Role(Enum):
     """How a field gets its value again after a crash."""
 
-    TRUTH = "truth"  # changed only through the redo slot once the record is reached
-    SETTLEMENT = "settlement"  # means nothing until the state word says SETTLED; filled before it
+    TRUTH = "truth"  # changed only through the redo slot, once other records lead to its record
+    SETTLEMENT = "settlement"  # filled before the state word says SETTLED; means nothing until then
     DERIVED = "derived"  # rebuilt from the truth at every start
-    STATISTIC = "statistic"  # a crash may cost it one turn
+    STATISTIC = "statistic"  # a crash may lose its changes of one turn
     HINT = "hint"  # names a record to load early; a stale hint costs time, and nothing else
 
 

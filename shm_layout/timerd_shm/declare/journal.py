@@ -1,7 +1,7 @@
 """The journal's files, declared once: rows of 64 bytes in blocks of 4 KiB in segments. journal_reader.py reads them.
 
     DIR/000000000017.segment    header block (SegmentHeader, zeros), then blocks
-    DIR/holds/NAME              a consumer's hold: segments from this number on are still needed
+    DIR/holds/NAME              a consumer's hold: the number of the first segment that it still needs
     DIR/lock                    flocked by the daemon that writes here, never unlinked
 
 A block is a BlockHeader and BLOCK_ROWS rows. Its CRC covers everything behind the CRC, so a reader accepts or refuses
@@ -24,11 +24,11 @@ segment's boot; its header and ANCHOR rows hold the wall clock's time as well.
 
 A new column is declared here, and written in timerd/purgatory/journal/rows.pxd. If the audit can compute its value,
 client/timerd_client/audit compares it. Everything else that shows columns takes them from here, except Spark's view of
-operations, which has a choice of columns: client/timerd_spark/source/schema.py.
+operations, which has a selection of columns: client/timerd_spark/source/schema.py.
 
 To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. New fields take the
 place of reserved bytes, so that the other fields stay where they are. Then readers can still read the older version:
-OLDER says what that lacks. Without a new version, the fingerprint makes readers refuse the files.
+OLDER says what the older version lacks. Without a new version, the fingerprint makes readers refuse the files.
 """
 
 from enum import IntEnum, IntFlag
@@ -70,12 +70,12 @@ class RowKind(IntEnum):
     ANCHOR = 4  # the wall clock's time
     GAP = 5  # rows were dropped here
     OUTCOME = 6
-    REGISTER = 7  # level EVENTS, as all that follow
+    REGISTER = 7  # only at level EVENTS, as all kinds below except END
     REGISTERED = 8  # the second half of a registration
     KEY = 9  # one for each key, behind the REGISTERED row
     EVENT = 10
     ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation; a call that is planned anew
-    CLIENT = 12  # a client has another state, or begins or stops to listen
+    CLIENT = 12  # a client has another state, or begins to listen, or no longer listens
     WATERMARK = 13  # a watermark that existed when the journal began
     GROUP = 14  # what happens to an operation of a group
     TURN = 15  # a turn begins: its clock, before its first row
@@ -93,7 +93,7 @@ class GroupStep(IntEnum):
     BEGAN = 6  # a member is about to run something for a call, or gives the call up
     KEPT = 7  # a call is over, and kept as a dead letter
     CANCELLED = 8  # a call was cancelled, or replaced, after it was due and before it began
-    EVICTED = 9  # the arena lacked room, and the user of the ended client that had made it held more than its share
+    EVICTED = 9  # the arena lacked room, and the ended clients of its maker's user held more than their share
 
 
 class TextKind(IntEnum):
@@ -114,7 +114,7 @@ class RowFlag(IntFlag):
     VALUE_DROPPED = 4
     AT_REGISTRATION = 8  # it settled while it was registered
     SNAPSHOT = 16  # REGISTER: it was pending when the journal began; its mark is not known
-    CONTINUES = 32  # SEGMENT: no daemon without a journal lies between the row before it and this one
+    CONTINUES = 32  # SEGMENT: no daemon without a journal has run between the row before it and this one
     START = 64  # SEGMENT: a daemon has attached to the arena; silent clients are live again
 
 
@@ -127,7 +127,7 @@ class SegmentHeader(NamedTuple):
     fingerprint: Annotated[int, U32, "CRC-32 of the journal's field table"]
     level: Annotated[int, U32, "JournalLevel"]
     sequence: Annotated[int, U64, "number of the segment in its directory, as in its file's name"]
-    first_row: Annotated[int, U64, "number of its record 0"]
+    first_row: Annotated[int, U64, "row number of its record 0"]
     incarnation: Annotated[int, U64, "of the arena; row numbers and op ids compare only within one"]
     boot_id: Annotated[bytes, raw(16), "the boot; times of CLOCK_MONOTONIC are of this boot"]
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC when the file was made"]
@@ -135,7 +135,7 @@ class SegmentHeader(NamedTuple):
     first_block: Annotated[int, U32, "blocks before it are absent: the file was removed while it was written"]
     pid: Annotated[int, U32, "of the daemon"]
     instance: Annotated[bytes, raw(32), "name of the instance, zero padded"]
-    host: Annotated[bytes, raw(64), "host name, zero padded, cut"]
+    host: Annotated[bytes, raw(64), "host name, cut to 64 bytes, zero padded"]
 
 
 class BlockHeader(NamedTuple):
@@ -201,7 +201,8 @@ class GapRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    rows: Annotated[int, U64, "dropped rows, except TURN rows and texts that the dropped rows would have named",
+    rows: Annotated[int, U64,
+        "number of dropped rows; not counted: TURN rows, and texts that the dropped rows would have named",
         "computed: the END row has the sum. A GAP is a finding in any case, and ends the audit"]
     from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start",
         "bounded by the turns before and behind it"]
@@ -219,23 +220,23 @@ class OutcomeRow(NamedTuple):
     settled_key: Annotated[int, U8, "ordinal + 1 of the key that settled it; 0 = no key did",
         "computed: the key of the event or watermark, else 0"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "by effect: VALUE_DROPPED only if the event has a value; its room depends on what the owner has "
+        "by effect: VALUE_DROPPED only if the event has a value; the room for a value depends on what the owner has "
         "acknowledged; the other flags are computed"]
     key: Annotated[int, U32, TextKind.KEY, "text: the key that settled it, else its first key",
         "computed: the name of that key, else of the first key"]
     operation: Annotated[int, U64, "op id: generation << 32 | index; unique within the incarnation",
-        "computed: a registration has it, once"]
+        "computed: exactly one registration has it"]
     registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn",
         "computed: as registered"]
     deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
-        "computed: as registered, rescheduled or planned anew; of a kept operation without a deadline, the owner's "
-        "death and the retention"]
+        "computed: as registered, rescheduled or planned anew; of a kept operation without a deadline, the time "
+        "of the owner's death plus the retention"]
     settled_ns: Annotated[int, U64, "when it settled",
         "computed: the turn's clock. The wheel's lateness is not checked"]
     sequence: Annotated[int, U64,
         "of the event that settled it, else of the newest event that it could have been given",
-        "nearly computed: of the event, else of the newest event that had reached it. While an event that came too "
-        "late is in delivery, that event and the one before are both possible"]
+        "nearly computed: of the event, else of the newest event that had reached the operation. While an event that "
+        "came too late is in delivery, that event and the one before are both possible"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client, or its group while no member holds it; 0 = neither",
         "computed: its client, or its group; of a kept operation, its dead client or nobody"]
     error: Annotated[int, U32, "code given to fail()", "computed: the code of the FAIL event, else 0"]
@@ -248,7 +249,7 @@ class RegisterRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     condition: Annotated[int, U8, Condition, "Condition",
-        "by effect, and by `needed`: from 1 to the number of keys for AT_LEAST, else 0"]
+        "by effect, and by `needed`, which is from 1 to the number of keys for AT_LEAST, else 0"]
     needed: Annotated[int, U8, "k of AT_LEAST; else 0",
         "by effect, and by `condition`: from 1 to the number of keys for AT_LEAST, else 0"]
     keys: Annotated[int, U8, "number of KEY rows", "computed: the number of KEY rows that follow"]
@@ -257,17 +258,17 @@ class RegisterRow(NamedTuple):
     orphans: Annotated[int, U8, Orphans, "Orphans",
         "by effect, with ORPHANS_GIVEN; else computed: the client's policy, or GROUP for a group"]
     flags: Annotated[int, U8, RowFlag, "RowFlag",
-        "by effect: none, or SNAPSHOT: a registration from before the journal, which is a finding"]
+        "by effect: none, or SNAPSHOT. A registration from before the journal (SNAPSHOT) is a finding"]
     operation: Annotated[int, U64, "op id", "computed: all rows of a registration and its outcome have it"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order",
-        "bounded after a start by the registration before; then computed: one after the other"]
+        "bounded by the registration before it, if a start lies between them; else computed: one after the other"]
     command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
     registered_ns: Annotated[int, U64, "when register() was called",
         "computed: its outcome has it; at most CALL_AHEAD_NS_MAX ahead of the turn"]
     deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
-        "by effect: its outcome has it, unless it was rescheduled or planned anew; not before `registered_ns`"]
-    mark_sequence: Annotated[int, U64, "newest event of the mark; under SNAPSHOT the newest event that it was given",
-        "by effect"]
+        "by effect: the outcome has it, except after a reschedule or a new plan; not before `registered_ns`"]
+    mark_sequence: Annotated[int, U64,
+        "newest event of the mark; under SNAPSHOT the newest event that the operation was given", "by effect"]
     mark_command: Annotated[int, U64, "newest own command of the mark; under SNAPSHOT the failed keys, one bit each",
         "by effect"]
 
@@ -278,9 +279,9 @@ class RegisteredRow(NamedTuple):
     kind: Annotated[int, U8, "RowKind"]
     reserved: Annotated[int, U8, "zero"]
     client: Annotated[int, U16, "slot of the client that registered it; under SNAPSHOT of its owner",
-        "computed: a client that is live, and its name; or its group"]
+        "computed: the client is live, and has this name; or it is its group"]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
-        "computed: a client that is live, and its name; or its group"]
+        "computed: the client is live, and has this name; or it is its group"]
     operation: Annotated[int, U64, "op id", "computed: as REGISTER"]
     total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT the missing part of it",
         "by effect; 0 except under TOTAL"]
@@ -289,7 +290,7 @@ class RegisteredRow(NamedTuple):
     newest: Annotated[int, U64, "newest event when it was applied", "computed: the newest EVENT row"]
     progress: Annotated[int, U64, "under SNAPSHOT: satisfied keys, one bit each; else 0", "computed: 0"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client or group",
-        "computed: a client that is live, and its name; or its group"]
+        "computed: the client is live, and has this name; or it is its group"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "computed: its outcome has it"]
     id: Annotated[int, U32, TextKind.ID, "text: its id; 0 = none", "computed: its outcome has it"]
     payload_length: Annotated[int, U32, "bytes of its payload", "free, up to the longest payload"]
@@ -313,7 +314,7 @@ class EventRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     event_kind: Annotated[int, U8, EventKind, "EventKind",
-        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL has 32 bits"]
+        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL's code has 32 bits"]
     flags: Annotated[int, U8, EventFlag, "EventFlag",
         "by effect; LIMITED only with a limit; computed for a requeued event"]
     reserved: Annotated[int, U8, "zero"]
@@ -321,18 +322,18 @@ class EventRow(NamedTuple):
     sequence: Annotated[int, U64, "from 1", "computed: one after the other"]
     effective_ns: Annotated[int, U64, "its effective time: it counts for deadlines after this", "computed: the turn's"]
     amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail",
-        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL has 32 bits"]
+        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL's code has 32 bits"]
     command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued",
         "bounded: it rises with each command of a client; computed for a requeued event: the operation"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client",
-        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0",
         "by effect; LIMITED only with a limit; computed for a requeued event"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "by effect; computed for a requeued event"]
     client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's",
-        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
     client: Annotated[int, U16, "slot of its client",
-        "computed: a client that is live, and its name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
     reserved_half: Annotated[int, U16, "zero"]
     value_length: Annotated[int, U32, "bytes of its value",
         "free, up to the longest value; computed for a requeued event"]
@@ -341,30 +342,31 @@ class EventRow(NamedTuple):
 class ActionRow(NamedTuple):
     """ACTION: a command changed a pending operation. When it was cancelled or completed, its OUTCOME row follows.
 
-    Or the daemon has planned a call anew, because the wall clock was set: such a row has no client and no command.
+    An ACTION row may also say that the daemon has planned a call anew, because the wall clock was set. Such a row has
+    no client and no command.
     """
 
     kind: Annotated[int, U8, "RowKind"]
     command_kind: Annotated[int, U8, CommandKind, "CommandKind; 0 = a call is planned anew",
         "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
-        "anew) with nothing of a command"]
+        "anew) without the columns of a command"]
     flags: Annotated[int, U8, CommandFlag, "CommandFlag of the command",
         "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
-        "anew) with nothing of a command"]
+        "anew) without the columns of a command"]
     orphans: Annotated[int, U8, Orphans, "Orphans, of SET_ORPHANS; else 0", "by effect, of SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it",
-        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
+        "computed: the client is live, has this name, and owns the operation or names it by its id"]
     operation: Annotated[int, U64, "op id",
-        "computed: it is pending; with REQUEUE it may be settled; only a call of the wall clock is planned anew"]
+        "computed: it is pending; with REQUEUE it may be settled; a call that is planned anew is due by the wall clock"]
     applied_ns: Annotated[int, U64, "when it was applied", "computed: the turn's clock"]
-    deadline_ns: Annotated[int, U64, "the new deadline, of RESCHEDULE and a new plan; NO_DEADLINE = none",
+    deadline_ns: Annotated[int, U64, "the new deadline, in a row of RESCHEDULE or of a new plan; NO_DEADLINE = none",
         "by effect: the outcome has the last deadline; unchanged except by a reschedule or a new plan"]
     command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
     client: Annotated[int, U16, "slot of that client",
-        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
+        "computed: the client is live, has this name, and owns the operation or names it by its id"]
     reserved: Annotated[int, U16, "zero"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: that client",
-        "computed: a client that is live, and its name; it owns the operation, or names it by its id"]
+        "computed: the client is live, has this name, and owns the operation or names it by its id"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
@@ -373,17 +375,17 @@ class ClientRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     state: Annotated[int, U8, ClientState, "ClientState",
-        "by effect: LIVE or SILENT; which states follow which is computed"]
+        "by effect: LIVE or SILENT; the order of the states is computed"]
     orphans: Annotated[int, U8, Orphans, "Orphans of its operations",
         "by effect; the same in all rows of a client, until it returns from a tombstone"]
     flags: Annotated[int, U8, ClientFlag, "ClientFlag",
-        "by effect: LISTENS; computed: a row without a new state changes it; GOODBYE if no tombstone follows; KEEPS "
-        "only of a silent client, whose outcomes are not requeued"]
+        "by effect: LISTENS, which a row without a new state changes. Computed: GOODBYE, if no tombstone follows; "
+        "KEEPS, only of a silent client whose outcomes are not requeued"]
     client_generation: Annotated[int, U32, "generation of its slot",
         "computed: a slot's generations count up, and each begins when the client before has left. If no other row has "
         "the slot, it may be any slot"]
     at_ns: Annotated[int, U64, "when", "computed: the turn's clock"]
-    incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half",
+    incarnation_low: Annotated[int, U64, "incarnation of the client, the hash of its proof: low half",
         "computed: the name begins with the incarnation, and stays"]
     incarnation_high: Annotated[int, U64, "high half", "computed: the name begins with the incarnation, and stays"]
     client: Annotated[int, U16, "its slot",
@@ -407,7 +409,7 @@ class WatermarkRow(NamedTuple):
     key: Annotated[int, U32, TextKind.KEY, "text", "free: what was there before the journal"]
     watermark: Annotated[int, U64, "highest offset advanced to", "free: what was there before the journal"]
     at_ns: Annotated[int, U64, "when this row was written", "computed: the turn's clock"]
-    newest: Annotated[int, U64, "newest event then", "computed: the newest EVENT row"]
+    newest: Annotated[int, U64, "newest event at that time", "computed: the newest EVENT row"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "free: what was there before the journal"]
     reserved_word: Annotated[int, U32, "zero"]
     rest: Annotated[bytes, raw(24), "zero"]
@@ -429,11 +431,12 @@ class GroupRow(NamedTuple):
     command: Annotated[int, U64, "command number, of ACKNOWLEDGED",
         "bounded: it rises with each command of a client; 0 except in ACKNOWLEDGED"]
     client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died",
-        "computed: the member that has it, and its name"]
+        "computed: the member that has the operation, and its name"]
     reserved_half: Annotated[int, U16, "zero"]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
-        "computed: the member that has it, and its name"]
-    owner: Annotated[int, U32, TextKind.CLIENT, "text: that client", "computed: the member that has it, and its name"]
+        "computed: the member that has the operation, and its name"]
+    owner: Annotated[int, U32, TextKind.CLIENT, "text: that client",
+        "computed: the member that has the operation, and its name"]
     reserved_word: Annotated[int, U32, "zero"]
     rest: Annotated[bytes, raw(8), "zero"]
 
@@ -441,14 +444,14 @@ class GroupRow(NamedTuple):
 class TurnRow(NamedTuple):
     """TURN: the rows behind it, up to the next TURN row, are of one turn. Level EVENTS.
 
-    A segment has one before its first other row, so a reader may begin with any segment.
+    In each segment, one stands before all rows except SEGMENT and GAP, so a reader may begin with any segment.
     """
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
     now_ns: Annotated[int, U64, "the turn's clock: the time of everything that the turn does",
-        "nearly computed: rows of settlements in the turn have it; without such rows, any time between the turns "
-        "around"]
+        "nearly computed: rows of settlements in the turn have it; without such rows, any time between the turn "
+        "before and the turn after"]
     effective_ns: Annotated[int, U64, "the effective time of what the turn reads: `now_ns`, or a time before a gap",
         "by effect: events and registrations have it. In a gap: the time of an earlier turn"]
     newest: Annotated[int, U64, "newest event before its first row", "computed: the newest EVENT row"]
@@ -472,12 +475,12 @@ class EndRow(NamedTuple):
 class BufferHeader(NamedTuple):
     """The start of the buffer between core and writer: shared memory, so that rows outlive a killed daemon.
 
-    Row n stands at BUFFER_HEADER_SIZE + n % rows * ROW_SIZE; the arena's header holds which rows are there.
+    Row n stands at BUFFER_HEADER_SIZE + n % rows * ROW_SIZE; the arena's header says which rows are there.
     """
 
     magic: Annotated[bytes, raw(8), "b'timerdb', 1"]
     fingerprint: Annotated[int, U32, "CRC-32 of the journal's field table"]
-    rows: Annotated[int, U32, "rows it holds; a power of two"]
+    rows: Annotated[int, U32, "rows for which it has room; a power of two"]
     incarnation: Annotated[int, U64, "of the arena whose rows it holds"]
 
 
@@ -511,7 +514,7 @@ def is_shown(column: Field) -> bool:
     return column.name != "kind" and not is_unused(column.name)
 
 
-# The field of each kind that holds its time.
+# For each kind of row, the field that holds its time.
 TIMES: dict[RowKind, str] = {
     RowKind.SEGMENT: "monotonic_ns",
     RowKind.ANCHOR: "monotonic_ns",
@@ -539,11 +542,11 @@ class Older(NamedTuple):
 NOTHING_LACKS = Older({}, frozenset())
 # The versions that are read as well, by version and fingerprint.
 OLDER: dict[tuple[int, int], Older] = {
-    # No call was planned anew.
+    # Version 4: no call was planned anew.
     (4, 0xD0128B7A): NOTHING_LACKS,
-    # ACTION had no COMPLETE.
+    # Version 3: as version 4, and ACTION had no COMPLETE.
     (3, 0xD0128B7A): NOTHING_LACKS,
-    # `effective_ns` was the time at which an event, or a registration, was applied.
+    # Version 2: as version 3, and `effective_ns` was the time at which an event, or a registration, was applied.
     (2, 0x5A2BACC5): Older({RowKind.SEGMENT: frozenset(("start", "kept_ns"))}, frozenset((RowKind.TURN, RowKind.END))),
 }
 JOURNAL_RECORDS: tuple[type, ...] = (SegmentHeader, BlockHeader, BufferHeader, *dict.fromkeys(ROWS.values()))

@@ -10,8 +10,9 @@ so that 0 is "none". A *link* is an offset from the start of the arena in units 
 (next, prev): list heads are pairs too, so unlinking needs no head. Links of 32 bits reach 32 GiB.
 
 To change the format: change the class in records.py or states.py, raise LAYOUT_VERSION, run `make generate`, rebuild,
-and add a golden arena of the old version to the tests if it was released. Without the new version, the fingerprint
-(CRC-32 of the field table and the rules of the conditions) makes the daemon and its clients refuse the arena.
+and add a golden arena of the old version to the tests if that version was released. Without the new version, the
+fingerprint (CRC-32 of the field table and the rules of the conditions) makes the daemon and its clients refuse the
+arena.
 """
 
 import zlib
@@ -53,7 +54,7 @@ LAYOUT_VERSION = 9
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96
-BATCH_MAX = 16  # commands, or due operations, in a transaction; up to 16 events may be written ahead of the newest
+BATCH_MAX = 16  # commands, or due operations, in a transaction; up to 16 events may be written ahead of `newest`
 REGIONS_OFFSET = 2560
 REGION_ALIGN = 4096
 LINK_UNIT = 8
@@ -64,7 +65,7 @@ BUCKETS = 2 * SPAN  # two spans: operations that are swept early enter the next 
 LEVEL_BITS = 6
 
 HANDLE_LANE_BITS = 4
-HANDLE_LANES = 1 << HANDLE_LANE_BITS  # neighbouring commands of a client share a home line of that many entries
+HANDLE_LANES = 1 << HANDLE_LANE_BITS  # neighbouring commands of a client share a home line of this many entries
 
 PURGATORY_COUNTERS_MAX = 32
 DAEMON_COUNTERS_MAX = 64

@@ -67,7 +67,7 @@ class ArenaHeader(NamedTuple):
     journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
     journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have counted"]
     journal_level: Annotated[int, U64, "JournalLevel of the daemon that has attached; SNAPSHOT_UNFINISHED"]
-    journal_written: Annotated[int, U64, "rows that stand in the journal's files for good", STATISTIC]
+    journal_written: Annotated[int, U64, "rows that stand in the journal's files", STATISTIC]
     redo_count: Annotated[int, U64, "entries of a committed transaction that are being stored; 0 = none"]
 
 
@@ -103,13 +103,15 @@ class OpRecord(NamedTuple):
     generation: Annotated[int, U32, "raised on each use of the record"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC", SETTLEMENT]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
-    seen: Annotated[int, U64, "sequence of the newest event it was given; when settled, of its outcome's mark"]
+    seen: Annotated[
+        int, U64, "sequence of the newest event that it was given; once it has settled, that of its outcome's mark"
+    ]
     progress: Annotated[
         int,
         U64,
         "satisfied keys, one bit each; under TOTAL the missing part of the amount; under OBSERVE the event's amount; "
-        "under OWNER the newest event at which the owner is to look; of a settled call since when it runs, 0 = it does "
-        "not",
+        "under OWNER the newest event at which the owner is to look; in a settled call the time since which it runs, "
+        "0 = it does not run",
     ]
     keys: Annotated[int, U8, "number of watch keys"]
     needed: Annotated[int, U8, "k of AT_LEAST"]
@@ -127,8 +129,8 @@ class OpRecord(NamedTuple):
     failed: Annotated[
         int,
         U64,
-        "failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far the owner looked; of a settled "
-        "call how long it may run, in ns, 0 = for ever",
+        "failed keys, one bit each; under OBSERVE the EventKind; under OWNER the newest event at which the owner "
+        "has looked; in a settled call how long it may run, in ns, 0 = for ever",
     ]
     outcome_number: Annotated[
         int,
@@ -143,7 +145,7 @@ class OpRecord(NamedTuple):
     error: Annotated[
         int,
         U32,
-        "code given to fail(); of a settled call its CallPhase, and from bit 8 on how many processes it has ended",
+        "code given to fail(); in a settled call its CallPhase, and from bit 8 on how many processes it has ended",
         SETTLEMENT,
     ]
     prefetch_hint: Annotated[int, U32, "operation (index + 1) that joined the same list some positions later", HINT]
@@ -153,8 +155,9 @@ class OpRecord(NamedTuple):
 
 
 class WatchNode(NamedTuple):
-    """One key of one operation, with the key's name. Its index counts the nodes in operations first, then those of
-    NODES.
+    """One key of one operation, with the key's name.
+
+    A node's index counts first the nodes that lie in operation records, and after them the records of NODES.
 
     A node waits in its key's list or heap until the key is satisfied or failed for the operation. Event watchers of a
     key stand in a list, a circle, in order of registration. Watermark watchers of a key stand in a leftist heap by
@@ -166,8 +169,8 @@ class WatchNode(NamedTuple):
     target: Annotated[
         int,
         U64,
-        "watermark to reach; 0 in an event key; in the name of a call when the call is due, CLOCK_REALTIME, 0 = by its "
-        "deadline alone; in a failed key the code given to fail()",
+        "watermark to reach; 0 in an event key; in the key that is a call's name the time when the call is due, "
+        "CLOCK_REALTIME, 0 = by its deadline alone; in a failed key the code given to fail()",
     ]
     op: Annotated[int, U32, "its operation (index)"]
     next_of_op: Annotated[int, U32, "next node of the same operation (index + 1)"]
@@ -255,7 +258,7 @@ class ClientRecord(NamedTuple):
     watermarks: Annotated[int, U32, "watermarks charged to it", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     died_ns: Annotated[int, U64, "CLOCK_MONOTONIC when it was found dead"]
-    held: Annotated[int, U16, "outcomes (no calls) of its group that it holds: delivered, and not done", DERIVED]
+    held: Annotated[int, U16, "outcomes (not calls) of its group that it holds: delivered, and not done", DERIVED]
     calls_held: Annotated[int, U16, "calls of its group that it holds: delivered, and not done", DERIVED]
     takeover_ms: Annotated[int, U32, "how long a silent client whose process runs keeps outcomes and calls"]
     names: Annotated[int, U32, "first block of the names that it handles (index + 1): the unkeyed hash of each, a U64"]
@@ -309,7 +312,7 @@ class EventRecord(NamedTuple):
 
 
 class SlotRecord(NamedTuple):
-    """A hash slot of the ring: it never forgets its newest sequence, so a quiet key is never "too old"."""
+    """A hash slot of the ring: it never forgets its newest sequence, so a mark is never too old for a quiet key."""
 
     newest: Annotated[int, U64, "sequence of the newest event of the slot; 0 = none yet"]
 
@@ -386,12 +389,12 @@ class GroupRecord(NamedTuple):
     members: Annotated[int, U32, "its clients that are live or silent", DERIVED]
     name: Annotated[bytes, raw(32), "its name"]
     empty_since_ns: Annotated[int, U64, "CLOCK_MONOTONIC when its last member left"]
-    next: Annotated[int, U32, "link: head of its settled operations (no calls) that no member holds now", DERIVED]
+    next: Annotated[int, U32, "link: head of its settled operations (not calls) that no member holds now", DERIVED]
     prev: Annotated[int, U32, "link: tail", DERIVED]
     calls_next: Annotated[int, U32, "link: head of its calls that are due and that no member holds now", DERIVED]
     calls_prev: Annotated[int, U32, "link: tail", DERIVED]
     pending: Annotated[int, U32, "its pending operations", DERIVED]
-    endless: Annotated[int, U32, "of these, those without a deadline", DERIVED]
+    endless: Annotated[int, U32, "its pending operations without a deadline", DERIVED]
     unacknowledged: Annotated[int, U32, "its settled operations, held by a member or not, and dead letters", DERIVED]
     nodes: Annotated[int, U32, "watch nodes of its operations", DERIVED]
     letters_next: Annotated[int, U32, "link: head of its dead letters, in order of their numbers", DERIVED]
@@ -407,7 +410,7 @@ class GroupRecord(NamedTuple):
 class UserRecord(NamedTuple):
     """A user of the host whose clients have made operations of groups. Index 0 stands for all users without a record.
 
-    A record is used for another user when the user has no client, and no operation that an ended client has made.
+    A record is used for another user when its user has no client, and no operation that an ended client has made.
     """
 
     state: Annotated[int, U8, "1 while in use"]
@@ -419,8 +422,8 @@ class UserRecord(NamedTuple):
 class AccountRecord(NamedTuple):
     """The charges for operations of groups, by who made them.
 
-    Account `slot` is that of a client. Account `clients + user * groups + group` is that of a user's ended clients, for
-    one group. All accounts of a user's ended clients have one share together.
+    Account `slot` belongs to the client in that slot. Account `clients + user * groups + group` belongs to a user's
+    ended clients, for one group. All accounts of a user's ended clients have one share together.
     """
 
     user: Annotated[int, U32, "of a client's account: the client's user (index)"]

@@ -62,13 +62,13 @@ class Rule(NamedTuple):
     """A condition, declared once: the core, the client, `timerctl`, the check and LAYOUT.md take it from here.
 
     The audit and the tests' model take `takes_needed` and the like from here. But they state `completes` and `fails`
-    again in their own words, so they find it if the core follows a wrong rule.
+    again in their own words, so they notice a core that follows a wrong rule.
 
     `completes` and `fails` are expressions that Python and C read alike: numbers of a Tally, + - < <= == >= >, and `&`
     between comparisons in parentheses. An operation fails if `fails` holds and `completes` does not.
     """
 
-    names: tuple[str, ...]  # the words of a caller (timerd_client.conditions); none: only the client itself uses it
+    names: tuple[str, ...]  # the words of a caller (timerd_client.conditions); empty if only the client itself uses it
     progress: Progress
     completes: str = ""  # "": an event, or the owner, completes an operation
     fails: str = ""
@@ -155,7 +155,7 @@ class OpFlag(IntFlag):
     REDELIVERED = 4
     VALUE_DROPPED = 8
     CALL = 16  # a call of a group: its first key is a name, and a member that handles this name gets it
-    OWNER = 32  # its condition is OWNER: so it is not plain (settle_batch.pxd)
+    OWNER = 32  # its condition is OWNER: so it is no plain operation (settle_batch.pxd)
     SCHEDULED = 64  # with CALL: a point of a schedule, which is kept longer while no member handles it
     ALONE = 128  # a call whose runs have ended processes: it goes to a member that holds no other call
 
@@ -203,7 +203,7 @@ class ClientState(IntEnum):
 class ClientFlag(IntFlag):
     """Flags of a client record."""
 
-    LISTENS = 1  # it takes its group's outcomes, without calls
+    LISTENS = 1  # it takes outcomes (not calls) of its group
     GOODBYE = 2  # it said goodbye: it will not come back, so it leaves no tombstone
     KEEPS = 4  # it is silent, and keeps what it holds of its group: its process runs, and no takeover is due
 

@@ -57,7 +57,7 @@ class DownKind(IntEnum):
 class DownFlag(IntFlag):
     """Flags of a REPORT."""
 
-    ASKED = 1  # the REPORT answers ASK: the daemon has sent no outcomes or answers beyond it
+    ASKED = 1  # the REPORT answers ASK: the daemon has sent no newer outcomes or answers than these
 
 
 class PacketKind(IntEnum):
@@ -70,7 +70,7 @@ class PacketKind(IntEnum):
 
 
 class CommandKind(IntEnum):
-    """Commands. Each has a fixed record: RegisterCommand, KeyCommand, OperationCommand or LookCommand."""
+    """Commands. Each has a fixed record: RegisterCommand, KeyCommand, OperationCommand, LookCommand or CallCommand."""
 
     REGISTER = 1
     FIRE = 2  # KeyCommand; amount
@@ -94,15 +94,15 @@ class RegisterFlag(IntFlag):
     """Flags of a RegisterCommand."""
 
     HAS_ID = 1
-    KEEP = 2  # if the id exists: keep it (neither KEEP nor REPLACE: error)
+    KEEP = 2  # if the id exists: keep its operation (neither KEEP nor REPLACE: error)
     REPLACE = 4
-    WANTS_ANSWER = 8  # register(wait=True)
+    WANTS_ANSWER = 8  # register_wait()
     MARK_BY_SEQUENCE = 16  # the mark is another client's or the daemon's: own events count by sequence as well
     MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
     NO_MARK = 64  # only events after the registration was applied count
     ORPHANS_GIVEN = 128  # the policy is `orphans`; otherwise it is the client's
     FOR_GROUP = 256  # the operation belongs to the sender's group from the start: a member gets its outcome
-    REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
+    REPLACE_CANCELLED = 512  # if the id exists: replace its operation if that was cancelled, else refuse
     CALL = 1024  # with FOR_GROUP: delivered only to a member that handles the name, its first key
     FOLLOWS = 4096  # with NO_MARK: it acknowledges the call of op id `mark_sequence`; refused if that call is done
     ALONE = 8192  # with CALL: only for a member that holds no other call, because this call has ended processes
@@ -118,7 +118,7 @@ class CommandFlag(IntFlag):
     WANTS_ANSWER = 8
     HAS_ID = 16
     REQUEUE = 32  # CANCEL: the owner gives up a completed operation; the limited event goes to the next watcher
-    FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, counts as cancelled from now on
+    FREES_ID = 64  # GROUP_ACK: the id counts as cancelled from now on, if its call settled at `registered_ns`
     OF_LETTER = 128  # GROUP_ACK: the op id is that of a dead letter, which is freed
 
 
@@ -135,7 +135,9 @@ class OutcomeFlag(IntFlag):
 
 
 class Met(IntEnum):
-    """The limit that an ARENA_FULL or QUOTA_EXCEEDED met: top byte of the answer's value. The rest is its number."""
+    """The limit that an ARENA_FULL or QUOTA_EXCEEDED met: the top byte of the answer's value. The other bytes have the
+    limit's number, such as 4,096 operations.
+    """
 
     NOTHING = 0
     OPERATIONS = 1
@@ -145,9 +147,10 @@ class Met(IntEnum):
     NODES = 5
     BLOCKS = 6
     IDS = 7
-    VALUES = 8  # in the log of errors alone: an outcome goes without its value
+    VALUES = 8  # in the log of errors alone: an outcome is delivered without its value
     CHECKS = 9
-    # In the log of errors alone: outcomes of a group made room, and this is the share of those that made them.
+    # In the log of errors alone: outcomes of a group were evicted. The number is the share of the user whose ended
+    # clients had made them.
     EVICTED_OPERATIONS = 10
     EVICTED_NODES = 11
     EVICTED_BYTES = 12
@@ -182,7 +185,7 @@ class RegisterCommand(NamedTuple):
     keys: Annotated[int, U8, "number of keys, 1..64"]
     orphans: Annotated[int, U8, "Orphans, with ORPHANS_GIVEN"]
     payload_length: Annotated[int, U32, "bytes"]
-    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called; 0 = when applied"]
+    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called; 0 = when the command is applied"]
     timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
     mark_sequence: Annotated[int, U64, "newest event when the mark was read; with FOLLOWS an op id"]
     mark_command: Annotated[
@@ -215,7 +218,7 @@ class OperationCommand(NamedTuple):
     orphans: Annotated[int, U8, "Orphans"]
     length: Annotated[int, U32, "bytes of the whole command with its variable part"]
     operation: Annotated[int, U64, "command number of the registration; op id for GROUP_ACK"]
-    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when reschedule() was called; 0 = when applied"]
+    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when reschedule() was called; 0 = when the command is applied"]
     timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
 
 
@@ -251,11 +254,13 @@ class ReportHeader(NamedTuple):
     kind: Annotated[int, U8, "DownKind"]
     flags: Annotated[int, U16, "DownFlag; zero except in a REPORT"]
     outcomes: Annotated[int, U32, "OutcomeRecords that follow"]
-    answers: Annotated[int, U32, "WireAnswers that follow them"]
-    looks: Annotated[int, U32, "LookRecords that follow those"]
+    answers: Annotated[int, U32, "WireAnswers that follow the outcomes"]
+    looks: Annotated[int, U32, "LookRecords that follow the answers"]
     incarnation: Annotated[int, U64, "arena incarnation"]
     applied: Annotated[int, U64, "last command applied: commands up to it need not be sent again"]
-    outcome_first: Annotated[int, U64, "this frame covers outcomes outcome_first..outcome_last; absent ones are void"]
+    outcome_first: Annotated[
+        int, U64, "this frame covers outcomes outcome_first..outcome_last; a number without a record is void"
+    ]
     outcome_last: Annotated[int, U64, "less than outcome_first when it covers none"]
     outcome_newest: Annotated[int, U64, "newest outcome number of the client: if no frame brought it, one was lost"]
     answer_previous: Annotated[int, U64, "command number of the answer before the first of this frame; 0 = none"]
@@ -273,7 +278,7 @@ class OutcomeRecord(NamedTuple):
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    sequence: Annotated[int, U64, "sequence of the outcome's mark, which is of the moment when the operation settled"]
+    sequence: Annotated[int, U64, "sequence of the outcome's mark, which was taken when the operation settled"]
     satisfied: Annotated[
         int,
         U64,
@@ -283,7 +288,9 @@ class OutcomeRecord(NamedTuple):
     failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
     value_length: Annotated[int, U32, "bytes"]
-    payload_length: Annotated[int, U32, "bytes; after the value and the codes of failed keys, with HAS_PAYLOAD"]
+    payload_length: Annotated[
+        int, U32, "bytes, with HAS_PAYLOAD: the payload follows the value and the codes of failed keys"
+    ]
     keys_length: Annotated[int, U32, "bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD"]
     error: Annotated[int, U32, "code given to fail(), or an ErrorCode; of a call as in OpRecord"]
     state: Annotated[int, U8, "Outcome"]
@@ -296,7 +303,9 @@ class WireAnswer(NamedTuple):
     """A refusal, or the answer to a command that wanted one."""
 
     command: Annotated[int, U64, "the command it answers"]
-    value: Annotated[int, U64, "count, or the limit that was met (Met); for OPERATION_EXISTS how it has settled"]
+    value: Annotated[
+        int, U64, "count, or the limit that was met (Met); for OPERATION_EXISTS how that operation has settled"
+    ]
     code: Annotated[int, U32, "ErrorCode; 0 = done"]
     reserved: Annotated[int, U32, "zero"]
 

@@ -494,7 +494,7 @@ typedef struct ArenaHeader {
     uint64_t journal_segment; /* row with which the journal's present segment begins */
     uint64_t journal_gaps; /* dropped rows that GAP rows have counted */
     uint64_t journal_level; /* JournalLevel of the daemon that has attached; SNAPSHOT_UNFINISHED */
-    uint64_t journal_written; /* rows that stand in the journal's files for good */
+    uint64_t journal_written; /* rows that stand in the journal's files */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
 _Static_assert(sizeof(ArenaHeader) == 360, "ArenaHeader");
@@ -583,8 +583,8 @@ typedef struct OpRecord {
     uint32_t generation; /* raised on each use of the record */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
-    uint64_t seen; /* sequence of the newest event it was given; when settled, of its outcome's mark */
-    uint64_t progress; /* satisfied keys, one bit each; under TOTAL the missing part of the amount; under OBSERVE the event's amount; under OWNER the newest event at which the owner is to look; of a settled call since when it runs, 0 = it does not */
+    uint64_t seen; /* sequence of the newest event that it was given; once it has settled, that of its outcome's mark */
+    uint64_t progress; /* satisfied keys, one bit each; under TOTAL the missing part of the amount; under OBSERVE the event's amount; under OWNER the newest event at which the owner is to look; in a settled call the time since which it runs, 0 = it does not run */
     uint8_t keys; /* number of watch keys */
     uint8_t needed; /* k of AT_LEAST */
     uint8_t purgatory; /* index of its purgatory */
@@ -598,13 +598,13 @@ typedef struct OpRecord {
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
     uint32_t tag; /* its tag in the table of handles, if it has an entry there */
-    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far the owner looked; of a settled call how long it may run, in ns, 0 = for ever */
+    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER the newest event at which the owner has looked; in a settled call how long it may run, in ns, 0 = for ever */
     uint64_t outcome_number; /* numbered per client, from 1; 0 = no client has it now. Of a dead letter: the letter's number */
     uint16_t client; /* slot of its owner, or of the member that now holds it for its group */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
     uint32_t client_generation; /* generation of that slot; 0 = no client's: kept, or waiting in its group */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
-    uint32_t error; /* code given to fail(); of a settled call its CallPhase, and from bit 8 on how many processes it has ended */
+    uint32_t error; /* code given to fail(); in a settled call its CallPhase, and from bit 8 on how many processes it has ended */
     uint32_t prefetch_hint; /* operation (index + 1) that joined the same list some positions later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
@@ -645,10 +645,10 @@ _Static_assert(offsetof(OpRecord, next) == 120, "OpRecord.next");
 _Static_assert(offsetof(OpRecord, prev) == 124, "OpRecord.prev");
 _Static_assert(offsetof(OpRecord, first_node) == 128, "OpRecord.first_node");
 
-/* One key of one operation, with the key's name. Its index counts the nodes in operations first, then those of */
+/* One key of one operation, with the key's name. */
 typedef struct WatchNode {
     uint64_t hash; /* keyed hash of purgatory and name */
-    uint64_t target; /* watermark to reach; 0 in an event key; in the name of a call when the call is due, CLOCK_REALTIME, 0 = by its deadline alone; in a failed key the code given to fail() */
+    uint64_t target; /* watermark to reach; 0 in an event key; in the key that is a call's name the time when the call is due, CLOCK_REALTIME, 0 = by its deadline alone; in a failed key the code given to fail() */
     uint32_t op; /* its operation (index) */
     uint32_t next_of_op; /* next node of the same operation (index + 1) */
     uint8_t purgatory; /* index of its purgatory */
@@ -763,7 +763,7 @@ typedef struct ClientRecord {
     uint32_t watermarks; /* watermarks charged to it */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
-    uint16_t held; /* outcomes (no calls) of its group that it holds: delivered, and not done */
+    uint16_t held; /* outcomes (not calls) of its group that it holds: delivered, and not done */
     uint16_t calls_held; /* calls of its group that it holds: delivered, and not done */
     uint32_t takeover_ms; /* how long a silent client whose process runs keeps outcomes and calls */
     uint32_t names; /* first block of the names that it handles (index + 1): the unkeyed hash of each, a U64 */
@@ -886,7 +886,7 @@ _Static_assert(offsetof(EventRecord, key_blob) == 72, "EventRecord.key_blob");
 _Static_assert(offsetof(EventRecord, reserved_word) == 76, "EventRecord.reserved_word");
 _Static_assert(offsetof(EventRecord, key) == 80, "EventRecord.key");
 
-/* A hash slot of the ring: it never forgets its newest sequence, so a quiet key is never "too old". */
+/* A hash slot of the ring: it never forgets its newest sequence, so a mark is never too old for a quiet key. */
 typedef struct SlotRecord {
     uint64_t newest; /* sequence of the newest event of the slot; 0 = none yet */
 } SlotRecord;
@@ -991,12 +991,12 @@ typedef struct GroupRecord {
     uint32_t members; /* its clients that are live or silent */
     uint8_t name[32]; /* its name */
     uint64_t empty_since_ns; /* CLOCK_MONOTONIC when its last member left */
-    uint32_t next; /* link: head of its settled operations (no calls) that no member holds now */
+    uint32_t next; /* link: head of its settled operations (not calls) that no member holds now */
     uint32_t prev; /* link: tail */
     uint32_t calls_next; /* link: head of its calls that are due and that no member holds now */
     uint32_t calls_prev; /* link: tail */
     uint32_t pending; /* its pending operations */
-    uint32_t endless; /* of these, those without a deadline */
+    uint32_t endless; /* its pending operations without a deadline */
     uint32_t unacknowledged; /* its settled operations, held by a member or not, and dead letters */
     uint32_t nodes; /* watch nodes of its operations */
     uint32_t letters_next; /* link: head of its dead letters, in order of their numbers */
@@ -1165,7 +1165,7 @@ typedef struct RegisterCommand {
     uint8_t keys; /* number of keys, 1..64 */
     uint8_t orphans; /* Orphans, with ORPHANS_GIVEN */
     uint32_t payload_length; /* bytes */
-    uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when applied */
+    uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when the command is applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
     uint64_t mark_sequence; /* newest event when the mark was read; with FOLLOWS an op id */
     uint64_t mark_command; /* last command that the client had issued then; with CALL and NO_MARK the due time, CLOCK_REALTIME, 0 = none */
@@ -1216,7 +1216,7 @@ typedef struct OperationCommand {
     uint8_t orphans; /* Orphans */
     uint32_t length; /* bytes of the whole command with its variable part */
     uint64_t operation; /* command number of the registration; op id for GROUP_ACK */
-    uint64_t registered_ns; /* CLOCK_MONOTONIC when reschedule() was called; 0 = when applied */
+    uint64_t registered_ns; /* CLOCK_MONOTONIC when reschedule() was called; 0 = when the command is applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
 } __attribute__((packed)) OperationCommand;
 _Static_assert(sizeof(OperationCommand) == 32, "OperationCommand");
@@ -1274,11 +1274,11 @@ typedef struct ReportHeader {
     uint8_t kind; /* DownKind */
     uint16_t flags; /* DownFlag; zero except in a REPORT */
     uint32_t outcomes; /* OutcomeRecords that follow */
-    uint32_t answers; /* WireAnswers that follow them */
-    uint32_t looks; /* LookRecords that follow those */
+    uint32_t answers; /* WireAnswers that follow the outcomes */
+    uint32_t looks; /* LookRecords that follow the answers */
     uint64_t incarnation; /* arena incarnation */
     uint64_t applied; /* last command applied: commands up to it need not be sent again */
-    uint64_t outcome_first; /* this frame covers outcomes outcome_first..outcome_last; absent ones are void */
+    uint64_t outcome_first; /* this frame covers outcomes outcome_first..outcome_last; a number without a record is void */
     uint64_t outcome_last; /* less than outcome_first when it covers none */
     uint64_t outcome_newest; /* newest outcome number of the client: if no frame brought it, one was lost */
     uint64_t answer_previous; /* command number of the answer before the first of this frame; 0 = none */
@@ -1312,12 +1312,12 @@ typedef struct OutcomeRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
-    uint64_t sequence; /* sequence of the outcome's mark, which is of the moment when the operation settled */
+    uint64_t sequence; /* sequence of the outcome's mark, which was taken when the operation settled */
     uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call its due time, CLOCK_REALTIME, 0 = by its deadline alone */
     uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0 */
     uint32_t heap_offset; /* of its value from the start of the heap */
     uint32_t value_length; /* bytes */
-    uint32_t payload_length; /* bytes; after the value and the codes of failed keys, with HAS_PAYLOAD */
+    uint32_t payload_length; /* bytes, with HAS_PAYLOAD: the payload follows the value and the codes of failed keys */
     uint32_t keys_length; /* bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD */
     uint32_t error; /* code given to fail(), or an ErrorCode; of a call as in OpRecord */
     uint8_t state; /* Outcome */
@@ -1348,7 +1348,7 @@ _Static_assert(offsetof(OutcomeRecord, deliveries) == 95, "OutcomeRecord.deliver
 /* A refusal, or the answer to a command that wanted one. */
 typedef struct WireAnswer {
     uint64_t command; /* the command it answers */
-    uint64_t value; /* count, or the limit that was met (Met); for OPERATION_EXISTS how it has settled */
+    uint64_t value; /* count, or the limit that was met (Met); for OPERATION_EXISTS how that operation has settled */
     uint32_t code; /* ErrorCode; 0 = done */
     uint32_t reserved; /* zero */
 } __attribute__((packed)) WireAnswer;
@@ -1375,7 +1375,7 @@ typedef struct SegmentHeader {
     uint32_t fingerprint; /* CRC-32 of the journal's field table */
     uint32_t level; /* JournalLevel */
     uint64_t sequence; /* number of the segment in its directory, as in its file's name */
-    uint64_t first_row; /* number of its record 0 */
+    uint64_t first_row; /* row number of its record 0 */
     uint64_t incarnation; /* of the arena; row numbers and op ids compare only within one */
     uint8_t boot_id[16]; /* the boot; times of CLOCK_MONOTONIC are of this boot */
     uint64_t monotonic_ns; /* CLOCK_MONOTONIC when the file was made */
@@ -1383,7 +1383,7 @@ typedef struct SegmentHeader {
     uint32_t first_block; /* blocks before it are absent: the file was removed while it was written */
     uint32_t pid; /* of the daemon */
     uint8_t instance[32]; /* name of the instance, zero padded */
-    uint8_t host[64]; /* host name, zero padded, cut */
+    uint8_t host[64]; /* host name, cut to 64 bytes, zero padded */
 } SegmentHeader;
 _Static_assert(sizeof(SegmentHeader) == 184, "SegmentHeader");
 _Static_assert(offsetof(SegmentHeader, magic) == 0, "SegmentHeader.magic");
@@ -1423,7 +1423,7 @@ _Static_assert(offsetof(BlockHeader, reserved) == 32, "BlockHeader.reserved");
 typedef struct BufferHeader {
     uint8_t magic[8]; /* b'timerdb', 1 */
     uint32_t fingerprint; /* CRC-32 of the journal's field table */
-    uint32_t rows; /* rows it holds; a power of two */
+    uint32_t rows; /* rows for which it has room; a power of two */
     uint64_t incarnation; /* of the arena whose rows it holds */
 } BufferHeader;
 _Static_assert(sizeof(BufferHeader) == 24, "BufferHeader");
@@ -1493,7 +1493,7 @@ _Static_assert(offsetof(AnchorRow, rest) == 24, "AnchorRow.rest");
 typedef struct GapRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
-    uint64_t rows; /* dropped rows, except TURN rows and texts that the dropped rows would have named */
+    uint64_t rows; /* number of dropped rows; not counted: TURN rows, and texts that the dropped rows would have named */
     uint64_t from_ns; /* CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start */
     uint64_t to_ns; /* CLOCK_MONOTONIC of the last dropped row */
     uint8_t rest[32]; /* zero */
@@ -1553,7 +1553,7 @@ typedef struct RegisterRow {
     uint64_t command; /* command number */
     uint64_t registered_ns; /* when register() was called */
     uint64_t deadline_ns; /* NO_DEADLINE = none */
-    uint64_t mark_sequence; /* newest event of the mark; under SNAPSHOT the newest event that it was given */
+    uint64_t mark_sequence; /* newest event of the mark; under SNAPSHOT the newest event that the operation was given */
     uint64_t mark_command; /* newest own command of the mark; under SNAPSHOT the failed keys, one bit each */
 } RegisterRow;
 _Static_assert(sizeof(RegisterRow) == 64, "RegisterRow");
@@ -1670,7 +1670,7 @@ typedef struct ActionRow {
     uint32_t client_generation; /* generation of the slot of the client that sent it */
     uint64_t operation; /* op id */
     uint64_t applied_ns; /* when it was applied */
-    uint64_t deadline_ns; /* the new deadline, of RESCHEDULE and a new plan; NO_DEADLINE = none */
+    uint64_t deadline_ns; /* the new deadline, in a row of RESCHEDULE or of a new plan; NO_DEADLINE = none */
     uint64_t command; /* command number */
     uint16_t client; /* slot of that client */
     uint16_t reserved; /* zero */
@@ -1700,7 +1700,7 @@ typedef struct ClientRow {
     uint8_t flags; /* ClientFlag */
     uint32_t client_generation; /* generation of its slot */
     uint64_t at_ns; /* when */
-    uint64_t incarnation_low; /* random 128 bits made by the client, low half */
+    uint64_t incarnation_low; /* incarnation of the client, the hash of its proof: low half */
     uint64_t incarnation_high; /* high half */
     uint16_t client; /* its slot */
     uint16_t reserved_half; /* zero */
@@ -1732,7 +1732,7 @@ typedef struct WatermarkRow {
     uint32_t key; /* text */
     uint64_t watermark; /* highest offset advanced to */
     uint64_t at_ns; /* when this row was written */
-    uint64_t newest; /* newest event then */
+    uint64_t newest; /* newest event at that time */
     uint32_t purgatory; /* text */
     uint32_t reserved_word; /* zero */
     uint8_t rest[24]; /* zero */

@@ -9,11 +9,11 @@ import pwd
 import stat
 from pathlib import Path
 
-GROUP_NEEDS = {stat.S_IFDIR: 0o010, stat.S_IFSOCK: 0o060}  # of a directory, of a socket; of another file: 0o040
+GROUP_NEEDS = {stat.S_IFDIR: 0o010, stat.S_IFSOCK: 0o060}  # mode bits that let a group use it; for a file: 0o040
 
 
 def denied(path: Path, otherwise: str = "") -> PermissionError:
-    """The error of a file that this process may not open: what keeps it out, whose that is, and what lets it in.
+    """The error for a file that this process may not open: whose the file is, and what would let this process in.
 
     If a directory on the way keeps this process out, the error names that directory. `otherwise` is another remedy.
     """
@@ -40,7 +40,7 @@ def in_words(error: OSError) -> str:
 
 
 def other_owner(path: Path) -> str:
-    """If the file belongs to another user: that, and the remedy, for messages. Else empty.
+    """For messages: that the file belongs to another user, and the remedy. Empty if the file is ours.
 
     In /dev/shm, and in a directory that others may write, any user can lay a file under a name of ours.
     """
@@ -77,7 +77,7 @@ def _remedy(status: os.stat_result) -> str:
     if status.st_mode & needs != needs:
         return f"run this as {user_named(status.st_uid)}, or let a group in (`timerd --unix-group GROUP`)"
     if status.st_gid == os.getegid() or status.st_gid in os.getgroups():
-        return "its mode lets this user in, so another rule does not (SELinux, AppArmor, an ACL): look there"
+        return "its mode lets this user in, so another rule keeps it out (SELinux, AppArmor, an ACL): look there"
     group = group_named(status.st_gid).split()[-1]
     user = user_named(os.geteuid()).split()[-1]
     if _is_member(user, status.st_gid):

@@ -29,7 +29,7 @@ class ArenaLock:
     together with the arena.
 
     Raises InstanceRunningError when another daemon has the arena, and ResourceLimitError when the file cannot be made,
-    or belongs to another user than this one and `owner`: root may remove the arena of that user.
+    or belongs to neither this user nor `owner`. Root, who removes a user's arena, names that user as `owner`.
     """
 
     def __init__(self, path: Path, arena: Path, *, owner: int | None = None) -> None:
@@ -45,7 +45,7 @@ class ArenaLock:
                 raise InstanceRunningError(
                     f"another daemon uses the arena {arena}: stop it first (`fuser {path}` shows its pid)"
                 ) from None
-            os.close(self._descriptor)  # the last daemon removed it between open and lock: again
+            os.close(self._descriptor)  # the last daemon removed it between open and lock: try again
 
     def remove(self) -> None:
         """Remove the file, after the arena itself."""
@@ -57,9 +57,10 @@ class ArenaLock:
 
 
 def open_lock(path: Path, owner: int | None = None) -> int:
-    """A lock file that only its user may open; the caller closes it. One of an earlier version may have been wider.
+    """A lock file that only its user may open; the caller closes it.
 
-    It belongs to this user, or to `owner`: in /dev/shm anybody can make one. Raises ResourceLimitError.
+    If an earlier version has left it with a wider mode, the mode is changed. The file belongs to this user, or to
+    `owner`: in /dev/shm anybody could make such a file. Raises ResourceLimitError.
     """
     owners = {os.geteuid() if owner is None else owner, os.geteuid()}
     try:
@@ -80,8 +81,9 @@ def open_lock(path: Path, owner: int | None = None) -> int:
 def holder_of(descriptor: int, paths: InstancePaths) -> str:
     """The holder of NAME.lock, as a sentence: "a daemon of instance 'x' is running in ... (pid 7): stop it first".
 
-    `descriptor` is of NAME.lock. Its content is the pid of the daemon that has locked it. If another process has
-    locked it, it is empty, or has the pid of an ended process. If the file was removed by hand, it is empty.
+    `descriptor` is of NAME.lock. The file's content is the pid of the daemon that has locked it. If another process has
+    locked it, the content is empty, or the pid of an ended process. If the file was removed by hand, its successor is
+    empty.
     """
     pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not listens(paths) and not (pid.isdecimal() and process_start_ticks(int(pid))):

@@ -40,7 +40,7 @@ INSTANCE_DEFAULT = "default"
 START_OWN = f"start a daemon of your own (`timerd`), in another directory if {RUNTIME_DIR_VARIABLE} names this one"
 SHM_DIRECTORY = Path("/dev/shm")
 LOCATION_SIZE_MAX = 16_384  # bytes of NAME.arena; a path has 4,096 at most
-# Why an arena does not exist although its daemon runs. The second cause is in the log of timerd/names.py.
+# Why an arena does not exist although its daemon runs. timerd/names.py logs the second cause.
 NOT_HERE = (
     "the daemon runs, so this process may be in another container ({}), or the file was removed (logind does that at a "
     "logout: RemoveIPC=yes; see the daemon's log)"
@@ -53,11 +53,11 @@ class InstancePaths(NamedTuple):
 
     directory: Path
     instance: str
-    daemon_user: int | None = None  # whose files are used as well; None = nobody is named
+    daemon_user: int | None = None  # one more user whose files are used
 
     @property
     def owners(self) -> frozenset[int]:
-        """The users whose files are used here: root, this user, the owner of the directory, and the one named."""
+        """The users whose files are used here: root, this user, the directory's owner, and `daemon_user`."""
         users = {ROOT, os.geteuid(), self.daemon_user}
         with contextlib.suppress(OSError):
             users.add(self.directory.stat().st_uid)  # find_instance() has asked distrust() about it
@@ -96,7 +96,7 @@ class InstancePaths(NamedTuple):
     def lock(self) -> Path:
         """The daemon's lock file, which only its user may open. Its content is the daemon's pid.
 
-        It is written when a daemon starts and when one ends, so its time shows to all when that was.
+        It is written when a daemon starts and when a daemon ends. So its modification time shows when that was.
         """
         return self.directory / f"{self.instance}.lock"
 
@@ -130,7 +130,7 @@ class InstancePaths(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that starts its daemon at a shell with this environment, for messages."""
+        """The command that starts the instance's daemon at a shell with this environment, for messages."""
         usual = f"`timerd --instance {self.instance}"
         return f"{usual}`" if self.directory in places() else f"{usual} --runtime-dir {self.directory}`"
 
@@ -183,7 +183,7 @@ def instance_name(name: str | None = None) -> str:
 
 
 def read_location(paths: InstancePaths) -> ArenaLocation:
-    """The content of NAME.arena. Raises ArenaNotReadyError where there is none, LayoutMismatchError if not ours.
+    """The content of NAME.arena. Raises ArenaNotReadyError if there is none, LayoutMismatchError if it is wrong.
 
     Raises PermissionError, with who may read it, and ResourceLimitError if it is no plain file of `paths.owners`.
     """
@@ -205,7 +205,7 @@ def read_location(paths: InstancePaths) -> ArenaLocation:
 
 
 def _location_in(held: bytes) -> ArenaLocation:
-    """The location that these bytes say. Raises ValueError, TypeError, KeyError, RecursionError."""
+    """The location that these bytes name. Raises ValueError, TypeError, KeyError, RecursionError."""
     if len(held) > LOCATION_SIZE_MAX:
         raise ValueError("too long")
     found = json.loads(held)
@@ -220,7 +220,7 @@ def _location_in(held: bytes) -> ArenaLocation:
 
 
 def write_location(paths: InstancePaths, location: ArenaLocation, group_id: int | None = None) -> None:
-    """Write NAME.arena as a whole: a reader sees the old one or the new one. 0600, or 0640 for that group."""
+    """Write NAME.arena as a whole: a reader sees the old one or the new one. Its mode is 0600; for a group, 0640."""
     fresh = paths.arena.with_name(f".{paths.arena.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "w") as file:
@@ -237,7 +237,7 @@ def remove_arena(paths: InstancePaths) -> None:
     try:
         location = read_location(paths)
     except (TimerdError, OSError):
-        location = ArenaLocation("shm", paths.shm_name, 0)  # a daemon that was killed at its start has said nothing
+        location = ArenaLocation("shm", paths.shm_name, 0)  # a daemon killed at its start has written no NAME.arena
     remove_files(paths, location)
     paths.arena.unlink(missing_ok=True)
 
@@ -253,7 +253,7 @@ def owner_of(paths: InstancePaths) -> int:
 def remove_files(paths: InstancePaths, location: ArenaLocation) -> None:
     """Remove the arena and the files beside it, as far as they belong to the user who wrote NAME.arena.
 
-    Otherwise that user could name any file there, and root, who destroys the instance, would remove it.
+    Otherwise that user could name any file in NAME.arena, and root, who destroys the instance, would remove it.
     """
     owner = owner_of(paths)
     for file in location.files:
@@ -265,7 +265,7 @@ def remove_files(paths: InstancePaths, location: ArenaLocation) -> None:
 def open_arena_file(paths: InstancePaths) -> int:
     """A read-only descriptor of the arena that NAME.arena names; the caller closes it.
 
-    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena is not ours, PermissionError,
+    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena names none, PermissionError,
     and ResourceLimitError if one of the two is no plain file of `paths.owners`.
     """
     location = read_location(paths)
@@ -281,18 +281,18 @@ def open_arena_file(paths: InstancePaths) -> int:
 
 
 def daemon_running(paths: InstancePaths) -> bool:
-    """Whether a process listens at NAME.live, or where that is missing at NAME.sock.
+    """Whether a process listens at NAME.live, or, where that is missing, at NAME.sock.
 
     Raises PermissionError, with who may look, where this user may not look, and ResourceLimitError where the path is
     too long for a socket, or something else stands there than a socket of `paths.owners`.
 
-    Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So members
-    of the group can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
-    that is stopped runs. A daemon that still opens its arena does not listen yet.
+    Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So
+    neighbours can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
+    that is stopped (SIGSTOP) counts as running. A daemon that still opens its arena does not listen yet.
     """
     for path in (paths.liveness, paths.commands):
         paths.check_socket(path)
-        # _socket: a client's thread may look, and gevent's sockets belong to hubs.
+        # _socket, because a client's own thread may call this, and gevent's sockets belong to hubs.
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         with contextlib.closing(_socket.socket(socket.AF_UNIX, kind)) as look:
             try:
@@ -312,7 +312,7 @@ def daemon_running(paths: InstancePaths) -> bool:
 
 
 def listens(paths: InstancePaths) -> bool:
-    """Whether a daemon listens that this user may reach; a socket that another user has left is none."""
+    """Whether a daemon listens that this user may reach. A socket of a user who is not trusted does not count."""
     try:
         return daemon_running(paths)
     except (PermissionError, ResourceLimitError):

@@ -5,8 +5,9 @@
     /run/user/UID/timerd                                 the user's own; logind makes /run/user/UID at a login
     /tmp/timerd-UID                                      the user's own, also without a login: cron, su, a service
 
-No other variable plays a part, neither XDG_RUNTIME_DIR nor TMPDIR: a cron job has the places of a login session. UID is
-the effective user of this moment. So a worker that has left root behind looks in its own places.
+No other variable counts, neither XDG_RUNTIME_DIR nor TMPDIR: a cron job has the places of a login session. UID is the
+effective user at this moment. So a worker that root has started, and that has changed its user, looks in the places of
+its new user.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _SAID = {
 
 
 class NotPlainError(OSError):
-    """Something else stands in place of a plain file, or it is another user's. `strerror` says in words what."""
+    """Something else stands in place of a plain file, or the file is another user's. `strerror` has the words."""
 
 
 def open_plain(
@@ -34,9 +34,10 @@ def open_plain(
     owners: Collection[int] | None = None,
     follows: bool = False,
 ) -> int:
-    """A descriptor of a plain file; `owners`: of one of these users. Waits for nothing. O_CREAT makes it with 0600.
+    """A descriptor of a plain file, which belongs to one of `owners` if they are given. Never waits.
 
-    Follows a link in the last component only with `follows`: where a person has named the file. Raises NotPlainError.
+    A link in the last component is followed only with `follows`, which is for a file that a person has named. O_CREAT
+    makes the file with the mode 0600. Raises NotPlainError.
     """
     flags |= os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:

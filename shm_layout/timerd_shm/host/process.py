@@ -14,7 +14,7 @@ def process_start_ticks(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat, which differs for a recycled pid; None when there is no such process.
 
     None also where /proc hides the process (hidepid): then nothing can be known of it. Raises OSError where no file can
-    be opened (EMFILE, ENFILE): the process may run all the same.
+    be opened (EMFILE, ENFILE): the process may run nevertheless.
     """
     fields = _stat_of(pid)
     return None if fields is None else int(fields[19])

@@ -21,15 +21,15 @@ def find_instance(
 ) -> InstancePaths:
     """The instance's files, in the first place where its daemon listens, else in the first that holds NAME.arena.
 
-    `directory`, if given, is the only place. `daemon_user` is a user whose files are used as well (trust.py).
+    So sockets and an arena that a dead daemon has left hide no daemon that runs. `directory`, if given, is the only
+    place. `daemon_user` is a user whose files are used as well (trust.py).
 
-    So sockets and an arena that a dead daemon has left hide no daemon that runs. Raises TimerdUnavailableError, which
-    says where it looked, PermissionError if this user may not look into one of the places and nothing is in the others,
-    InvalidNameError.
+    Raises TimerdUnavailableError, which says where it looked, PermissionError if this user may not look into one of the
+    places and nothing is in the others, and InvalidNameError.
     """
     name, user = instance_name(instance), daemon_user_of(daemon_user)
     looked = places(directory)
-    left: InstancePaths | None = None  # by a daemon that does not run
+    left: InstancePaths | None = None  # where a daemon that does not run has left files
     closed: PermissionError | None = None
     distrusted = ""
     for place in looked:
@@ -79,7 +79,7 @@ def find_remains(instance: str | None = None) -> InstancePaths | None:
 def make_instance(
     instance: str | None = None, directory: str | None = None, *, look_only: bool = False
 ) -> InstancePaths:
-    """The instance's files in the first place that this process may write; made (0700) where only it is missing.
+    """The instance's files in the first place that this process may write. If only the place is missing, it is made.
 
     A place that holds NAME.arena comes first: the operations of the last daemon are there. `directory`, when given, is
     the only place, as $TIMERD_RUNTIME_DIR is. With `look_only` nothing is made. Raises ResourceLimitError, which says
@@ -103,7 +103,7 @@ def make_instance(
         if why:
             refusals.append(f"{place}: {why}")
         elif os.geteuid() == 0 != owner:
-            # Root may write everywhere, and that user's clients may open nothing of root's.
+            # Root may write everywhere, and that user's clients may open no files of root.
             refusals.append(f"{place}: belongs to {user_named(owner)}: start the daemon as that user, not as root")
         elif not os.access(place, os.W_OK | os.X_OK):
             refusals.append(f"{place}: not writable")
@@ -113,7 +113,7 @@ def make_instance(
 
 
 def refuse_second(instance: str, directory: str | None) -> None:
-    """Raises InstanceRunningError if a daemon of the instance listens in another place than that of a new daemon.
+    """Raises InstanceRunningError if a daemon of the instance listens in another place than a new daemon would take.
 
     This user's clients look into the same places: some would find one daemon, some the other. In the place itself,
     NAME.lock decides. A directory that is given is the only place, so nothing is checked there.

@@ -24,7 +24,7 @@ from .plain_file import NotPlainError, open_plain
 DAEMON_USER_VARIABLE = "TIMERD_DAEMON_USER"
 ROOT = 0
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-UID_MAX = (1 << 32) - 2  # the last number is no user's
+UID_MAX = (1 << 32) - 2  # 2 ** 32 - 1 is the uid of no user
 NAME_USER = f"if its daemon is to be trusted, name that user (daemon_user= of the client, or {DAEMON_USER_VARIABLE})"
 
 
@@ -47,9 +47,9 @@ def daemon_user_of(given: str | int | None = None) -> int | None:
 def distrust(place: Path, daemon_user: int | None = None, *, remedy: str = f"{NAME_USER}, or {OTHER_PLACE}") -> str:
     """Why no file in this place is to be trusted; empty if there is no reason. Raises OSError if it does not exist.
 
-    A place of our own must be ours, and others may not write it. Any other place may be root's or `daemon_user`'s. It
-    may also be ours, or that of a user whom only root or we can have chosen, unless others may write it.
-    `remedy` ends the reason.
+    A place of our own (own_places) must belong to us, and others may not write it. Any other place may be root's or
+    `daemon_user`'s. If others may not write it, it may also be ours, or that of a user whom only root or we can have
+    chosen. The reason ends with `remedy`.
     """
     if place in own_places():
         return _distrust_own(place)
@@ -81,7 +81,7 @@ def open_trusted(path: Path, owners: Collection[int]) -> int:
 
 
 def check_socket(path: Path, owners: Collection[int]) -> None:
-    """Raises ResourceLimitError if no socket of one of these users stands there. A missing one is no error here."""
+    """Raises ResourceLimitError if anything but a socket of one of these users stands there. A missing file is fine."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -104,10 +104,10 @@ def _distrust_own(place: Path) -> str:
 
 
 def _chosen_users(place: Path, daemon_user: int | None) -> set[int]:
-    """The users along a path whom root, we, or a user chosen before has chosen.
+    """The owners of directories along a path, as far as root, we, or a user who was chosen before has chosen them.
 
     A directory that its owner alone may write holds what this owner has put there. In a directory that others may
-    write, as /tmp, anybody may have made the next one: its owner is not chosen.
+    write, as /tmp, anybody may have made the next directory: its owner is not chosen.
     """
     chosen = {ROOT, os.geteuid()} | ({daemon_user} if daemon_user is not None else set())
     real = Path(os.path.realpath(place))

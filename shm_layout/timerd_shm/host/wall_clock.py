@@ -32,7 +32,7 @@ class WallWatch:
 
     @property
     def ahead_ns(self) -> int:
-        """How far the wall clock was ahead when it was last found to be set, or first looked at."""
+        """How far the wall clock was ahead of the other clock when was_set() last was True, or was first called."""
         assert self._ahead_ns is not None, "the clocks were not compared yet"
         return self._ahead_ns
 

@@ -2,8 +2,8 @@
 
 The tables are keyed with a seed of 16 bytes, so that no client can aim its keys at one chain. The seed is in
 ARENA.seed, which only the daemon's user may read. Everybody else reads the hashes that are stored in the records. A
-user's id is hashed twice: the client makes 16 bytes of it that stand for the id itself, and of these the core makes a
-keyed hash.
+user's id is hashed twice: the client hashes it to the 16 bytes that stand for it on the wire and in the arena, and the
+core makes a keyed hash of these 16 bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _round(v0: int, v1: int, v2: int, v3: int) -> State:
     return v0, v1, v2 << 32 & MASK | v2 >> 32, v3
 
 
-@lru_cache(maxsize=1 << 14)  # a check hashes the keys of an arena, and a test checks it again and again
+@lru_cache(maxsize=1 << 14)  # a check hashes all keys of an arena, and a test checks one arena many times
 def siphash(seed: bytes, message: bytes) -> int:
     """SipHash-1-3 of a message: 64 bits. `seed` has SEED_SIZE bytes. Source: Aumasson and Bernstein, 2012."""
     k0, k1 = int.from_bytes(seed[:8], "little"), int.from_bytes(seed[8:], "little")

@@ -1,11 +1,11 @@
 """Holds: small files with which a consumer of a journal keeps the segments that it still needs.
 
-hold("/var/lib/timerd/journal", "spark", 17)      # "spark" needs segment 17 and those behind it
+hold("/var/lib/timerd/journal", "spark", 17)      # "spark" needs segment 17 and all later ones
 
-Every neighbour may write into holds/, so its content is not trusted. Only regular files with a short number count.
-Nothing there makes the daemon wait: neither a FIFO nor a lease does (O_NONBLOCK), and links are not followed. The
-daemon looks at a limited number of files. If there are more, all segments count as held, because one of the other files
-may hold any segment. --journal-hold-limit bounds the segments that are kept for holds in any case.
+Every neighbour may write into holds/, so its content is not trusted. A file counts only if it is a regular file that
+holds a short number. Nothing there makes the daemon wait: neither a FIFO nor a lease does (O_NONBLOCK), and links are
+not followed. The daemon looks at a limited number of files. If there are more, all segments count as held, because one
+of the other files may hold any segment. In any case, --journal-hold-limit bounds the segments that are kept for holds.
 """
 
 from __future__ import annotations

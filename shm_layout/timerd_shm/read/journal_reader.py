@@ -7,7 +7,7 @@
     reader.damage                                          # parts that could not be read, and were passed over
 
     for chunk in reader.chunks():                          # many rows at once: chunk.blocks is a multiple of 4 KiB
-        numpy.frombuffer(chunk.blocks, "u1").reshape(-1, 64, 64)[:, 1:]      # a row of 64 bytes for each position
+        numpy.frombuffer(chunk.blocks, "u1").reshape(-1, 64, 64)[:, 1:]      # block, row, byte
 
 Blocks are read into memory, and accepted by their CRC. They are not mapped: a mapping would raise SIGBUS when the
 writer cuts a finished file to its length. Damaged blocks are listed in `damage` and passed over. A block that was not
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Blocks whose CRC holds. In the first block, rows before `first` were yielded before. Unused rows are PAD."""
+    """Blocks whose CRC holds. In the first block, rows before `first` were yielded earlier. Unused rows are PAD."""
 
     header: SegmentHeader
     first: Offset
@@ -72,7 +72,7 @@ class Chunk(NamedTuple):
 
 
 class JournalReader:
-    """A journal, from `start` (its beginning) on. Not for several threads. A context manager.
+    """A journal, from `start` on (default: its beginning). Not for several threads. A context manager.
 
     `on_damage` is called with each Damage as it is found; `damage` keeps the first DAMAGE_MAX. Segments of an older
     version are read as well (`declare.journal.OLDER`), with 0 in fields that the version lacks. Without `older` such
@@ -95,7 +95,7 @@ class JournalReader:
         self.incarnation = 0  # of the arena whose rows are yielded
         self._older, self._on_damage = older, on_damage
         self._segment: Segment | None = None
-        self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
+        self._texts: dict[int, tuple[bytes, int]] = {}  # by record: texts and their kinds
         self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of the row that comes next
         self._yielded = False  # whether rows of the present segment were yielded
         self._padded = False  # whether the last row was PAD
@@ -138,7 +138,7 @@ class JournalReader:
         return next(self._ends(), self.position)
 
     def before_end(self, records: int) -> Offset:
-        """The position `records` before the present end, over segments; the oldest if there are fewer."""
+        """The position that is `records` rows before the present end; the journal's oldest if there are fewer rows."""
         start = self.position
         for end in self._ends():
             start = Offset(end.segment, max(end.record - records, 0))
@@ -276,7 +276,7 @@ class JournalReader:
                 return chunk
             if successor is None:
                 return None
-            if self._yielded:  # otherwise only the header has the number, and may be wrong
+            if self._yielded:  # otherwise only the header says the row number, and it may be wrong
                 self._next_row = (segment.header.incarnation, segment.header.first_row + self.position.record)
             self.close()
             self.position = Offset(successor, 0)
@@ -297,7 +297,7 @@ class JournalReader:
             try:
                 segment = Segment(self.directory, self.position.segment, older=self._older)
             except FileNotFoundError:
-                self._list()  # it was removed, and others with it
+                self._list()  # it was removed, and perhaps others with it
                 successor = self._successor(self.position.segment)
                 if successor is None:
                     return False

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 
 NEAR_MAX = 3
 COMPARED_BYTES = 400_000
-# Bytes of a name. Any two shorter names are near each other: s2 and r2 by one edit, inbox and index by two.
+# From how many bytes on a name is compared: by one edit, and by two. Almost all shorter names would be near each other:
+# s2 and r2 differ by one edit, inbox and index by two.
 ONE_EDIT_FROM = 3
 TWO_EDITS_FROM = 6
 DIGITS = re.compile(rb"[0-9]+")
@@ -22,8 +23,8 @@ DIGITS = re.compile(rb"[0-9]+")
 def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[bytes]:
     """Up to NEAR_MAX of `names` that are near `name`, the nearest first.
 
-    An edit changes, adds or removes a byte, or swaps two neighbours. A name that differs only in its numbers usually
-    names another thing: it comes last, or is left out (`numbers`).
+    An edit changes, adds or removes a byte, or swaps two adjacent bytes. A name that differs only in its numbers
+    usually names another thing: it comes last, or without `numbers` is left out.
     """
     folded = name.lower()
     numberless = DIGITS.sub(b"0", folded)

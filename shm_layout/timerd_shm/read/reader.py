@@ -8,7 +8,7 @@
 
 The arena is mapped PROT_READ from a read-only descriptor: no reader can harm it. A live daemon writes while we read.
 One word is always whole; several words belong together only when no turn came in between (header.turn, a seqlock).
-Damage is reported as DamageError, with the values. No loop here is without a bound, whatever the arena holds.
+Damage is reported as DamageError, with the values. Each loop here has a bound, whatever the arena holds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _WATERMARK_WORD = offset_of(WatermarkRecord, "watermark") // 8
 _USED_WORD = offset_of(WatermarkRecord, "used") // 8
 assert offset_of(WatermarkRecord, "hash") == 0 and offset_of(WatermarkRecord, "used") % 8 == 0, "watermark_at()"
 RETRY = ": retry shortly"  # ends a message where a retry may succeed
-CHUNK = 1 << 16  # bytes that are looked at in one go
+CHUNK = 1 << 16  # bytes that are looked at in one step
 ZEROS = bytes(CHUNK)
 BETWEEN_TURNS_S = 0.05  # how long a reader waits for a moment between two turns
 
@@ -95,9 +95,9 @@ class Stretch(NamedTuple):
     number: int
     offset: int  # bytes from the start of the arena
     step: int  # bytes
-    form: struct.Struct  # of a step from `start` on
+    form: struct.Struct  # unpacks a step, from `start` on
     start: int
-    row_offset: int  # of the region whose high water says how many were ever used
+    row_offset: int  # of the region's row: its high water says how many records were ever used
 
 
 @once
@@ -155,14 +155,14 @@ class Table(Generic[Record]):
         return (record for _, record in self.numbered())
 
     def numbered(self) -> Iterator[tuple[int, Record]]:
-        """(index, record) of the same."""
+        """(index, record) of each record that was ever used, in order."""
         for stretch in self._stretches:
             high_water = unpack(RegionRecord, self._memory, stretch.row_offset).high_water
             records = map(self.record._make, self._first(stretch, min(high_water, stretch.number)))
             yield from enumerate(records, start=stretch.first)
 
     def raw(self) -> Iterator[tuple[Any, ...]]:
-        """Every record as a bare tuple, for walks over very many."""
+        """Every record as a bare tuple, for walks over very many records."""
         return chain(*(self._first(stretch, stretch.number) for stretch in self._stretches))
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
@@ -195,7 +195,7 @@ class Table(Generic[Record]):
         return None
 
     def is_zero_from(self, index: int) -> bool:
-        """Whether all records of the region's own from this one on are zero."""
+        """Whether the region's own records (not the nodes in operations) are all zero from `index` on."""
         stretch = self._stretches[-1]
         end = stretch.offset + stretch.number * stretch.step
         for at in range(stretch.offset + index * stretch.step, end, CHUNK):
@@ -230,7 +230,7 @@ class TableOf(Generic[Record]):
 class ArenaReader:
     """An arena, read-only. A context manager; close() lets go of the mapping.
 
-    Raises ArenaNotReadyError (retry shortly), LayoutMismatchError (both values) or ArenaTruncatedError when made.
+    Raises ArenaNotReadyError (retry shortly), LayoutMismatchError (with both values) or ArenaTruncatedError when made.
     """
 
     ops = TableOf(Region.OPS, OpRecord)
@@ -272,7 +272,7 @@ class ArenaReader:
     def open(cls, instance: str | None = None) -> Self:
         """The arena of an instance (the default one without a name).
 
-        Raises TimerdUnavailableError when no such instance is found, and what the class says.
+        Raises TimerdUnavailableError when no such instance is found, and the errors that the class names.
         """
         return cls.from_descriptor(open_arena_file(find_instance(instance)))
 
@@ -311,7 +311,7 @@ class ArenaReader:
         self.close()
 
     def close(self) -> None:
-        """Release the views and the mapping. May be called again; nothing else may."""
+        """Release the views and the mapping. After it, only close() may be called again."""
         self.words.release()
         self.memory.release()
         if self._mapping is not None:
@@ -401,9 +401,9 @@ class ArenaReader:
     def between_turns(self, read: Callable[[], Result]) -> Result:
         """The result of a call of `read` during which no turn ran, so that its words belong together.
 
-        Waits 50 ms at most for such a moment, and then reads all the same. The turn counter of a daemon that was killed
-        in a turn is odd for ever, and a busy daemon hardly rests. May call `read` several times. Until the time is
-        over, a DamageError counts as a turn in between.
+        Waits 50 ms at most for such a moment, and then returns what it reads, whole or not. The turn counter of a
+        daemon that was killed in a turn is odd for ever, and a busy daemon hardly rests. May call `read` several times.
+        Until the time is over, a DamageError counts as a turn in between.
         """
         end = time.monotonic() + BETWEEN_TURNS_S
         while True:

@@ -1,7 +1,7 @@
 """A segment: one file of a journal, a header and blocks of rows. A block is good if its CRC holds.
 
     segment = Segment(directory, 17)                  # its header is checked
-    blocks, rows = segment.good(0, 64)                # up to 64 blocks as far as they are good, and their rows
+    blocks, rows = segment.good(0, 64)                # up to 64 blocks as far as they are good; how many rows they have
 
 Raises JournalError, and FileNotFoundError where the file was removed, whatever the file holds.
 """
@@ -50,7 +50,7 @@ class JournalError(TimerdError):
 
 
 class Offset(NamedTuple):
-    """A position in a journal: the record that comes next in a segment. Offsets compare as they follow each other."""
+    """A position in a journal: the record that comes next in a segment. An earlier Offset compares as less."""
 
     segment: int
     record: int
@@ -73,7 +73,7 @@ def segment_path(directory: Path, sequence: int) -> Path:
 
 
 def segments_of(directory: Path) -> list[int]:
-    """Numbers of the segments there are, rising. Raises OSError."""
+    """The numbers of all segments, rising. Raises OSError."""
     return sorted(int(match[1]) for name in os.listdir(directory) if (match := SEGMENT_NAME.fullmatch(name)))
 
 
@@ -162,7 +162,7 @@ def text_at(record: int, row_of: Callable[[int], bytes | None]) -> tuple[bytes, 
 
 
 def is_unfinished(directory: Path, sequence: int) -> bool:
-    """Whether a segment's first block is zeros, or not there: its daemon is making it, or was killed meanwhile.
+    """Whether a segment's first block is zeros, or not there: its daemon is making it, or was killed while it did.
 
     Raises OSError.
     """

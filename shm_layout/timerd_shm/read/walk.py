@@ -1,8 +1,9 @@
 """Walks over the links of an arena: buckets, watcher lists, heaps, outcomes, answers, ids, chains, free records.
 
-All of them are iterators over indexes of records, and all end: after as many steps as the region has records, or as
-soon as something does not fit, with a DamageError that says where. So they are safe on any bytes. On an arena that is
-being written, a DamageError may only mean that a turn came in between (see ArenaReader.between_turns).
+All of them are iterators over indexes of records, and all of them end. If a walk does not end after as many steps as
+the region has records, or if something does not fit, it raises a DamageError that says where. So they are safe on any
+bytes. On an arena that is being written, a DamageError may only mean that a turn came in between (see
+ArenaReader.between_turns).
 
 Each takes its records from the arena, or from `records`, a copy by index, for callers that walk everything.
 """
