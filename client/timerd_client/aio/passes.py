@@ -21,7 +21,7 @@ TIMER_SLACK_S = 0.0005  # loops sleep for whole milliseconds: this saves a secon
 
 
 class LoopPasses:
-    """Makes passes in the loop that runs when it is made."""
+    """Makes passes in the loop that runs when this object is made."""
 
     def __init__(self, link: Link, waiters: LoopWaiters) -> None:
         self._link = link
@@ -47,7 +47,7 @@ class LoopPasses:
             self._loop.add_reader(number, self.make)
 
     def held_up(self) -> str:
-        """Nothing: a caller that waits in vain waits in the same loop."""
+        """Always empty: no callback holds up this loop, because the loop runs the caller that asks."""
         return ""
 
     def received(self) -> None:
