@@ -247,7 +247,7 @@ class Membership(Generic[LinkT]):
         """
 
     def call_later(self, *given: Any, **named: Any) -> object:
-        """Have one member of the group call a handler in `delay` seconds, even if this process ends before.
+        """Have one member of the group call a handler in `delay` seconds, even if this process has ended by then.
 
         `handler` is the decorated function, or the name of the handler in the members' registries. Without an `id` the
         call gets a new id. If another call with the given `id` (a str) is pending or running, `if_exists` decides.

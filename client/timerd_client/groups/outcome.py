@@ -40,7 +40,7 @@ class GroupOutcome(Outcome):
 
     @property
     def deliveries(self) -> int:
-        """How often the outcome was delivered, with this delivery; at most 255."""
+        """How often the outcome was delivered, including this delivery; at most 255."""
         return self._told.record.deliveries
 
     @property
@@ -63,7 +63,7 @@ class GroupOutcome(Outcome):
     def ack_wait(self, *given: Any, **named: Any) -> object:
         """As `ack`; returns False if the outcome was requeued or acknowledged before.
 
-        Raises TimerdUnavailableError after `timeout` seconds: then this is not known.
+        Raises TimerdUnavailableError after `timeout` seconds: then it is not known whether this call acknowledged it.
         """
 
 

@@ -48,7 +48,7 @@ class Job(NamedTuple):
     on_failure: OnFailure | None = None
     deliveries: int = 5
     time_limit_s: float | None = None
-    grace_ns: int | None = None  # a schedule's points that are later than this are skipped; None = any lateness
+    grace_ns: int | None = None  # a schedule's points that are late by more are skipped; None = any lateness
 
     @property
     def is_async(self) -> bool:
@@ -174,7 +174,7 @@ class Calls:
             self._jobs[checked] = Job(
                 handler, schedule, retries, backoff_s, concurrency, on_failure, deliveries, limit_s, grace_ns
             )
-            with suppress(TypeError):  # no weak reference to this callable: callers have to give the name
+            with suppress(TypeError):  # this callable takes no weak reference: callers have to give the name
                 _names[handler] = checked
             return handler
 
