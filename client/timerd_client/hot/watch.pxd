@@ -52,7 +52,7 @@ cdef inline bint read_condition(object when, object any_key, object condition, o
     if type(when) is not condition:
         return False
     parts = <tuple>when
-    if len(parts) != 3 or type(parts[0]) is not kind:  # no bounds are checked here
+    if len(parts) != 3 or type(parts[0]) is not kind:  # Cython does not check the bounds of `parts` here
         return False
     if type(parts[1]) is not int or type(parts[2]) is not int:
         return False
