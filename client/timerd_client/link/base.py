@@ -26,7 +26,7 @@ class LinkBase(Line):
         self.protocol = protocol
         self.why_closed = "close() was called"
         self.is_left = False  # its client makes another link: see Lazy.leave()
-        self.ends_with_process = False  # the end has begun: see process_end.py
+        self.ends_with_process = False  # the process is ending: see process_end.py
         self.has_no_thread = False  # the caller makes the passes that a thread of the link would make
 
     def check_open(self) -> None:
