@@ -82,7 +82,7 @@ class DelayedHeartbeat:
         if self._over:
             return Errors.UNKNOWN_MEMBER_ID
         waits = _Beat(self, self._owners_lock)
-        self._purgatory.try_complete_else_watch(waits, self._key, timeout=timeout)  # an error changes nothing
+        self._purgatory.try_complete_else_watch(waits, self._key, timeout=timeout)  # if this raises, nothing changes
         with self._lock:
             is_over, before = self._over, self._waits
             if not is_over:
