@@ -52,8 +52,8 @@ class Outgoing:
     def withdraw(self, registration: int) -> int:
         """Undo a registration: replace its command if it is not applied yet, and cancel it if it was offered.
 
-        If the registration has a grant, it is requeued (REQUEUE). Returns the number of the CANCEL; 0 = none is needed.
-        The CANCEL may exceed the window: there is at most one for each registration.
+        If the registration has a grant, the grant is requeued (REQUEUE). Returns the number of the CANCEL; 0 = none is
+        needed. The CANCEL may exceed the window: there is at most one for each registration.
         """
         if registration > self._ledger.applied:
             self.void(registration)
