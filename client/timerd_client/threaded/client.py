@@ -37,7 +37,7 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         return Lazy(target, ThreadedLink, link)
 
     def _take(self, lazy: Lazy[ThreadedLink]) -> None:
-        self._purgatories: dict[str, Purgatory] = {}  # not this one: it would keep itself
+        self._purgatories: dict[str, Purgatory] = {}  # without "default": the client would refer to itself
         Purgatory.__init__(self, lazy, DEFAULT_PURGATORY, ThreadedOperation)
 
     def _bind(self, link: ThreadedLink) -> ThreadedLink:
@@ -61,13 +61,13 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         return known
 
     def snapshot(self, *, timeout: Patience = SNAPSHOT_TIMEOUT_S) -> str:
-        """Path of a copy of the arena between two turns (for `timerctl check`), which was begun after the call.
+        """Path of a copy of the arena as it was between two turns, for `timerctl check`. Copying begins after the call.
 
-        Open it at once. The daemon removes it after 10 s, after 1 s if somebody waits for the next copy, and when this
-        client ends before. A process that has opened it keeps it. There is one copy at a time, for all callers that
-        wait for it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn. Raises
-        TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can be made:
-        the runtime directory has no room, or turns change the arena faster than it is copied.
+        Open the copy at once. The daemon removes it when this client ends, at the latest after 10 s (1 s if somebody
+        waits for the next copy). A process that has opened it keeps it. There is one copy at a time, for all callers
+        that wait for it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn.
+        Raises TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can
+        be made: the runtime directory has no room, or turns change the arena faster than it is copied.
         """
         connection = self._live().connection
         reply = query(self._live(), {"query": "snapshot"})
