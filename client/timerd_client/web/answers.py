@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     status: int
     phrase: str
     retry_after: int | None
-    mark: str = ""  # from here on a client that asks again misses nothing
+    mark: str = ""  # a client that asks again with this mark misses nothing
 
     @property
     def line(self) -> str:
