@@ -123,7 +123,7 @@ class Outcome:
 
     @property
     def redelivered(self) -> bool:
-        """Whether another owner had the operation's grant before, and died."""
+        """Whether the grant was requeued: another owner had got it, and died or withdrew before it acknowledged."""
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.REDELIVERED)
 

@@ -36,7 +36,7 @@ class Scope:
         self.reason = ""  # why the request has ended; empty before its end
         self.mark = ""  # the first mark that the view took, as text
         self.trouble: Exception | None = None  # the last error of timerd that a caller got
-        self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
+        self.failure: BaseException | None = None  # the error that has left the view, if the framework shows it
 
     @contextmanager
     def entered(self) -> Iterator[None]:
