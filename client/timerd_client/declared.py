@@ -92,7 +92,7 @@ class ClientArguments(TypedDict, total=False):
     name: str
     """The label of the client in `timerctl clients`, printable text of at most 32 bytes. InvalidNameError."""
     takeover: Patience
-    """How long it may be silent until others get its calls, 2 to 3600 s (default: 300). TimeoutOutOfRangeError."""
+    """How long a client may be silent until others get its calls: 2 to 3600 s (default 300). TimeoutOutOfRangeError."""
     transport: Transport | None
     """One of "zeromq" and "unix" (default: $TIMERD_TRANSPORT, else "zeromq"). InvalidValueError."""
     runtime_dir: str | None

@@ -75,7 +75,7 @@ cdef class Packets:
             if errno == EAGAIN:
                 return None
             if errno == ECONNRESET and not was_reset:
-                was_reset = True  # the other side has left packets unread; its own last packets come after this
+                was_reset = True  # the other side has left packets unread; its own last ones come after this error
             elif errno != EINTR:
                 raise OSError(errno, "no packet was received")
         if size == 0:

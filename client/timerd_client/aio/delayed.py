@@ -110,7 +110,7 @@ class LoopDriver(DelayedDriver[LoopLink]):
         self._run(self._finish(State.COMPLETED), asyncio.get_running_loop())
 
     async def until_called_back(self, timeout: Patience) -> bool:
-        """Whether the callbacks return within `timeout` seconds. The operation has settled before."""
+        """Whether the callbacks return within `timeout` seconds. Called after the operation has settled."""
         if self._tasks:
             await asyncio.wait(self._tasks.copy(), timeout=patience_s(timeout))
         return not self._tasks

@@ -29,7 +29,7 @@ class Replay:
     """Pending operations by the keys that they watch, the events of each key, watermarks and ids."""
 
     def __init__(self) -> None:
-        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # with the key's ordinal; oldest first
+        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # operation -> the key's ordinal; oldest first
         self._observers: dict[WatchKey, dict[Operation, int]] = {}  # operations that observe the key
         self._targets: dict[WatchKey, list[tuple[int, int, Operation, int]]] = {}  # a heap for each watermark key
         self._events: dict[WatchKey, list[Event]] = {}

@@ -176,7 +176,7 @@ class Delayed(OneProcess):
         """
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """As `cancel`; returns True if the operation was cancelled, False if it settled otherwise before.
+        """As `cancel`; returns True if the operation was cancelled, False if it had already settled in another way.
 
         Raises TimerdUnavailableError after `timeout` seconds.
         """

@@ -22,7 +22,7 @@ class Delivery(NamedTuple):
     record: Any
     outcome: DeliveryOutcome
     attempts: int  # attempts that were begun
-    latency_ns: int  # since the record entered the accumulator
+    latency_ns: int  # from the record's entry into the accumulator until it settled
     error: str | None  # the last error; None if the record was delivered
 
 

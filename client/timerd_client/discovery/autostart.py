@@ -125,7 +125,7 @@ def free_memory_of(pid: int) -> None:
 def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: BinaryIO | None = None) -> None:
     """Wait until a daemon that was just started serves. Raises TimerdUnavailableError if it ends or is too slow.
 
-    `said` is the file to which it writes its log.
+    `said` is the file to which the daemon writes its log.
     """
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (listens(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):

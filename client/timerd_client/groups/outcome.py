@@ -61,7 +61,7 @@ class GroupOutcome(Outcome):
     # Each face overrides this call without a docstring of its own: help() and editors show the docstring below.
 
     def ack_wait(self, *given: Any, **named: Any) -> object:
-        """As `ack`; returns False if the outcome was requeued or acknowledged before.
+        """As `ack`; returns False if the outcome had been requeued or acknowledged already.
 
         Raises TimerdUnavailableError after `timeout` seconds: then it is not known whether this call acknowledged it.
         """

@@ -57,7 +57,7 @@ class Connection:
         self.unsent: bytes | None = None  # a frame that had no room
         self.is_cut = False  # whether receive_some() has left frames
         self.losses = 0  # how often the daemon was lost
-        self._lost_ns = 0  # when the last frame came before the loss, for the log; 0 = the daemon is not lost
+        self._lost_ns = 0  # when the last frame before the loss came, for the log; 0 = the daemon is not lost
         self._resets = 0
         self._use_sockets(sockets)
 

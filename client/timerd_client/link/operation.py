@@ -156,7 +156,7 @@ class Operation(OneProcess, Handle, Promise):
         """
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """Cancel the operation and wait. True if it was cancelled, False if it had settled otherwise before.
+        """Cancel the operation and wait. True if it was cancelled, False if it had already settled in another way.
 
         After False, `outcome()` is the outcome. Raises TimerdUnavailableError after `timeout` seconds, or if the
         operation has settled as UNAVAILABLE.

@@ -79,7 +79,7 @@ class LastLock:
 
 
 class ProcessEnd:
-    """The end of this process, with the clients that it has then."""
+    """The end of this process: what its clients do at that time."""
 
     def __init__(self) -> None:
         self._is_armed = False
@@ -89,7 +89,7 @@ class ProcessEnd:
         self._flushing: set[int] = set()  # threads that are in flush(): their passes take locks, too
 
     def watch(self, link: Link) -> None:
-        """A link was made. If the end of the process has begun, each call waits until its command is applied."""
+        """A link was made. If the end of the process has begun, each call of it waits until its command is applied."""
         self._arm()
         if self._has_begun or link.has_no_thread or main_has_ended() or _is_exiting():
             self._take(link)
@@ -141,14 +141,14 @@ class ProcessEnd:
     def flush_before_a_signal(self, ending: Collection[Link]) -> None:
         """Flush these links, and say goodbye for them: the process may be about to end by a signal, without handlers.
 
-        If the process goes on all the same, so do the links: the next frame says that the process is not leaving.
+        If the process does not end, the links go on: the next frame says that the process is not leaving.
         """
         self.flush(ending)
         with as_leaving(*ending):
             self._say_goodbye(ending)
 
     def _take(self, link: Link) -> None:
-        """From now on, calls of this link wait until they are applied, and frames say that the process is leaving."""
+        """From now on, calls of this link wait until their commands are applied, and frames say "leaving"."""
         if link.ends_with_process:
             return
         link.ends_with_process = True

@@ -98,7 +98,7 @@ class DelayedHeartbeat:
         return Errors.NONE
 
     def _ended(self, beat: _Beat) -> None:
-        """The session's operation has ended. With the owner's lock held."""
+        """The session's operation has ended. Called with the owner's lock held."""
         with self._lock:
             if beat is not self._waits or self._over:
                 return  # a heartbeat has come meanwhile

@@ -277,14 +277,15 @@ class Inbox:
     def daemon_may_know(self, wanted: object) -> None:
         """The daemon has not answered in time. Perhaps it knows what this client wanted: see daemon_knows()."""
         if wanted is False:
-            self._doubt_before_ns = self._session.daemon_ns + 1  # doubt all
+            # Doubt all outcomes that are here: each was last confirmed at this time or earlier.
+            self._doubt_before_ns = self._session.daemon_ns + 1
 
     def _is_ending(self) -> bool:
         """Whether the daemon may be requeueing all outcomes: it has not yet answered that listening has ended."""
         return self._listening.asking and self._listening.asked is False
 
     def welcomed(self, lease_ns: int, now_ns: int) -> None:
-        """A WELCOME has come: tell the daemon again what this client wants.
+        """A WELCOME has come: ask the daemon again for what this client wants.
 
         The daemon may have taken this client for dead within its lease, and requeued all earlier outcomes.
         """

@@ -7,8 +7,8 @@
     .. issued         kept; the daemon cannot know commands above `offered`
 
 A number belongs to one command, with one exception. A command that is withdrawn, or that the daemon cannot read, is
-replaced by a command that does nothing. If its number was offered before, the daemon may have applied the first command
-all the same, so a withdrawn registration is cancelled as well.
+replaced by a command that does nothing. If its number was in a frame already, the daemon may still apply the first
+command, so a withdrawn registration is cancelled as well.
 """
 
 from __future__ import annotations

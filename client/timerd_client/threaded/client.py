@@ -26,7 +26,7 @@ from .purgatory import Purgatory
 class Client(CommonClient[ThreadedLink], Purgatory, Member):
     """A client of one instance's daemon; also its purgatory "default". A context manager.
 
-    Making it needs no daemon, opens no file and starts no thread: all that happens at the first use, and again in a
+    Making it needs no daemon, opens no file and starts no thread: this happens at the first use, and again in a
     forked child. `register`, `fire` and the like are kept until there is a daemon. Calls that wait raise
     TimerdUnavailableError if there is none. Any thread may use it. It cannot be pickled. A client that is dropped ends
     when none of its operations is pending.
@@ -117,12 +117,11 @@ def connect(instance: str | None = None, *, timeout: Patience = None, **argument
     """A client that the daemon has accepted; the arguments are those of `Client`, and how long to wait.
 
     With a `timeout`, in seconds, connect() waits up to that time for a daemon to run and to answer, even if none was
-    ever started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a
-    `timeout`, a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s
-    if one has run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect;
-    workers that boot before the first start need a `timeout`, or a `Client()`, which connects when the daemon is
-    there.) The `timeout` is for this call alone: a connected client waits for a daemon that restarts, however long that
-    takes.
+    ever started. A daemon that comes late still has 2 s to answer, or `timeout` if that is less. Without a `timeout`, a
+    running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s if one has
+    run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect; workers that
+    boot before the first start need a `timeout`, or a `Client()`, which connects when the daemon is there.) The
+    `timeout` is for this call alone: a connected client waits for a daemon that restarts, however long that takes.
 
     Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
     ResourceLimitError (no file can be opened, or the path of the instance's sockets is too long), and what `Client`

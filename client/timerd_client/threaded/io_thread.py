@@ -131,7 +131,7 @@ class IoThread:
         while True:
             with link.lock:
                 receives = self._callers.begin_pass()
-            # If a caller receives instead, answers are looked at all the same: a send may have used up their edge.
+            # If a caller receives instead, this pass still looks at answers: a send may have used up their edge.
             connection.receive_some(outcomes=receives, answers=answers or not receives)
             now_ns = link.now_ns()
             if sender.chores:

@@ -32,7 +32,7 @@ class Seat:
         self._sockets = native.epoll()  # watches the sockets
         self._shutter = native.epoll()  # watches `_sockets` for the link's thread; shut while a caller has the seat
         self._shutter.register(self._sockets, select.EPOLLIN)
-        self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # a FileIO closes itself
+        self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed when dropped
         self._bell = self._bell_file.fileno()
         self._poller = Poller()
         self._poller.register(self._bell)

@@ -85,7 +85,7 @@ class ThreadedSender(Sender):
             self.bell.ring()
 
     def _next_alarm(self) -> int:
-        """The command number from which callers wake the thread even if it is about to send. 0 as the process ends."""
+        """The command number from which callers wake the thread even if it will soon send. 0 while the process ends."""
         return 0 if self._link.ends_with_process else self._protocol.ledger.issued + SEND_COMMANDS
 
     def send_for_caller(self) -> None:
@@ -141,7 +141,7 @@ class ThreadedSender(Sender):
         outgoing, link = self._protocol.outgoing, self._link
         in_callback = self._is_own_thread()
         self.confirm_locked()
-        patience_s = 0.0 if link.ends_with_process else BACKPRESSURE_TIMEOUT_S  # the last call has waited
+        patience_s = 0.0 if link.ends_with_process else BACKPRESSURE_TIMEOUT_S  # at the end, earlier calls have waited
         if in_callback or not self._moved.wait_for(lambda: outgoing.room > 0 or link.sealed, patience_s):
             late = "" if in_callback else f", and none was acknowledged within {patience_s:g} s"
             status, remedy = self._connection.status(), self._remedy()

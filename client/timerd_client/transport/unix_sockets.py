@@ -243,7 +243,7 @@ class End:
     """The lifeline of a link with one connection for everything: a descriptor that is readable after its end."""
 
     def __init__(self) -> None:
-        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # a FileIO closes itself
+        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed when it is dropped
         self._session = b""
         self._is_daemons = False  # whether the connection ended with the daemon
         self._is_over = False

@@ -16,7 +16,7 @@ SIGNALS: Final = (("flask.signals", "got_request_exception"), ("django.core.sign
 
 
 def listen() -> None:
-    """Let Flask and Django note an error that leaves a view in the request's scope. A second call changes nothing."""
+    """Let Flask and Django note, in the request's scope, an error that leaves a view. A second call changes nothing."""
     for module, name in SIGNALS:
         signal = getattr(sys.modules.get(module), name, None)
         if signal is not None:
