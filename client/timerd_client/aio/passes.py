@@ -16,7 +16,7 @@ from timerd_wire import native
 
 from .waiters import LoopWaiters
 
-PASSES_MAX = 16  # in one go: a daemon that sends without end must not hold up the loop
+PASSES_MAX = 16  # in a row: a daemon that sends without end must not hold up the loop
 TIMER_SLACK_S = 0.0005  # loops sleep for whole milliseconds: this saves a second wake-up
 
 

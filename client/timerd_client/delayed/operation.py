@@ -229,7 +229,7 @@ class DelayedDriver(Generic[LinkT]):
     def force(self) -> None:
         """Complete the operation, unless it has settled.
 
-        If an evaluation is under way, the evaluation sends COMPLETE for its looks, so that checks count the operation.
+        An evaluation that is under way sends COMPLETE for its looks, so that a check counts the operation as completed.
         """
         self.forced = True
         if not self.force_alone() and not self._looks:

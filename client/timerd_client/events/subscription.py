@@ -79,7 +79,7 @@ class Following(OneProcess):
 
         def leave() -> None:
             chores.extend(hub.leave(feed))
-            link.protocol.incoming.ready.append(chores)  # if a pass of the link calls leave(), it does the chores
+            link.protocol.incoming.ready.append(chores)  # if a pass of the link calls leave(), the pass does them
 
         link.sender.soon(leave)
         chores.notify()
@@ -100,7 +100,7 @@ class Following(OneProcess):
         looks = patience_s(timeout) == 0
         deadline = link.waiters.deadline(ANSWER_S if looks else timeout)
         while not link.is_left:
-            if link.is_outlived() and not link.is_left:  # of the parent, or of an ended loop: no event comes
+            if link.is_outlived() and not link.is_left:  # a link of the parent, or of an ended loop: no event comes
                 link.refuse_closed()
             with link.lock:
                 item = feed.take()
@@ -125,7 +125,7 @@ class Following(OneProcess):
     def _begin_anew(self) -> None:
         """The client has left its link for another daemon: begin with the first event of the new daemon.
 
-        If the new link is not connected yet, its arena is not known: begin with this moment.
+        If the new link is not connected yet, its arena is not known: begin with the events from now on.
         """
         before, surface, buffer = self._hub.link, self._hub.surface, self._feed.buffer
         link = surface._live()

@@ -102,7 +102,7 @@ cdef inline bint add_target(Watch *watch, object target) except -1:
 cdef inline object read_keys(object keys, Watch *watch):
     """The keys as an operation has them: one key, or a tuple. None = only the general path takes these keys.
 
-    The condition was read before. `watch` points into the keys, so it is valid as long as the result lives.
+    Call read_condition() first. `watch` points into the keys, so it is valid as long as the result lives.
     """
     cdef PyObject *name
     cdef PyObject *target

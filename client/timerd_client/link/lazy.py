@@ -38,8 +38,8 @@ from .withdrawals import withdraw
 
 LinkT = TypeVar("LinkT", bound=Link)
 
-# If there are openers, the newest makes all links of this process, from a Lazy's (make, target, purgatories). See
-# timerd.testing.
+# If there are openers, the newest makes all links of this process: it is called with a Lazy's make, target and
+# purgatories. See timerd.testing.
 openers: list[Callable[[Callable[..., Any], Target, list[str]], Any]] = []
 lazies: Final[weakref.WeakSet[Lazy[Any]]] = weakref.WeakSet()  # of all clients of this process
 _inherited: list[object] = []  # the parent's links: kept, never closed
@@ -265,8 +265,8 @@ class CommonClient(Generic[LinkT]):
     def purgatory(self, *given: Any, **named: Any) -> object:
         """The purgatory with this name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
 
-        Before the connection it returns at once. Later it asks the daemon, and raises TimerdUnavailableError after
-        `timeout` s.
+        Before the client has connected, it returns at once. Later it asks the daemon, and raises TimerdUnavailableError
+        after `timeout` s.
         """
 
     def ping(self, *given: Any, **named: Any) -> object:

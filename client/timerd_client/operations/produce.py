@@ -80,7 +80,7 @@ class DelayedProduce(PartsOperation):
         acks: int = ALL_REPLICAS,
         lock: Lock | None = None,
     ) -> None:
-        """`appended` is by partition key. `replicated(partition, offset)` returns (enough have it, error code)."""
+        """`appended` has an Appended for each partition key. `replicated(key, offset)` returns (enough, error code)."""
         waits = acks == ALL_REPLICAS
         parts = {
             name: None if waits and not one.error else Part(one.error, one.base_offset if not one.error else -1)

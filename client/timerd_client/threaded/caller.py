@@ -272,7 +272,7 @@ class Callers:
                 # Only the caller's own reports can have left work: other callers wake the thread for their work.
                 is_needed = self._in_hand is not None or self._moved.callers > 0 or protocol.has_messages
                 is_needed = is_needed or protocol.incoming.has_left_something()
-                # A few outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.
+                # A few outcomes are acknowledged with the next frame, or when the daemon reminds; many, now.
                 is_due = protocol.acknowledge_at <= link.now_ns()
             else:
                 is_needed = self._leaves_it_to_thread()
