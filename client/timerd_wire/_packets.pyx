@@ -31,7 +31,7 @@ cdef enum:
 if SIZE_MAX != 1 + _declared:
     raise ImportError("packets were compiled with another PACKET_SIZE_MAX")
 
-cdef unsigned char received[SIZE_MAX]  # one for all: a call keeps the GIL
+cdef unsigned char received[SIZE_MAX]  # one for all calls: a call keeps the GIL
 
 
 cdef class Packets:

@@ -80,7 +80,7 @@ class Replay:
     def settle(
         self, op: Operation, state: int, ordinal: int | None, event: Event | None, seen: int | None = None
     ) -> None:
-        """Settle an operation. Its OUTCOME row should have this state, key and event, or without an event `seen`."""
+        """Settle an operation. Its OUTCOME row should have this state, key and event; if there is no event, `seen`."""
         op.expected = Settled(state, ordinal, event, seen, self._registering is op)
         self._expected[op] = None
         self.end_pending(op)

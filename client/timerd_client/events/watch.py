@@ -3,8 +3,8 @@
     mark 5 --> operation since 5 --> completed by event 8 --> mark 8 --> operation since 8 --> ...
 
 So no event is missed between two operations: the daemon finds such an event in its ring. If the daemon forgets this
-client, the next operation begins at the same mark. So the daemon finds in its ring an event whose outcome was lost on
-the way, too.
+client, the next operation begins at the same mark. So the daemon finds in its ring even an event whose outcome was lost
+on the way.
 
 A watch that `polls` cancels each operation at once. Such an operation completes only by an event that is in the ring
 already. If it is cancelled, there was no event up to the mark of its outcome.

@@ -65,7 +65,7 @@ class Users:
         self._use: weakref.ref[Use] | None = None
 
     def begin(self, on_end: Callable[[], None] | None = None) -> Use:
-        """The caller keeps the result while it uses the link. `on_end` is called after that, in any thread."""
+        """The caller keeps the result while it uses the link. `on_end` is called when it is freed, in any thread."""
         made = Use()
         self._use = weakref.ref(made, None if on_end is None else lambda _: on_end())
         return made

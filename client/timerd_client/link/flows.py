@@ -346,7 +346,7 @@ def wait_for(
 
 
 def value_or_lost(link: Link, value: Value) -> Value:
-    """The predicate's last value, if it is true. A false one raises: without the daemon it says nothing."""
+    """The predicate's last value, if it is true. Raises if it is false: without the daemon, false says nothing."""
     if not value:
         late = f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
         raise noted(TimerdUnavailableError(f"{late}{link.connection.held_up() or ': is it running?'}"))

@@ -102,9 +102,9 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         operation.
 
         With `group=True` the operation belongs to this client's group from the start, and outlives this process. Its
-        outcome goes through `outcomes()` to one member of the group that is alive then. The handle has no result, and
-        the next `flush()` raises a refusal. With orphans="group", in contrast, the outcome comes here while this
-        process lives.
+        outcome goes through `outcomes()` to one member of the group that is alive then. The handle has no result. If
+        the daemon refuses the operation, the next `flush()` raises the refusal. With orphans="group", in contrast, the
+        outcome comes here while this process lives.
 
         Returns at once; `register_wait` waits until the daemon has accepted the operation. Raises the named error for a
         wrong argument, BackpressureError, ClosedError. A refusal of the daemon (arena full, quota, id exists) settles

@@ -488,7 +488,7 @@ class Protocol:
     def _welcome(self, header: ReportHeader, welcome: Welcome, now_ns: int) -> None:
         session, ledger, applied = self.session, self.ledger, welcome.applied
         if not self._hellos or welcome.incarnation not in (None, session.incarnation):
-            self.frames_ignored += 1  # the answer to no HELLO, or to that of an earlier incarnation
+            self.frames_ignored += 1  # it answers no HELLO, or one of an earlier incarnation
             return
         self._hellos -= 1
         if header.incarnation == session.arena and welcome.session == session.secret and applied < ledger.applied:

@@ -26,10 +26,10 @@ from .purgatory import Purgatory
 class Client(CommonClient[ThreadedLink], Purgatory, Member):
     """A client of one instance's daemon; also its purgatory "default". A context manager.
 
-    Making it needs no daemon, opens no file and starts no thread: this happens at the first use, and again in a
-    forked child. `register`, `fire` and the like are kept until there is a daemon. Calls that wait raise
-    TimerdUnavailableError if there is none. Any thread may use it. It cannot be pickled. A client that is dropped ends
-    when none of its operations is pending.
+    Making it needs no daemon. It opens files and starts a thread at its first use, and again in a forked child.
+    `register`, `fire` and the like are kept until there is a daemon. Calls that wait raise TimerdUnavailableError if
+    there is none. Any thread may use it. It cannot be pickled. A client that is dropped ends when none of its
+    operations is pending.
     """
 
     @staticmethod
@@ -124,8 +124,8 @@ def connect(instance: str | None = None, *, timeout: Patience = None, **argument
     `timeout` is for this call alone: a connected client waits for a daemon that restarts, however long that takes.
 
     Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
-    ResourceLimitError (no file can be opened, or the path of the instance's sockets is too long), and what `Client`
-    raises, and TimeoutOutOfRangeError.
+    ResourceLimitError (no file can be opened, or the path of the instance's sockets is too long),
+    TimeoutOutOfRangeError, and the errors of `Client`.
     """
     client = Client._over(None, target_of("connect", instance, arguments))
     client._bind(drive(flows.connect(client._lazy, timeout)))

@@ -101,7 +101,7 @@ class Seat:
         return readable
 
     def close(self) -> None:
-        """Close the seat's own descriptors. If a caller still sleeps, it closes them when it wakes."""
+        """Close the seat's own descriptors. A caller that still sleeps closes them when it wakes."""
         if self.sleeper is None:
             self._shutter.close()
             self._sockets.close()
