@@ -15,7 +15,7 @@ STATUS_RETRIABLE: Final = (408, 425, 429)  # besides every status from 500 on: t
 
 
 class DeliveryTimeoutTooShortError(InvalidValueError):
-    """delivery_timeout < linger + request_timeout: no time for an attempt. Increase it, or lower the other two."""
+    """delivery_timeout < linger + request_timeout, so no attempt has time. Increase the first, or lower the others."""
 
 
 Retriable = Callable[[Exception], bool]
