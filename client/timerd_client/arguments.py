@@ -236,9 +236,10 @@ def mark_of(since: object) -> Mark:
 
 
 def column(what: str, given: object, rows: int | None = None) -> list[Any]:
-    """A copy of the values for many operations, one for each key (`rows`).
+    """A copy of a column: one value for each of many operations. With `rows` there must be that many values.
 
-    Raises InvalidKeyError or InvalidValueError for a single value, and for a collection without an order.
+    Raises InvalidKeyError or InvalidValueError for a single value, and for a collection without an order, and
+    InvalidValueError for a wrong number of values.
     """
     if not isinstance(given, (list, tuple)) and (
         isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable)
@@ -253,7 +254,7 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
 
 
 def seconds_of(given: object) -> float | None:
-    """A time in seconds, which is given as int, float or timedelta; None = it is no time: another type, or NaN."""
+    """The seconds of a time that is given as int, float or timedelta. None for another type, and for NaN."""
     if isinstance(given, timedelta):
         return given.total_seconds()
     if isinstance(given, bool) or not isinstance(given, (int, float)) or given != given:
@@ -264,8 +265,8 @@ def seconds_of(given: object) -> float | None:
 def patience_s(timeout: Patience) -> float | None:
     """How many seconds a caller waits; None = without end. The one rule for all waits.
 
-    None, inf and anything above 10 years wait without end. A negative time is over: it is 0. Raises
-    TimeoutOutOfRangeError for NaN, and for anything else that is no time.
+    None, inf and anything above 10 years wait without end. A negative time counts as 0. Raises TimeoutOutOfRangeError
+    for NaN, and for anything else that is no time.
     """
     if timeout is None:
         return None

@@ -29,7 +29,7 @@ class When(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether this module may have made this condition: its kind and its numbers are valid."""
+        """Whether this module could have made this condition: its kind and its numbers are valid."""
         numbers = ((self.needed, KEYS_MAX), (self.total, TOTAL_MAX))
         return isinstance(self.kind, Condition) and all(type(n) is int and 0 <= n <= most for n, most in numbers)
 

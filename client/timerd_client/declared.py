@@ -56,7 +56,7 @@ class OwnerArguments(TypedDict, total=False):
     """The arguments of a call whose operations have an owner."""
 
     orphans: OrphanPolicy | None
-    """When this process dies: "cancel", "keep" or "group" (default: as the client). NotAMemberError."""
+    """The policy when this process dies: "cancel", "keep" or "group" (default: the client's). NotAMemberError."""
 
 
 class GroupArguments(OperationArguments, ConditionArguments, ExistsArguments):
@@ -92,7 +92,7 @@ class ClientArguments(TypedDict, total=False):
     name: str
     """The label of the client in `timerctl clients`, printable text of at most 32 bytes. InvalidNameError."""
     takeover: Patience
-    """After how many seconds of silence others get its calls, 2 to 3600 (default: 300). TimeoutOutOfRangeError."""
+    """How long a client may be silent until others get its calls: 2 to 3600 s (default 300). TimeoutOutOfRangeError."""
     transport: Transport | None
     """One of "zeromq" and "unix" (default: $TIMERD_TRANSPORT, else "zeromq"). InvalidValueError."""
     runtime_dir: str | None

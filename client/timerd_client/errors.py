@@ -47,10 +47,10 @@ class OperationCancelled(TimerdError):
 
 
 class CallGivenUpError(TimerdError):
-    """A call is given up: it was delivered as often as the handler's `deliveries` allows. Each time a process ended.
+    """A call is given up: its handler has ended as many processes as the handler's `deliveries` allows.
 
-    `on_failure` gets this error. It also gets this error in place of the handler's error, if the process ended before
-    `on_failure` was done.
+    `on_failure` gets this error. If a process ends while `on_failure` runs, the next run of `on_failure` gets this
+    error, too, in place of the handler's own error.
     """
 
 

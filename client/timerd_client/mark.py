@@ -32,7 +32,7 @@ class Mark(NamedTuple):
     maker: bytes = b""  # the maker's client incarnation; empty = by sequence alone
 
     def on_wire(self, arena: int, client: bytes) -> tuple[int, int, int]:
-        """(flags, sequence, command) in a registration by this client (incarnation), at the daemon of this arena."""
+        """The (flags, sequence, command) of a registration. `arena` and `client`: the incarnations of both sides."""
         flags = 0 if self.incarnation == arena else RegisterFlag.MARK_OF_OTHER_ARENA
         if self.maker == client and not self.incarnation:
             return 0, 0, self.command  # read before there was an arena: all events count
@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Mark:
-        """The mark of a text that `str(mark)` gave. All its events count by sequence. Raises InvalidValueError."""
+        """The mark of a text that `str(mark)` gave. All events count by sequence. Raises InvalidValueError."""
         found = _TEXT.fullmatch(text) if isinstance(text, str) and len(text) <= _SHOWN_MAX else None
         if found is None or int(found[2]) > _SEQUENCE_MAX:
             shown = repr(text[:_SHOWN_MAX]) if isinstance(text, str) else type(text).__name__

@@ -109,7 +109,7 @@ class TimerdCollector(Collector):
         return [] if made is None or made.closed else [made]
 
     def _add_up(self, links: list[Link]) -> dict[str, Counter[str]]:
-        """The figures of each instance, with the counters of links that have ended since."""
+        """The figures of each instance. Its counters include those of links that have ended."""
         now = {weakref.ref(link): (link.connection.paths.instance, figures_of(link)) for link in links}
         for ref, (instance, figures) in self._seen.items():
             if ref not in now:

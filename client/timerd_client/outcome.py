@@ -113,17 +113,17 @@ class Outcome:
     def value_dropped(self) -> bool:
         """Whether the event's value was left out, because this client (or group) has used up its quota of bytes.
 
-        The outcome is COMPLETED all the same, and `value` is empty. If an empty value has a meaning to your program,
-        check `value_dropped`, and look the result up elsewhere. Values are dropped when many outcomes are
-        unacknowledged, for example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the
-        values, and a larger --quota-bytes helps. The caller of fire() gets no error: the event was applied.
+        The outcome is still COMPLETED, and `value` is empty. If an empty value has a meaning to your program, check
+        `value_dropped`, and look the result up elsewhere. Values are dropped when many outcomes are unacknowledged, for
+        example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the values, and a
+        larger --quota-bytes helps. The caller of fire() gets no error: the event was applied.
         """
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.VALUE_DROPPED)
 
     @property
     def redelivered(self) -> bool:
-        """Whether another owner had the operation's grant before, and died."""
+        """Whether the grant was requeued: another owner had got it, and died or withdrew before it acknowledged."""
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.REDELIVERED)
 

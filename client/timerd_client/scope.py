@@ -5,7 +5,7 @@
         view()                     # its result() raises RequestEnded once another thread calls scope.end("drain")
 
 A context variable holds the scope. So each thread, task or greenlet has its own, and the tasks that a view begins
-inherit the view's. Only waits for events end with the scope: `result()`, `await`, `wait_for`, `td.wait` and
+inherit its scope. Only waits for events end with the scope: `result()`, `await`, `wait_for`, `td.wait` and
 `as_completed`. When such a wait ends, its operations are withdrawn, and a limited event that was on its way goes to
 another operation. A question to the daemon (`fire_wait`, `flush`) does not end with the scope: the answer comes within
 milliseconds, and the command was sent already. If the question ended, a client that tries again would send the command
@@ -36,7 +36,7 @@ class Scope:
         self.reason = ""  # why the request has ended; empty before its end
         self.mark = ""  # the first mark that the view took, as text
         self.trouble: Exception | None = None  # the last error of timerd that a caller got
-        self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
+        self.failure: BaseException | None = None  # the error that has left the view, if the framework shows it
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -82,7 +82,7 @@ def current_scope() -> Scope | None:
 
 
 def noted(error: ErrorT) -> ErrorT:
-    """Note the error in the caller's scope, and return it: a framework may answer 500 without saying why."""
+    """Note the error in the caller's scope, and return it. The scope keeps why a framework answers 500."""
     scope = _current.get()
     if scope is not None:
         scope.trouble = error

@@ -34,4 +34,4 @@ WhenLost: TypeAlias = Literal["raise", "poll"]
 """The choices of `wait_for` while the daemon is lost."""
 
 Until: TypeAlias = Literal["first", "all"]
-"""When `wait` returns."""
+"""When `wait` returns: after the first operation has settled, or after all have."""

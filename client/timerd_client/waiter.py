@@ -3,7 +3,7 @@
     protocol --settle(command, settlement)--> Waiter    the outcome of a registration
     protocol --answer(value, error)---------> Answerable  the answer to a command or a question
 
-`settle` and `answer` are called with the link's lock held. If one of them returns True, the protocol puts its object
+`settle` and `answer` are called with the link's lock held. If one of them returns True, the protocol puts the waiter
 into `ready`, and the link calls `notify()` once the lock is free. Nothing here knows a link, a thread or a loop.
 """
 

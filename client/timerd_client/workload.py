@@ -160,7 +160,10 @@ def key_names(prefix: str, numbers: Sequence[int]) -> list[str]:
 
 
 def watched_keys(workload: Workload, first: int) -> list[int]:
-    """Numbers of the keys that an operation watches. `first` is its entry in `Rows.keys`, or else its number."""
+    """Numbers of the keys that an operation watches.
+
+    `first` is the operation's entry in `Rows.keys`, or the operation's number if operations share no keys.
+    """
     per = workload.keys_per_op
     if workload.keys:
         return [(first + at) % workload.keys for at in range(per)]
@@ -191,8 +194,8 @@ def spans(workload: Workload, plans: Sequence[Rows]) -> list[Spans]:
     """For each registrar, when its operations complete.
 
     Without shared keys, an operation completes by its own event. With shared keys, it completes by the first event on
-    any of its keys after its arrival. The daemon may apply an event that is due within MARGIN_NS of the arrival before
-    the registration or after it.
+    any of its keys after its arrival. If an event is due within MARGIN_NS of the arrival, the daemon may apply either
+    of the two first.
     """
     if not workload.keys:
         return [Spans(rows.delay_ns, rows.delay_ns) for rows in plans]

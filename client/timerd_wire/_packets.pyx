@@ -31,7 +31,7 @@ cdef enum:
 if SIZE_MAX != 1 + _declared:
     raise ImportError("packets were compiled with another PACKET_SIZE_MAX")
 
-cdef unsigned char received[SIZE_MAX]  # one for all: a call keeps the GIL
+cdef unsigned char received[SIZE_MAX]  # one for all calls: a call keeps the GIL
 
 
 cdef class Packets:
@@ -75,7 +75,7 @@ cdef class Packets:
             if errno == EAGAIN:
                 return None
             if errno == ECONNRESET and not was_reset:
-                was_reset = True  # the other side has left packets unread; its last ones come behind this error
+                was_reset = True  # the other side has left packets unread; its own last ones come after this error
             elif errno != EINTR:
                 raise OSError(errno, "no packet was received")
         if size == 0:

@@ -115,7 +115,7 @@ class Thread:
 
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
-        return self.ident == ident() and self._pid == os.getpid()  # in a forked child another thread may have it
+        return self.ident == ident() and self._pid == os.getpid()  # a forked child may use the thread's number again
 
     def join(self, seconds: float) -> bool:
         """Wait for the thread's end, `seconds` at most. Returns whether it has ended."""

@@ -37,7 +37,7 @@ class Joined:
     __slots__ = ("_frame", "_skipped", "wanted")
 
     def __init__(self) -> None:
-        self._frame = bytearray()  # the bytes that have come. A list of them would take 60 bytes for each part
+        self._frame = bytearray()  # the bytes that have come; a list of the parts would take 60 bytes more for each
         self._skipped = 0  # bytes of a dropped frame that may still come
         self.wanted = 0  # the size of the frame that is not complete; 0 = there is none
 

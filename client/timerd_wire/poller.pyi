@@ -6,7 +6,7 @@ class Poller:
     def register(self, descriptor: int) -> None:
         """Watch this descriptor. A poller watches a few at most."""
     def unregister(self, descriptor: int) -> None:
-        """Stop watching it. Raises KeyError if it is not watched."""
+        """Stop watching this descriptor. Raises KeyError if it is not watched."""
     def poll(self, timeout_ns: int) -> list[int]:
         """The descriptors that are readable or have ended. Waits for them; may return none before the timeout."""
 

@@ -47,7 +47,7 @@ FULL = {
     Met.CHECKS: ("{0} of {0} checks wait for owners to look", "retry later", ""),
     Met.IDS: ("{0} of {0} ids belong to operations that are pending", "retry later", "--ids or --capacity"),
 }
-# Of the holder {0} (a client, or a group: {1}) and the limit {2}. The error log has room for 223 bytes.
+# Messages about the holder {0} (a client, or a group: {1}) and the limit {2}. The error log has room for 223 bytes.
 QUOTAS = {
     Met.OPERATIONS: (
         "{0} holds {2} operations, pending or unacknowledged, as many as one {1} may: "

@@ -96,7 +96,7 @@ class LoopDriver(DelayedDriver[LoopLink]):
     def __init__(self, owner: DelayedOperation, lock: asyncio.Lock) -> None:
         super().__init__(owner)
         self.lock = lock
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop keeps weak references alone
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
 
     def wake(self) -> None:
         self._run(self._evaluate())
@@ -110,7 +110,7 @@ class LoopDriver(DelayedDriver[LoopLink]):
         self._run(self._finish(State.COMPLETED), asyncio.get_running_loop())
 
     async def until_called_back(self, timeout: Patience) -> bool:
-        """Whether the callbacks of one that has settled have returned within `timeout` seconds."""
+        """Whether the callbacks return within `timeout` seconds. Called after the operation has settled."""
         if self._tasks:
             await asyncio.wait(self._tasks.copy(), timeout=patience_s(timeout))
         return not self._tasks

@@ -26,7 +26,7 @@ from .waiters import LoopWaiters
 Value = TypeVar("Value")
 
 
-open_links: set[LoopLink] = set()  # keeps a link whose loop has ended from being collected before its last flush
+open_links: set[LoopLink] = set()  # so that a link whose loop has ended is not collected before its last flush
 
 
 class LoopLink(Link):
@@ -72,12 +72,12 @@ class LoopLink(Link):
                 self.loop.call_soon_threadsafe(self.passes.make)
         except RuntimeError:  # the loop is closed
             if self.ends_with_process:
-                return  # the caller drives it
+                return  # the caller drives this link
             self.seal_because("its event loop has ended")
             self.refuse_closed()
 
     def use(self) -> Use:
-        """Keep the result while you use this link. When nobody has one any more, the link ends, and warns."""
+        """Keep the result while you use this link. When nobody keeps one any more, the link ends, and warns."""
         return self._users.begin(self._unused)
 
     def _unused(self) -> None:

@@ -98,7 +98,7 @@ class Runner:
                     case Pause(seconds):
                         await asyncio.sleep(seconds)
         except (StopIteration, ClosedError):
-            self._link.waiters.notify_locked()  # the next call of that name may run
+            self._link.waiters.notify_locked()  # another call of the same name may run now
 
 
 async def _error_of(

@@ -90,12 +90,12 @@ class _Settled:
 
 
 async def settled(promise: Promise, timeout: Patience, *, gives_back: bool = True) -> bool:
-    """Whether it settles within `timeout` seconds. A cancelled await withdraws the operation, if `gives_back`."""
+    """Whether the promise settles within `timeout` seconds. With `gives_back`, a cancelled await withdraws it."""
     return await _Settled(promise, timeout, gives_back=gives_back)
 
 
 async def settled_or_raise(promise: Promise, timeout: Patience) -> None:
-    """Wait until it has settled. Raises TimeoutError."""
+    """Wait until the promise has settled. Raises TimeoutError after `timeout` seconds."""
     if not await settled(promise, timeout):
         raise TimeoutError(f"not settled {within(timeout)}: {promise!r}")
 

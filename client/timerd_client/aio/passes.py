@@ -16,12 +16,12 @@ from timerd_wire import native
 
 from .waiters import LoopWaiters
 
-PASSES_MAX = 16  # in one go: a daemon that sends without end must not hold up the loop
+PASSES_MAX = 16  # in a row: a daemon that sends without end must not hold up the loop
 TIMER_SLACK_S = 0.0005  # loops sleep for whole milliseconds: this saves a second wake-up
 
 
 class LoopPasses:
-    """Makes passes in the loop that runs when it is made."""
+    """Makes passes in the loop that runs when this object is made."""
 
     def __init__(self, link: Link, waiters: LoopWaiters) -> None:
         self._link = link
@@ -47,7 +47,7 @@ class LoopPasses:
             self._loop.add_reader(number, self.make)
 
     def held_up(self) -> str:
-        """Nothing: a caller that waits in vain waits in the same loop."""
+        """Always empty: no callback holds up this loop, because the loop runs the caller that asks."""
         return ""
 
     def received(self) -> None:

@@ -43,7 +43,7 @@ class LoopWaiters(Waiters):
     async def until(self, condition: Callable[[], bool], timeout: float | None, scope: Scope | None = None) -> bool:
         """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds.
 
-        Raises RequestEnded if the request `scope` ends before.
+        Raises RequestEnded if the request `scope` ends first.
         """
         if condition():
             return True
@@ -73,7 +73,7 @@ class LoopWaiters(Waiters):
         return True
 
     def look(self) -> None:
-        """Wake the waiters whose condition holds. In the loop."""
+        """Wake the waiters whose condition holds. Called in the loop."""
         for condition, future in list(self._waiting):
             if not future.done() and condition():
                 future.set_result(None)

@@ -107,7 +107,7 @@ class Audit:
         self._settled: set[int] = set()
         self._registrations = 0
         self._number = 0  # number of the newest registration
-        self._started = False  # since then a daemon has started: it counts on from the newest registration it finds
+        self._started = False  # a daemon has started after that registration, and counts on from the newest it found
         self._whole = whole
         self._newest: Event | None = None
         self._replay = Replay()

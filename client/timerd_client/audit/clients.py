@@ -27,7 +27,7 @@ NEXT_STATES: Final = {
     TOMBSTONE: {LIVE, FREE},
 }
 _LISTENS, _GOODBYE, _KEEPS = int(ClientFlag.LISTENS), int(ClientFlag.GOODBYE), int(ClientFlag.KEEPS)
-_FACTS: Final = ("owner", "incarnation", "pid", "orphans", "group")  # columns that a client keeps
+_FACTS: Final = ("owner", "incarnation", "pid", "orphans", "group")  # fixed while a client has its slot
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 
 
@@ -129,7 +129,7 @@ class Clients:
 
     @staticmethod
     def orphan(op: Operation, member: Member, died_ns: int) -> None:
-        """The client of an operation without its OUTCOME row has died."""
+        """The client of an operation has died before the operation's OUTCOME row."""
         if op.orphans == _GROUP:
             op.group = member.group
         else:
@@ -152,7 +152,7 @@ class Clients:
 
 
 def owners_of(op: Operation) -> tuple[Owner, ...]:
-    """The possible owners of a pending operation in a row: its group, its client, or none (None)."""
+    """The owners that a row may name for a pending operation: its group, its client, or none (None)."""
     if op.group:
         return ((op.group, True),)
     if not op.kept:

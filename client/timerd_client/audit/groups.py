@@ -83,7 +83,7 @@ class Groups:
         was_letter, op.letter, op.done = op.letter, step == _KEPT, step != _KEPT
         if step == _CANCELLED:
             return wrong or not op.call or was_letter
-        if step == _EVICTED:  # a journal has no users, so it does not show their shares
+        if step == _EVICTED:  # a journal does not name the users, so it does not show their shares
             return wrong or holder is not None or was_letter
         if step == _ACKNOWLEDGED or (step == _KEPT and r.command):
             # Any member may report that a call is done: a member that was silent meanwhile has lost the call.

@@ -60,9 +60,9 @@ def audit_journal(
 
     A journal may hold the rows of several arenas, one after the other or mixed: each arena is audited by itself. The
     rows of an arena end with an END row. If the daemon was killed or still runs, there is no END row: then give the
-    header of the arena as `arena`, read before this call, because it has the number of rows. With neither of them, the
-    unknown end is a finding, unless `open_end`. Segments of an older version count as damage: they lack columns that an
-    audit needs.
+    header of the arena as `arena`, read before this call, because it has the number of rows. Without an END row and
+    without `arena`, the unknown end is a finding, unless `open_end`. Segments of an older version count as damage: they
+    lack columns that an audit needs.
 
     Raises JournalError if there is no journal, if its level is `outcomes`, or if its first segments were removed.
     """
@@ -97,7 +97,7 @@ def audit_journal(
 
 
 def _newest_broken(directory: Path) -> str:
-    """The error in the newest segment's header. Empty without an error, or if a killed daemon left it unfinished."""
+    """The error in the newest segment's header. Empty if there is none, or if a killed daemon left it unfinished."""
     try:
         sequence = segments_of(directory)[-1]
         Segment(directory, sequence).close()

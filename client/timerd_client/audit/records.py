@@ -141,7 +141,7 @@ class Settled(NamedTuple):
     state: int
     ordinal: int | None
     event: Event | None
-    seen: int | None = None  # without `event`: the newest event that had reached it; None: only the daemon knows
+    seen: int | None = None  # without `event`: the newest event the operation has seen; None: only the daemon knows
     at_registration: bool = False
 
 
@@ -169,7 +169,7 @@ class Member:
     def takes(self, op: Operation) -> bool:
         """Whether the operation's outcome may be delivered to this client.
 
-        No row has the names of the calls that a client handles.
+        The name of a call is not checked, because no row has the names that a client handles.
         """
         return self.state == ClientState.LIVE and self._wants(op)
 
@@ -287,7 +287,7 @@ class Operation:
         self.requeue_asked = False  # a command has asked to requeue its event
         self.holder: Member | None = None  # the member of its group that has the outcome
         self.deliveries = 0
-        self.outcome_number = 0  # the holder's number of its outcome
+        self.outcome_number = 0  # the number of its outcome among the holder's outcomes
         self.settled_ns = 0
         self.dropped = False  # its value was dropped
         self.letter = False  # a call that is over, and kept as a dead letter
@@ -304,7 +304,7 @@ class Operation:
         return event is not None and event.limited and not self.observes
 
     def verdict(self, satisfied: int) -> int:
-        """The outcome with these keys satisfied; _NONE if it is pending. It does not use RULES, on purpose."""
+        """The outcome with these keys satisfied; _NONE: still pending. On purpose, this method does not use RULES."""
         failed, keys = self.failed, len(self.keys)
         if self.condition == _AT_LEAST:
             if satisfied.bit_count() >= self.needed:

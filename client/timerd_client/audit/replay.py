@@ -1,8 +1,9 @@
-"""The effect of a journal's events on its registrations: the purgatory's rules again, with plain Python objects.
+"""The effect of a journal's events on its registrations: the purgatory's rules, written a second time in plain Python.
 
 A Replay takes registrations, events and watermarks in their order. If they settle an operation, the Replay sets
-`expected`, and the OUTCOME row should agree with it. A Replay reports nothing; Audit (audit.py) compares. Deadlines
-pass only by effective times: an operation expires by an event, or by its own registration, after its deadline.
+`expected`, and the OUTCOME row should agree with it. A Replay reports nothing; Audit (audit.py) compares. A Replay has
+no clock: an operation expires when the effective time of an event, or of the operation's own registration, is not
+before its deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Replay:
     """Pending operations by the keys that they watch, the events of each key, watermarks and ids."""
 
     def __init__(self) -> None:
-        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # of events on a key, with its ordinal; oldest first
+        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # operation -> the key's ordinal; oldest first
         self._observers: dict[WatchKey, dict[Operation, int]] = {}  # operations that observe the key
         self._targets: dict[WatchKey, list[tuple[int, int, Operation, int]]] = {}  # a heap for each watermark key
         self._events: dict[WatchKey, list[Event]] = {}
@@ -79,7 +80,7 @@ class Replay:
     def settle(
         self, op: Operation, state: int, ordinal: int | None, event: Event | None, seen: int | None = None
     ) -> None:
-        """Settle an operation. Its OUTCOME row should have this state, key and event; `seen` is for no event."""
+        """Settle an operation. Its OUTCOME row should have this state, key and event; if there is no event, `seen`."""
         op.expected = Settled(state, ordinal, event, seen, self._registering is op)
         self._expected[op] = None
         self.end_pending(op)
@@ -93,7 +94,7 @@ class Replay:
         return [op for op in self._expected if op.client is member]
 
     def take_back(self, op: Operation) -> None:
-        """Give the grant of an operation to the next watcher: the owner died before the limited event came."""
+        """Give the grant of an operation to the next watcher: the owner died before the limited event reached it."""
         settled = op.expected
         if settled is None or (event := settled.event) is None or not op.is_granted(event):
             return
@@ -179,7 +180,7 @@ class Replay:
         return found
 
     def _deliver(self, event: Event, key: WatchKey) -> None:
-        """Apply an event to its key's watchers, in the order of registration; watermarks by (target, registration)."""
+        """Apply an event to its key's watchers, oldest first; for an ADVANCE, those with the lowest target first."""
         kind = event.kind
         if observers := self._observers.get(key):
             for op, ordinal in list(observers.items()):
@@ -206,7 +207,10 @@ class Replay:
                     self._apply(op, ordinal, event)
 
     def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
-        """Apply a limited event to watchers until one settles. (In a false journal a watcher may leave the key.)"""
+        """Apply a limited event to watchers until one settles. Returns whether one did.
+
+        In a corrupt journal a watcher may leave the key without settling: this ends the search, too.
+        """
         for op, ordinal in watchers.items():
             self._apply(op, ordinal, event)
             if not op.pending or op not in watchers:

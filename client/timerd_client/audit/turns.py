@@ -36,8 +36,8 @@ class Turns:
         self._whole = whole
         self._start = 0
         self._started = False  # whether a daemon has started since the newest TURN row
-        self._least_ns = 0  # time of the newest row without a turn
-        self._turn = (0, 0)  # the newest TURN row's two times
+        self._least_ns = 0  # time of the newest SEGMENT, TURN or GAP row
+        self._turn = (0, 0)  # (clock, effective time) of the newest TURN row
         self._gaps = 0
 
     def at(self, ns: int, operation: int) -> None:

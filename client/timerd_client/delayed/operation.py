@@ -4,9 +4,9 @@
                                   --look: try_complete() is true---> COMPLETE, and the daemon's outcome
                                   --deadline, cancel---------------> the daemon's outcome
 
-The daemon decides: on_complete() runs when the daemon has confirmed. A delayed operation with more than 64 keys has
-*parts*: each part is an operation of the daemon with up to 64 of the keys. All parts have the same mark, and the first
-part's outcome is the outcome of the delayed operation.
+The daemon decides: on_complete() runs when the daemon's outcome has come. A delayed operation with more than 64 keys
+has *parts*: each part is an operation of the daemon with up to 64 of the keys. All parts have the same mark, and the
+first part's outcome is the outcome of the delayed operation.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Delayed(OneProcess):
         """
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """As `cancel`; returns True if the operation was cancelled, False if it settled otherwise before.
+        """As `cancel`; returns True if the operation was cancelled, False if it had already settled in another way.
 
         Raises TimerdUnavailableError after `timeout` seconds.
         """
@@ -210,7 +210,7 @@ class DelayedDriver(Generic[LinkT]):
         self._wakes = False  # whether a wake-up is under way
         self._looks = False  # whether the condition is being evaluated
         self.forced = False  # force() was called, perhaps before the parts are registered, or in an evaluation
-        self.is_complete = False  # by an evaluation, perhaps before the daemon confirms: no other evaluation begins
+        self.is_complete = False  # an evaluation has found it complete: later looks need no evaluation
         self.parts: list[Part] = []
         self.names: tuple[Key, ...] = ()
         self._end: Reply | None = None  # answered when the operation has settled and its callbacks have run
@@ -229,7 +229,7 @@ class DelayedDriver(Generic[LinkT]):
     def force(self) -> None:
         """Complete the operation, unless it has settled.
 
-        If an evaluation is under way, the evaluation sends COMPLETE for its looks, so that checks count the operation.
+        An evaluation that is under way sends COMPLETE for its looks, so that a check counts the operation as completed.
         """
         self.forced = True
         if not self.force_alone() and not self._looks:
@@ -261,7 +261,7 @@ class DelayedDriver(Generic[LinkT]):
     def complete(self, reply: Reply | None) -> bool:
         """Send COMPLETE. Returns False if the operation has settled or was not started.
 
-        With a `reply` it raises the errors of `ask`.
+        With a `reply`, raises TimerdUnavailableError if the daemon is lost.
         """
         if not self.parts or self.done():
             return False
@@ -350,19 +350,19 @@ class DelayedDriver(Generic[LinkT]):
     # looking ----------------------------------------------------------------------------------------------------------
 
     def is_awake(self) -> bool:
-        """Note a wake-up. Returns whether the caller should wake the driver: no wake-up was under way.
+        """Note a wake-up. Returns True if none was under way: then the caller should wake the driver.
 
-        With the lock held.
+        Called with the lock held.
         """
         wakes, self._wakes = self._wakes, True
         return not wakes
 
     def wake(self) -> None:
-        """Evaluate the condition for the looks that are due. Without the lock."""
+        """Evaluate the condition for the looks that are due. Called without the lock."""
         raise NotImplementedError
 
     def _take_looks(self) -> list[tuple[Part, int]]:
-        """The looks that are due, which the next evaluation answers. If there is none, the next look wakes again."""
+        """The looks that are due, which the next evaluation answers. If none is due, the next look wakes the driver."""
         with self.link.lock:
             due = [(part, part.sequence) for part in self.parts if part.sequence > part.answered]
             if not due or self.done():

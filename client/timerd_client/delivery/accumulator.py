@@ -187,7 +187,7 @@ class Accumulator:
     # time ---------------------------------------------------------------------------------------------------------
 
     def due_ns(self) -> int:
-        """When poll() has something to do, if nothing happens before."""
+        """When poll() will have something to do, unless something happens earlier."""
         due_ns = NEVER
         if self._live:
             due_ns = next(iter(self._live.values())).deadline_ns

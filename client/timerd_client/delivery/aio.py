@@ -172,7 +172,7 @@ class Producer(OneProcess):
         return await self._until_settled(patience_s(timeout))
 
     async def close(self, *, timeout: Patience = None) -> bool:
-        """Take no more records, and wait until all have settled. Returns whether none had to be given up.
+        """Take no more records, and wait until all have settled. Returns False if some had to be given up.
 
         Records that have not settled after `timeout` s are given up: they fail, but an attempt that is under way may
         still arrive. With timeout=None, delivery_timeout bounds the wait.
@@ -255,7 +255,7 @@ class Producer(OneProcess):
                 self._items.called_back([item])
         if deliveries:
             self._notify()
-        if ends is not None:  # as for any callback of a loop
+        if ends is not None:  # the loop ends with this error, as with the error of any callback
             self._turn_soon()
             raise ends
 

@@ -22,7 +22,7 @@ class Delivery(NamedTuple):
     record: Any
     outcome: DeliveryOutcome
     attempts: int  # attempts that were begun
-    latency_ns: int  # since the record entered the accumulator
+    latency_ns: int  # from the record's entry into the accumulator until it settled
     error: str | None  # the last error; None if the record was delivered
 
 
@@ -102,7 +102,7 @@ class Lane:
     def __init__(self, key: Hashable, *, ordered: bool) -> None:
         self.key = key
         self.ordered = ordered
-        self.queue: deque[Batch] = deque()  # not under way; the last may be open
+        self.queue: deque[Batch] = deque()  # the batches that are not under way; the last may be open
         self.open: Batch | None = None
         self.busy: Attempt | None = None  # the attempt that an ordered lane waits for
 

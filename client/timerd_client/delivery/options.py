@@ -39,7 +39,7 @@ class DeliveryOptions:
     retries: int | None = None  # attempts after the first; None: until the deadline
     retry_backoff_ns: int = BACKOFF_MS * MS  # doubles with each attempt
     retry_backoff_max_ns: int = BACKOFF_MAX_MS * MS
-    buffer_records: int = BUFFER_RECORDS  # records in the accumulator, with those in flight
+    buffer_records: int = BUFFER_RECORDS  # records in the accumulator, including those in flight
     buffer_bytes: int = BUFFER_BYTES
 
     def __post_init__(self) -> None:

@@ -94,7 +94,7 @@ class Producer(OneProcess):
         a lane have no order. `size` is the bytes of the record. `on_delivery(delivery)` is called once, in a thread of
         the producer; it must not block. The future cannot be cancelled: the record is under way.
 
-        Raises BackpressureError, PayloadTooLargeError, ClosedError. If `on_delivery` calls send(), it does not wait.
+        Raises BackpressureError, PayloadTooLargeError, ClosedError. A send() in `on_delivery` does not wait for room.
         """
         if on_delivery is not None:
             callback_of(on_delivery, "on_delivery")
@@ -137,7 +137,7 @@ class Producer(OneProcess):
         return self._wait(lambda: not self._items.count, patience_s(timeout))
 
     def close(self, *, timeout: Patience = None) -> bool:
-        """Take no more records, and wait until all have settled. Returns whether none had to be given up.
+        """Take no more records, and wait until all have settled. Returns False if some had to be given up.
 
         Records that have not settled after `timeout` s are given up: they fail, but an attempt that is under way may
         still arrive. With timeout=None, delivery_timeout bounds the wait. In a forked child close() does nothing: the

@@ -77,7 +77,7 @@ class UnderWay(Generic[FutureT]):
     def call_back(self, item: Item[FutureT]) -> BaseException | None:
         """Settle the item's future, and call its callback. Call called_back() afterwards.
 
-        Returns the error of the callback, which is also logged: an asyncio loop must get SystemExit.
+        Logs the error of the callback, and returns it: in an asyncio loop the caller raises SystemExit again.
         """
         assert item.delivery is not None, "the item has settled"
         try:
@@ -85,7 +85,7 @@ class UnderWay(Generic[FutureT]):
                 item.future.set_result(item.delivery)
             if item.on_delivery is not None:
                 item.on_delivery(item.delivery)
-        except BaseException as error:  # also SystemExit and CancelledError: the next records wait for their turn
+        except BaseException as error:  # also SystemExit and CancelledError: the next records need their callbacks
             self._complain(f"on_delivery={item.on_delivery!r} failed", error)
             return error
         return None

@@ -76,8 +76,8 @@ class Stuck:
 class Senders:
     """A transport with a thread for each attempt under way, stuck attempts too. Threads are made when needed.
 
-    A thread cannot be stopped. If a thread is stuck beyond its request timeout, another thread does its work, up to
-    twice `threads` in all, and STUCK_MAX in a lane. The stuck thread ends with its process.
+    A thread cannot be stopped. If a thread is stuck beyond its request timeout, another thread does its work. There are
+    at most twice `threads` threads, and a lane has at most STUCK_MAX stuck ones. A stuck thread ends with its process.
     """
 
     def __init__(

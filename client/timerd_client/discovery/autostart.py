@@ -37,7 +37,8 @@ _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns 
 def start_daemon(target: Target) -> InstancePaths:
     """Start the instance's daemon unless it runs, and return when it serves. Raises TimerdUnavailableError.
 
-    A lock file makes one of several processes start it. Its place depends on nothing but the user (places.py).
+    If several processes call this at the same time, a lock file lets one of them start the daemon. The place of the
+    file depends only on the user (places.py) and on the directory that is given.
     """
     if found := _running(target):
         return found
@@ -68,7 +69,7 @@ def start_daemon(target: Target) -> InstancePaths:
 
 
 def _running(target: Target) -> InstancePaths | None:
-    """The daemon that runs, wherever this process looks."""
+    """The instance, if its daemon runs in one of the places where this process looks."""
     try:
         paths, is_running = find(target)
     except (TimerdUnavailableError, PermissionError):
@@ -79,7 +80,7 @@ def _running(target: Target) -> InstancePaths | None:
 def _place_of_lock(instance: str | None, runtime_dir: str | None) -> Path:
     """The last place: /tmp/timerd-UID, or the directory that is given. Every process of the user comes to it.
 
-    If it cannot be used, because /tmp is read-only or another user has made it: the place before it.
+    If that place cannot be used, because /tmp is read-only or another user has made the directory: the place before it.
     """
     for place in places(runtime_dir)[:0:-1]:
         with suppress(ResourceLimitError):
@@ -124,12 +125,12 @@ def free_memory_of(pid: int) -> None:
 def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: BinaryIO | None = None) -> None:
     """Wait until a daemon that was just started serves. Raises TimerdUnavailableError if it ends or is too slow.
 
-    `said` is the file to which it writes its log.
+    `said` is the file to which the daemon writes its log.
     """
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (listens(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
-        # A daemon that was started by hand may still open its arena. Then our daemon has ended, and we wait for the
-        # other.
+        # Another daemon, which was started by hand, may still be opening the arena. Then ours has ended with
+        # EXIT_RUNNING, and we wait for the other.
         if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} ended with status "

@@ -21,7 +21,7 @@ LOOK_AGAIN_S = 0.05
 
 
 class Search:
-    """The search for a daemon, for `seconds` (None: without end), or for the default time if none is stated."""
+    """The search for a daemon, for `seconds` (None: without end). Without `is_stated`, the default time applies."""
 
     def __init__(self, target: Target, seconds: float | None, *, is_stated: bool) -> None:
         self._target = target

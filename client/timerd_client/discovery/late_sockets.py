@@ -83,7 +83,7 @@ class LateSockets:
                 self._look()
         except (TimerdError, OSError) as error:
             self._trouble = text_of(error)
-            # A restart does not change what this user may open.
+            # After an OSError a restart does not help: it does not change what this user may open.
             self.is_hopeless = not (self._target.autostart if isinstance(error, OSError) else self._may_come())
         if self.found is not None:
             self.due_ns = NEVER
@@ -119,7 +119,7 @@ class LateSockets:
         try:
             start_daemon(self._target)
         except (TimerdError, OSError) as error:
-            self._trouble, self.is_hopeless = text_of(error), True  # it is not tried again
+            self._trouble, self.is_hopeless = text_of(error), True  # the start is not tried again
         else:
             self._starter = None
 
@@ -162,7 +162,7 @@ class LateSockets:
 
 
 def text_of(error: Exception) -> str:
-    """The message of an error: of an error of the system, with its file."""
+    """The message of an error. For an error of the system, the message names the file."""
     return in_words(error) if isinstance(error, OSError) else str(error)
 
 

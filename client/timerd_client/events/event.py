@@ -44,9 +44,9 @@ class Event(NamedTuple):
 class Gap(NamedTuple):
     """Events between the last item and this mark may have been missed. A Gap can be pickled.
 
-    "overwritten": newer events have taken the place of these events in the daemon's ring, or the mark is ahead of all
-    events. "arena": the daemon has a new arena, and the events of the old arena are not known; all events of the new
-    arena follow. "buffer": this subscriber's buffer was full.
+    "overwritten": newer events have taken the place of these events in the daemon's ring, or the mark that was asked
+    for is ahead of all events. "arena": the daemon has a new arena, and the events of the old arena are not known; all
+    events of the new arena follow. "buffer": this subscriber's buffer was full.
     """
 
     mark: Mark  # the subscription goes on after this mark

@@ -39,13 +39,13 @@ class Feed:
         self.error: TimerdError | None = None  # why the feed has ended
         self.closed = False
         self.buffer = buffer
-        self._items: deque[Item] | None = None  # made with the first item: an empty one has 600 bytes
+        self._items: deque[Item] | None = None  # made with the first item: an empty deque has 600 bytes
         self._bytes = 0
         self._gap: Gap | None = None  # after the items: stands for the events that did not fit in the buffer
         self._arrival: Arrival | None = None  # settles when an item comes
 
     def put(self, event: Event) -> Arrival | None:
-        """Take an event, unless it is before this feed's mark. Returns the promise to notify without the lock."""
+        """Take an event, if it is after this feed's mark. Returns the promise to notify without the lock."""
         if event.mark.incarnation == self.mark.incarnation and event.mark.sequence <= self.mark.sequence:
             return None
         self.mark = event.mark
@@ -61,7 +61,7 @@ class Feed:
         return self._arrived()
 
     def reach(self, mark: Mark) -> None:
-        """No event came up to this mark."""
+        """There was no event between the feed's mark and this one: the feed's mark moves on."""
         if mark.incarnation != self.mark.incarnation or mark.sequence > self.mark.sequence:
             self.mark = mark
 
@@ -98,7 +98,7 @@ class Feed:
         return gap
 
     def arrival(self, link: Any) -> Arrival:
-        """A promise that settles when the next item comes, or the end."""
+        """A promise that settles when the next item, or the end of the feed, comes."""
         if self._arrival is None:
             self._arrival = Arrival(link)
         return self._arrival

@@ -28,7 +28,7 @@ class Later(deque[Callable[[], object]]):
     """Chores that are done once: by the closing thread or by a pass of the link, whichever comes first."""
 
     def notify(self) -> None:
-        """Do the chores. Without the lock."""
+        """Do the chores. Called without the lock."""
         with suppress(IndexError):
             while True:
                 self.popleft()()
@@ -79,7 +79,7 @@ class Following(OneProcess):
 
         def leave() -> None:
             chores.extend(hub.leave(feed))
-            link.protocol.incoming.ready.append(chores)  # if a pass of the link calls leave(), it does the chores
+            link.protocol.incoming.ready.append(chores)  # if a pass of the link calls leave(), the pass does them
 
         link.sender.soon(leave)
         chores.notify()
@@ -89,10 +89,10 @@ class Following(OneProcess):
             self.close()
 
     def _next(self, timeout: Patience) -> Flow[Item | None]:
-        """The next item; None after `timeout` seconds without one, and when it is closed.
+        """The next item; None after `timeout` seconds without one, and when the subscription is closed.
 
-        An event may be there, and not in the feed yet: the watch asks for one event after the other. So a caller that
-        does not wait asks the daemon first.
+        An event may be in the daemon's ring, and not in the feed yet: the watch asks for one event after another. So a
+        caller with timeout 0 asks the daemon first.
         """
         if self._hub.link.is_left:
             self._begin_anew()
@@ -100,7 +100,7 @@ class Following(OneProcess):
         looks = patience_s(timeout) == 0
         deadline = link.waiters.deadline(ANSWER_S if looks else timeout)
         while not link.is_left:
-            if link.is_outlived() and not link.is_left:  # of the parent, or of an ended loop: no event comes
+            if link.is_outlived() and not link.is_left:  # a link of the parent, or of an ended loop: no event comes
                 link.refuse_closed()
             with link.lock:
                 item = feed.take()
@@ -123,9 +123,9 @@ class Following(OneProcess):
         return None if feed.closed else (yield from self._next(timeout))  # the next link has a clock of its own
 
     def _begin_anew(self) -> None:
-        """Its client has left the link, so its daemon is another one: begin with the first event there.
+        """The client has left its link for another daemon: begin with the first event of the new daemon.
 
-        If the new link is not connected yet, begin with this moment: its arena is not known.
+        If the new link is not connected yet, its arena is not known: begin with the events from now on.
         """
         before, surface, buffer = self._hub.link, self._hub.surface, self._feed.buffer
         link = surface._live()
@@ -154,7 +154,8 @@ class Following(OneProcess):
             return False
         raise_unless_again(outcome)
         if outcome.state is State.CANCELLED:
-            # The mark as it would be read after these two commands. If others came in between, no mark is equal to it.
+            # The mark as it would be read after the look's two commands, the registration and its cancel. If other
+            # commands come in between, no later mark is equal to it.
             self._seen = now._replace(sequence=outcome.mark.sequence, command=look.command + 1)
         return outcome.state is not State.CANCELLED
 
@@ -164,8 +165,8 @@ class Following(OneProcess):
     # Each face overrides this call without a docstring of its own: help() and editors show the docstring below.
 
     def next(self, *given: Any, **named: Any) -> object:
-        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does.
+        """The next item. None if none comes within `timeout` seconds, or the subscription is closed.
 
-        With `timeout=0` it is the next item that is there: the daemon is asked, and None means that it has none. While
-        the daemon is lost, it is None as well.
+        Raises the errors of the iteration. With `timeout=0` the daemon is asked, and None means that there is no item
+        yet. While the daemon is lost, the result is None, too.
         """

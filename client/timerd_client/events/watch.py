@@ -2,12 +2,12 @@
 
     mark 5 --> operation since 5 --> completed by event 8 --> mark 8 --> operation since 8 --> ...
 
-So no event is missed between two operations: the daemon finds such an event in its ring. When the daemon forgets this
-client, the next operation begins at the same mark, and the daemon finds an event that was lost on its way in the ring,
-too.
+So no event is missed between two operations: the daemon finds such an event in its ring. If the daemon forgets this
+client, the next operation begins at the same mark. So the daemon finds in its ring even an event whose outcome was lost
+on the way.
 
 A watch that `polls` cancels each operation at once. Such an operation completes only by an event that is in the ring
-already. If it is cancelled, no event came up to the mark of its outcome.
+already. If it is cancelled, there was no event up to the mark of its outcome.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Watch:
         self._arena = 0  # the arena for which the present operation was registered
 
     def end(self) -> None:
-        """Stop watching. With the lock held."""
+        """Stop watching. Called with the lock held."""
         self.over = True
         link, operation = self._link, self._operation
         if operation is not None and not operation.done() and not link.closed:
@@ -75,7 +75,7 @@ class Watch:
             link.wake_if_due(link.protocol.ledger.issued)
 
     def go_on(self) -> None:
-        """Register operations until one is pending. When that one settles, go on. Without the lock. Raises nothing."""
+        """Register operations until one is pending. When it settles, go on. Raises nothing. Called without the lock."""
         while not self.over:
             try:
                 operation = self._register()
@@ -137,11 +137,11 @@ class Watch:
 
 
 def observe(surface: Surface[Any, Any], keys: tuple[Key, ...], mark: Mark, *, polls: bool) -> Operation:
-    """An operation that the first event after the mark completes. If it `polls`, it is cancelled if there is none yet.
+    """An operation that the first event after the mark completes. With `polls`, it is cancelled if there is none yet.
 
     It is registered in a full window as well: this may be the client's own thread, which cannot wait for room.
     """
-    if surface._link.sealed:  # it is closed, or the parent's: the surface would use its client's next link
+    if surface._link.sealed:  # the link is closed, or the parent's: the surface would use its client's next link
         surface._link.refuse_closed()
     given: RegistrationArguments = {"timeout": None, "when": OBSERVED, "since": mark, "orphans": "cancel"}
     operation: Operation = surface._register(keys, "subscribe", given, may_exceed=True)

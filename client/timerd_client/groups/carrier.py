@@ -37,14 +37,14 @@ or that pauses for its next attempt, stays, and the changed schedule follows it.
 there, the last worker to start or to run decides.
 
 Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock.
-The daemon plans calls of `call_at` anew when the wall clock is set. If such a call comes early all the same, its worker
+The daemon plans calls of `call_at` anew when the wall clock is set. If such a call still comes early, its worker
 registers it again. Each worker notices when the clock is set (duties.py), and each new worker assumes that it was set.
 Then the worker makes the pending call of a cron schedule due now. So the call comes to some worker. This worker runs
 the call if its point has come by the wall clock, and otherwise plans the call anew.
 
 The next call of a schedule is for the first point after all points that the last call stood for (points.py), even if
-this point is past. Points that are later than the schedule's grace are skipped, when a call is planned and when it is
-delivered.
+this point is past. Points that are late by more than the schedule's grace are skipped, when a call is planned and when
+it is delivered.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Carrier:
             if error.code is ErrorCode.UNAVAILABLE:
                 continue
             if error.code in (ErrorCode.OPERATION_EXISTS, ErrorCode.UNKNOWN_OPERATION):
-                yield Pause(LOOK_AGAIN_S)  # the call runs, and the next will follow; or it was dropped
+                yield Pause(LOOK_AGAIN_S)  # the call runs, and the next one will follow; or the call was dropped
             else:
                 self._complain(f"{name!r} is not scheduled yet: {error}", None)
                 yield Pause(RETRY_S)
@@ -173,12 +173,12 @@ class Carrier:
         return due_ns - self._wall_ns() > EARLY_NS
 
     def _left_of_pause(self, job: Job, plan: Plan, told: DeliveredOutcome) -> int:
-        """For how long a call of a period still pauses, in ns, if a worker with a cron schedule has made it due now."""
+        """How long a period's call must still pause, in ns, if a worker with a cron schedule has made it due now."""
         is_hurried = job.schedule is not None and job.schedule.by_wall and plan.kind == DAEMON and plan.stays
         return self.commands.left_ns(plan) if is_hurried and told.record.deliveries == 1 else 0
 
     def _in_time(self, name: str, job: Job, plan: Plan, told: DeliveredOutcome) -> Plan | None:
-        """The plan without the points that are later than the job's grace. None if all points are later.
+        """The plan without the points that are late by more than the job's grace. None if all points are.
 
         A retry belongs to a run that has begun in time. A rescheduled call comes when its caller wants it. So both
         keep their plans.
@@ -325,7 +325,7 @@ class Carrier:
         yield from self._follow(name, told, partial(again, plan.id), apart)
 
     def _plan_next(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, until_ns: int) -> Steps:
-        """Register the first point after `until_ns` that is not later than the job's grace."""
+        """Register the first point after `until_ns` that is not late by more than the job's grace."""
         skipped = 0
 
         def command() -> bytes:
@@ -356,7 +356,7 @@ class Carrier:
     def _follow(
         self, name: str, told: DeliveredOutcome, command: Callable[[], bytes], taken: Callable[[], bytes] | None = None
     ) -> Steps:
-        """Register the call that follows `told`. Try again until the daemon has applied this, or `told` is done.
+        """Register the call that follows `told`. Try again until the daemon has applied it, or `told` is done.
 
         `taken` makes the command if a caller has made another call with the same id meanwhile.
         """

@@ -99,7 +99,7 @@ class CallCommands:
         due_ns = wall_ns_of(when)
         if due_ns >= WALL_NS_END:
             raise InvalidValueError(f"when={shown(when)} is too late: 64 bits of nanoseconds end in the year 2262")
-        due_ns = max(due_ns, 0)  # a time before 1970 is past, as 1970 is
+        due_ns = max(due_ns, 0)  # a time before 1970 counts as 1970, which is past as well
         return self._made(name_of_call(handler), due_ns, due_ns - self._wall_ns(), payload, id, exists)
 
     def _made(self, name: str, due_ns: int, timeout: int, payload: Payload, id: object, exists: CallExists) -> Made:
@@ -167,8 +167,8 @@ class CallCommands:
         assert schedule is not None, f"{name!r} has no schedule"
         now_ns = self.now_of(schedule)
         if last.is_of(schedule):
-            # A clock that was set back reaches its points again. The daemon's clock is never set, but this may read it
-            # just before a point.
+            # The wall clock reaches its points again after it was set back. The daemon's clock is never set, but it may
+            # be read here just before a point.
             after_ns = min(until_ns, now_ns if schedule.by_wall else now_ns + EARLY_NS)
             plan = last._replace(failures=0, earlier=0, phase=0, ends=0)
         else:
@@ -184,7 +184,8 @@ class CallCommands:
         if plan.kind == CALL:
             plan = plan._replace(due_ns=0, point_ns=plan.due_wall_ns)
         elif plan.kind == WALL:
-            # A worker that begins a cron schedule makes the pending call due now. So the plan has the call's due time.
+            # A worker that begins a cron schedule makes the pending call due now. So the plan keeps the time when the
+            # call is really due.
             plan = plan._replace(due_ns=self._wall_ns() + delay_ns)
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)

@@ -1,4 +1,4 @@
-"""The conversations of a member with the daemon, once for both faces. link/flows.py says what a flow is."""
+"""The conversations of a member with the daemon, shared by both faces. link/flows.py says what a flow is."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def take_next(
     stop: Callable[[], bool] = lambda: False,
     one_of: object | None = None,
 ) -> Flow[Found | None]:
-    """Wait for a result of `take`. None at the time `until` (seconds of the link's clock), after `stop()`, or a close.
+    """Wait for a result of `take`. None at the time `until` (in seconds of the link's clock), after a stop or a close.
 
     Threads with the same `one_of` are woken one at a time. A thread that gets a result wakes the next one if there is
     more.

@@ -57,18 +57,18 @@ class CallInfo(NamedTuple):
     group: str
     state: CallState
     due: datetime  # when it comes next, or came last
-    point: datetime | None  # for when it was planned, as `call.due`: a retry comes later; None after call_later()
+    point: datetime | None  # the time it was planned for, as `call.due` (a retry comes later); None after call_later()
     scheduled: bool  # whether it is a point of a schedule
     attempt: int
     ended: int  # processes that have ended in its handler, or in its on_failure if that is next
-    deliveries: int  # of this attempt; of a call that was given up, to members that ran its handler
+    deliveries: int  # of this attempt; if the call was given up: only those to members that ran its handler
     pid: int  # the process that has the call, as the daemon sees it; 0 = none, or not known
     client: int | None  # the slot of the member that has the call
     since: datetime | None  # when the handler began; None if it does not run
     time_limit: float | None  # how long the handler may run, in seconds; None = for ever, or it does not run
     last_run: datetime | None  # when the last attempt ended
     last_error: str  # empty = none
-    number: int  # by which a dead letter is retried or dropped; 0 for other calls
+    number: int  # the dead letter's number, for retry and drop; 0 for other calls
     reason: str  # why the call became a dead letter; empty for other calls
     payload: bytes
     op: int  # its op id
@@ -185,7 +185,7 @@ def _state(
 
 
 def members_of(clients: Iterable[ClientRecord], group: int) -> list[ClientRecord]:
-    """The clients that are members of a group (index + 1)."""
+    """The clients that are members of a group. `group` is the group's index + 1."""
     return [each for each in clients if each.group == group and each.state in (ClientState.LIVE, ClientState.SILENT)]
 
 

@@ -123,7 +123,7 @@ class Membership(Generic[LinkT]):
         self._run_handlers(link, at_once)
 
     def _run_handlers(self, link: LinkT, at_once: int) -> None:
-        """Have `at_once` handlers run at once over this link."""
+        """Run up to `at_once` handlers at the same time over this link."""
         raise NotImplementedError
 
     @property
@@ -161,7 +161,7 @@ class Membership(Generic[LinkT]):
         return OF_GROUP._replace(id=made.id, purgatory=CALLS, keeps=made.keeps, is_call=True)
 
     def cancel_call(self, id: str) -> None:
-        """Cancel the pending call with this id. The name of a schedule is its id, and cancels its next call.
+        """Cancel the pending call with this id. A schedule's name is its id, and cancels the schedule's next call.
 
         Returns at once: see `cancel_call_wait`. A call that is due can be cancelled until its handler begins. A
         cancelled schedule begins anew when a member that serves it starts.
@@ -240,14 +240,14 @@ class Membership(Generic[LinkT]):
         at once.
 
         An outcome is delivered to one member of the group at a time. Unacknowledged outcomes are requeued when this
-        process dies or falls silent, and when the client's last loop over outcomes() ends. So call `ack()` before. Up
-        to 256 unacknowledged outcomes are delivered ahead. Listening begins with the first iteration. The loop ends
+        process dies or falls silent, and when the client's last loop over outcomes() ends. So call `ack()` before that.
+        Up to 256 unacknowledged outcomes are delivered ahead. Listening begins with the first iteration. The loop ends
         when the client is closed, and when no outcome has come for `timeout` seconds. Raises NotAMemberError,
         ClosedError.
         """
 
     def call_later(self, *given: Any, **named: Any) -> object:
-        """Have one member of the group call a handler in `delay` seconds, even if this process ends before.
+        """Have one member of the group call a handler in `delay` seconds, even if this process has ended by then.
 
         `handler` is the decorated function, or the name of the handler in the members' registries. Without an `id` the
         call gets a new id. If another call with the given `id` (a str) is pending or running, `if_exists` decides.

@@ -40,7 +40,7 @@ class GroupOutcome(Outcome):
 
     @property
     def deliveries(self) -> int:
-        """How often the outcome was delivered, with this delivery; at most 255."""
+        """How often the outcome was delivered, including this delivery; at most 255."""
         return self._told.record.deliveries
 
     @property
@@ -61,9 +61,9 @@ class GroupOutcome(Outcome):
     # Each face overrides this call without a docstring of its own: help() and editors show the docstring below.
 
     def ack_wait(self, *given: Any, **named: Any) -> object:
-        """As `ack`; returns False if the outcome was requeued or acknowledged before.
+        """As `ack`; returns False if the outcome had been requeued or acknowledged already.
 
-        Raises TimerdUnavailableError after `timeout` seconds: then this is not known.
+        Raises TimerdUnavailableError after `timeout` seconds: then it is not known whether this call acknowledged it.
         """
 
 

@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     due_ns: int = 0  # under DAEMON: the expected wall clock at the point; it decides nothing
     at_ns: int = 0  # the deadline as it was planned
     # The first point that a schedule's call is for, on the schedule's clock. Under CALL the due time by the wall clock,
-    # if `due_ns` does not have it. A retry keeps it.
+    # if `due_ns` is 0. A retry keeps this field.
     point_ns: int = 0
     last_run_ns: int = 0  # when the last run ended, by the wall clock; 0 = it has not run
     failures: int = 0  # attempts of this run that came before this one
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Whether it stays when the schedule changes: something has run for it, or it is no point of a schedule."""
+        """Whether this call stays when the schedule changes: something has run for it, or it is of no schedule."""
         return self.kind == CALL or bool(self.failures or self.ends or self.phase)
 
     def pause_s(self) -> float:
@@ -104,7 +104,7 @@ class LastRun(NamedTuple):
     why: str
     at_ns: int = 0  # when the last attempt ended, by the wall clock; 0 = none has begun
     deliveries: int = 0  # of this attempt to members that ran the handler
-    ends: int = 0  # processes that have ended in it
+    ends: int = 0  # processes that have ended in that attempt
 
     def pack(self) -> bytes:
         """The reason that the daemon keeps: a text, and the numbers behind it."""

@@ -48,7 +48,7 @@ class Job(NamedTuple):
     on_failure: OnFailure | None = None
     deliveries: int = 5
     time_limit_s: float | None = None
-    grace_ns: int | None = None  # a schedule's points that are later than this are skipped; None = any lateness
+    grace_ns: int | None = None  # a schedule's points that are late by more are skipped; None = any lateness
 
     @property
     def is_async(self) -> bool:
@@ -97,7 +97,7 @@ class Calls:
         If the process ends while the handler runs, another member runs the call again, with `call.deliveries` above 1:
         this is not a new attempt. After the second such end the call runs alone in its process, after a pause of 1, 2,
         4 ... s, a minute at most. When `deliveries` processes (1 to 255) have ended in the handler, the call has
-        failed: `on_failure` gets a CallGivenUpError. If as many processes end in `on_failure`, it is given up, too.
+        failed: `on_failure` gets a CallGivenUpError. If as many processes end in `on_failure`, it is not run again.
 
         A handler that runs for longer than `time_limit` s (None: any time) is late. With asyncio it is cancelled, and
         has failed with CallTimeLimitError. A thread cannot be cancelled: `timerctl calls` shows the call as late, and
@@ -174,7 +174,7 @@ class Calls:
             self._jobs[checked] = Job(
                 handler, schedule, retries, backoff_s, concurrency, on_failure, deliveries, limit_s, grace_ns
             )
-            with suppress(TypeError):  # no weak reference to this callable: callers have to give the name
+            with suppress(TypeError):  # this callable takes no weak reference: callers have to give the name
                 _names[handler] = checked
             return handler
 

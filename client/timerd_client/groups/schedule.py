@@ -29,7 +29,7 @@ SECOND_NS: Final = 1_000_000_000
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _SECOND: Final = timedelta(seconds=1)
 _FAR: Final = 2 * 86_400  # more than any zone's clocks were ever moved
-_STRETCH_MIN: Final = 900  # no two changes of a zone are closer
+_STRETCH_MIN: Final = 900  # no two changes of a zone's offset are closer than this
 _RANGE_OF_ONE: Final = re.compile(r"\b(\w+)-\1/\d+")  # cronsim takes 3-3/2 for 3/2, which goes on after 3
 
 
@@ -68,16 +68,17 @@ class Every:
         return (now_ns // self._period_ns + 1) * self._period_ns
 
     def count(self, after_ns: int, until_ns: int, most: int) -> int:
-        """Computes the number."""
+        """Computes the number without a loop."""
         return max(0, min(until_ns // self._period_ns - after_ns // self._period_ns, most))
 
 
 class Cron:
     """The points of a cron expression with five fields, or six with the seconds first; needs the package cronsim.
 
-    Debian's rule holds where clocks change. If the second, the minute or the hour begins with `*`, the line follows
-    real time: it is due whenever the local time matches. Any other line is due once for each local time that matches:
-    at the end of the gap if the clocks skip that time, and at the first moment if the clocks show it twice.
+    Debian's rule holds when clocks change. If the second, the minute or the hour begins with `*`, the expression
+    follows real time: it is due whenever the local time matches. Any other expression is due once for each local time
+    that matches: at the end of the gap if the clocks skip that time, and at the first moment if the clocks show it
+    twice.
 
     cronsim gets local times without a zone here. The zone's changes are found by its offset from UTC.
     """
@@ -129,7 +130,7 @@ class Cron:
 
     def _once_each(self, now: int) -> Iterator[int]:
         local = datetime.fromtimestamp(now, self._zone)
-        if local.fold:  # the clocks have shown each time until the end of the fold before
+        if local.fold:  # the clocks show these local times for the second time: go on after the last of them
             first = round(local.replace(fold=0).timestamp())
             local = _local(self._next_change(first, now) or now, self._offset(first)) - _SECOND
         for match in self._matches(local.replace(tzinfo=None, fold=0)):

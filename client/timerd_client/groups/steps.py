@@ -61,7 +61,7 @@ class Call:
 
 
 class Ask(NamedTuple):
-    """A step: issue this command when the daemon is not lost. The steps go on with (value, error) of the answer.
+    """A step: issue this command as soon as the daemon is not lost. The steps go on with the answer's (value, error).
 
     With `done`, the command acknowledges this call. The command is not issued if the call was delivered to an earlier
     incarnation of this client, or in another arena: then the steps go on with NOT_ACKNOWLEDGED. The same holds for
@@ -76,7 +76,8 @@ class Ask(NamedTuple):
 class Run(NamedTuple):
     """A step: run a function of the user. The steps go on with the function's error, or None.
 
-    If the function returns an awaitable, this is cancelled after `limit_s` (None: never), with CallTimeLimitError.
+    If the function returns an awaitable, the awaitable is cancelled after `limit_s` (None: never). The error is then
+    CallTimeLimitError.
     """
 
     function: Callable[..., Any]

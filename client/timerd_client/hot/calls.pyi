@@ -28,7 +28,7 @@ class Line:
         """Wake the sender, unless it will send in time anyway. Called after each command, with the lock held.
 
         `issued` is the number of the last command. While a sender is about to send (`idle` is false), a caller wakes
-        the sender only from the command number `alarm` on: then too many commands wait for the sender's own time.
+        the sender only from the command number `alarm` on, because too many commands wait then.
         """
 
 class Caller:

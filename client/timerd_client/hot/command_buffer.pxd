@@ -43,7 +43,7 @@ cdef inline const char *bytes_at(CommandBuffer *buffer, Entry *entry) noexcept n
 
 
 cdef inline int buffer_reserve(CommandBuffer *buffer, uint64_t size, int64_t rows) except -1:
-    """Make room for `rows` commands of `size` bytes together: adding them then cannot fail."""
+    """Make room for `rows` commands with `size` bytes in all: adding them then cannot fail."""
     if buffer.used + size > buffer.size:
         move_bytes(buffer, size)
     if buffer.head + buffer.count + rows > buffer.capacity:

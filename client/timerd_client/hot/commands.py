@@ -1,7 +1,7 @@
 """Commands as they are sent: one preformatted `struct` each, then the variable part. See timerd_shm/declare/wire.py.
 
 The commands of `register` and `fire` are made by a bound `Struct.pack`, whose arguments are the record's fields in
-order. The other functions have named arguments: their callers wait for the daemon anyway.
+order. The other functions have named arguments, which are slower: their callers wait for the daemon anyway.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def in_purgatory(command: bytes, index: int) -> bytes:
 
 
 def with_first_mark(command: bytes) -> bytes:
-    """The command, changed for an arena that the caller has not seen: for a registration, all events of it count.
+    """The command, changed for an arena that the caller has not seen: for a registration all events there count.
 
     A mark of another client (MARK_BY_SEQUENCE) has no meaning in this arena, so such a registration will be refused.
     """

@@ -19,7 +19,7 @@ cdef extern from *:
     """
     #define INLINE_MAX 40u      /* longest value that is in the block itself; an object needs 33 bytes more */
     #define FORM_SHARED 0xFEu   /* `object` is the value: bytes, shared by all operations that one event has settled */
-    #define FORM_WHOLE 0xFFu    /* `object` is the settlement, and nothing else is set but KEPT_UNSEEN */
+    #define FORM_WHOLE 0xFFu    /* `object` is the settlement; of the other fields only `flags` is set */
     #define KEPT_UNSEEN 0x80u   /* in `flags`: a grant completed the operation, and no caller has looked at it */
     _Static_assert(KEPT_UNSEEN > OUTCOME_FLAG_HAS_FAILURES, "an OutcomeFlag of its own");
     """

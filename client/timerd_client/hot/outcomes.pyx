@@ -1,7 +1,7 @@
 """The outcomes of a report settle the operations that are pending.
 
 A record is copied into its operation or batch, so no object is made for a record. A pending operation was written long
-ago and is in no cache. So outcomes are handled in groups of 16, and the next group is prefetched meanwhile.
+ago and is in no cache. So outcomes are handled in groups of 16, and during a group the next one is prefetched.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

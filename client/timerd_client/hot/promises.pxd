@@ -13,7 +13,10 @@ cdef class Promised:
 
 
 cdef class Handle(Promised):
-    """A handle has 80 bytes: four take five lines of the cache. C methods would add a pointer, so there are none."""
+    """A handle has 80 bytes: four handles take five lines of the cache.
+
+    C methods would add a pointer, so there are none.
+    """
 
     cdef object callbacks
     cdef Kept *kept  # the settlement; NULL = the operation is pending

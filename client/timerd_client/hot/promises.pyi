@@ -31,8 +31,8 @@ class Promised:
 class Handle(Promised):
     """An operation, as `register` makes it.
 
-    Operation derives from this class: a second object for each request would add a third to the instructions of
-    `register`.
+    Operation derives from this class: with a second object for each request, `register` would need a third more
+    instructions.
     """
 
     command: int  # the command number of the registration; 0 = it was never sent

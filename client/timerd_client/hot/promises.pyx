@@ -184,7 +184,7 @@ cdef class Rows(Promised):
         if self.left == 0:
             return False
         if row >= 0:
-            if row in self.others or self.cells[row].number:  # settled before: repeated after an interrupt
+            if row in self.others or self.cells[row].number:  # it has settled: an interrupted call is repeated
                 return False
             self.others[row] = settlement
         return self.settle_one()

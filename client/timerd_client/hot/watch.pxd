@@ -52,7 +52,7 @@ cdef inline bint read_condition(object when, object any_key, object condition, o
     if type(when) is not condition:
         return False
     parts = <tuple>when
-    if len(parts) != 3 or type(parts[0]) is not kind:  # no bounds are checked here
+    if len(parts) != 3 or type(parts[0]) is not kind:  # Cython does not check the bounds of `parts` here
         return False
     if type(parts[1]) is not int or type(parts[2]) is not int:
         return False
@@ -102,7 +102,7 @@ cdef inline bint add_target(Watch *watch, object target) except -1:
 cdef inline object read_keys(object keys, Watch *watch):
     """The keys as an operation has them: one key, or a tuple. None = only the general path takes these keys.
 
-    The condition was read before. `watch` points into the keys, so it is valid as long as the result lives.
+    Call read_condition() first. `watch` points into the keys, so it is valid as long as the result lives.
     """
     cdef PyObject *name
     cdef PyObject *target

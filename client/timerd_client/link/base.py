@@ -26,7 +26,7 @@ class LinkBase(Line):
         self.protocol = protocol
         self.why_closed = "close() was called"
         self.is_left = False  # its client makes another link: see Lazy.leave()
-        self.ends_with_process = False  # the end has begun: see process_end.py
+        self.ends_with_process = False  # the process is ending: see process_end.py
         self.has_no_thread = False  # the caller makes the passes that a thread of the link would make
 
     def check_open(self) -> None:
@@ -65,7 +65,7 @@ class Users:
         self._use: weakref.ref[Use] | None = None
 
     def begin(self, on_end: Callable[[], None] | None = None) -> Use:
-        """The caller keeps the result while it uses the link. `on_end` is called after that, in any thread."""
+        """The caller keeps the result while it uses the link. `on_end` is called when it is freed, in any thread."""
         made = Use()
         self._use = weakref.ref(made, None if on_end is None else lambda _: on_end())
         return made

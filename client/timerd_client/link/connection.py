@@ -57,7 +57,7 @@ class Connection:
         self.unsent: bytes | None = None  # a frame that had no room
         self.is_cut = False  # whether receive_some() has left frames
         self.losses = 0  # how often the daemon was lost
-        self._lost_ns = 0  # when the last frame came before the loss, for the log; 0 = the daemon is not lost
+        self._lost_ns = 0  # when the last frame before the loss came, for the log; 0 = the daemon is not lost
         self._resets = 0
         self._use_sockets(sockets)
 
@@ -93,7 +93,7 @@ class Connection:
         return not self._is_hopeless() and self._protocol.state not in (LinkState.LOST, LinkState.CLOSED)
 
     def has_exact_marks(self) -> bool:
-        """Whether marks have the newest event: the arena is mapped. Otherwise they have that of the last frame."""
+        """Whether marks are exact: the arena is mapped. Otherwise they have the newest event of the last frame."""
         return self.reader is not None and self._protocol.session.arena == self.mapped
 
     def _is_hopeless(self) -> bool:
@@ -105,15 +105,15 @@ class Connection:
         return self._protocol.status(self._link.now_ns()) + (f"; {trouble}" if trouble else "")
 
     def _trouble(self) -> str:
-        """Why there is no connection: this user may not open a socket, or what the sockets know."""
+        """Why there is no connection: this user may not open a socket, or the trouble that the sockets report."""
         is_late = isinstance(self.sockets, LateSockets)
         refused = None if is_late or self._protocol.state is LIVE else refusal(self.paths)
         return self.sockets.trouble() if refused is None else in_words(refused)
 
     def refuse_lost(self) -> None:
-        """Raises TimerdUnavailableError if the daemon is lost, ClosedError if the link is closed. With the lock held.
+        """Raises TimerdUnavailableError if the daemon is lost, ClosedError if the link is closed.
 
-        Called before a question, so that nobody waits for an answer that cannot come.
+        Called with the lock held before a question, so that nobody waits for an answer that cannot come.
         """
         self._link.check_open()
         if self._is_hopeless():
@@ -170,7 +170,7 @@ class Connection:
     def receive_some(self, *, outcomes: bool = True, answers: bool = True) -> bool:
         """Take the frames of the sockets, FRAMES_MAX of each at most. Returns whether there were any.
 
-        If more may be left, `is_cut` is true: a daemon that sends without end must not keep a pass from its end.
+        If more may be left, `is_cut` is true: a daemon that sends without end must not keep a pass from ending.
 
         Without `outcomes` the XSUB is left out, because another thread receives from it. Without `answers` the DEALER
         is left out, because the caller has just received from it.
@@ -188,7 +188,7 @@ class Connection:
                 break
         taken = 0
         while answers:
-            with link.lock:  # callers send over the socket from which this receives
+            with link.lock:  # callers send over the socket from which this method receives
                 frame = self.sockets.receive(published=False)
                 if frame is None:
                     break
@@ -290,7 +290,7 @@ class Connection:
         old, self.reader = self.reader, None
         if protocol.session.shared_clock:
             try:
-                with changing:  # it may look whether the daemon listens
+                with changing:  # map_arena() may look whether the daemon listens
                     reader = self.sockets.map_arena()
             except (TimerdError, OSError) as error:
                 logger.info("timerd client: arena not mapped: %s", error)

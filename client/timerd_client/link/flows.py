@@ -69,7 +69,7 @@ ISSUED_AT_ONCE = 4_096  # how many commands are issued before the lock is releas
 
 
 class Until(NamedTuple):
-    """A step: wait until the condition holds, `timeout` seconds at most. Gives whether it holds."""
+    """A step: wait until the condition holds, `seconds` at most. Gives whether it holds."""
 
     link: Link
     condition: Callable[[], bool]
@@ -80,7 +80,7 @@ class Until(NamedTuple):
 
 
 class Settles(NamedTuple):
-    """A step: wait until the promise has settled, `timeout` seconds at most. Gives whether it has settled."""
+    """A step: wait until the promise has settled, `seconds` at most. Gives whether it has settled."""
 
     promise: Promise
     seconds: float | None
@@ -105,7 +105,7 @@ class Room(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """A step: start no more handlers of named calls, and wait for running handlers, `timeout` seconds at most."""
+    """A step: start no more handlers of named calls, and wait for running handlers, `seconds` at most."""
 
     link: Link
     seconds: float | None
@@ -346,7 +346,7 @@ def wait_for(
 
 
 def value_or_lost(link: Link, value: Value) -> Value:
-    """The predicate's last value, if it is true. Raises if it is false: while the daemon is lost, that is no answer."""
+    """The predicate's last value, if it is true. Raises if it is false: without the daemon, false says nothing."""
     if not value:
         late = f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
         raise noted(TimerdUnavailableError(f"{late}{link.connection.held_up() or ': is it running?'}"))

@@ -4,7 +4,7 @@
     client.fire("inbox/7")      # a worker: now the worker has a link of its own
 
 A client and its purgatories share one Lazy. They ask the Lazy for a link only when their present link is sealed, so a
-call of the fast path takes no look-up. Nothing here waits for a daemon.
+call of the fast path needs no look-up. Nothing here waits for a daemon.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from .withdrawals import withdraw
 
 LinkT = TypeVar("LinkT", bound=Link)
 
-# If there are openers, the newest makes all links of this process, from a Lazy's (make, target, purgatories). See
-# timerd.testing.
+# If there are openers, the newest makes all links of this process: it is called with a Lazy's make, target and
+# purgatories. See timerd.testing.
 openers: list[Callable[[Callable[..., Any], Target, list[str]], Any]] = []
 lazies: Final[weakref.WeakSet[Lazy[Any]]] = weakref.WeakSet()  # of all clients of this process
 _inherited: list[object] = []  # the parent's links: kept, never closed
@@ -69,7 +69,7 @@ class Lazy(Generic[LinkT]):
         self._make = make
         self._lock = lock()
         self._link = made
-        self._use: Use | None = None if made is None else made.use()  # while it is referred to, the link goes on
+        self._use: Use | None = None if made is None else made.use()  # the link goes on while something refers to this
         lazies.add(self)
 
     @property
@@ -265,7 +265,8 @@ class CommonClient(Generic[LinkT]):
     def purgatory(self, *given: Any, **named: Any) -> object:
         """The purgatory with this name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
 
-        Before the connection it returns at once. Later it asks the daemon: TimerdUnavailableError after `timeout` s.
+        Before the client has connected, it returns at once. Later it asks the daemon, and raises TimerdUnavailableError
+        after `timeout` s.
         """
 
     def ping(self, *given: Any, **named: Any) -> object:
@@ -302,11 +303,11 @@ class CommonClient(Generic[LinkT]):
     def close(self, *given: Any, **named: Any) -> object:
         """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
 
-        When the handlers have returned, new calls raise ClosedError; this waits for earlier calls. Pending operations
-        follow the orphans policy at the daemon, and fail here with ClosedError. Raises TimerdUnavailableError if
-        commands are still unacknowledged, SessionGoneError if it is not known which commands were applied, and refusals
-        as flush() does. Even after an error, the client is closed. At the end of a `with` block that raises an error,
-        these errors are logged instead.
+        When the handlers have returned, new calls raise ClosedError, and close() waits for earlier ones. Pending
+        operations follow the orphans policy at the daemon, and fail here with ClosedError. Raises
+        TimerdUnavailableError if commands are still unacknowledged, SessionGoneError if it is not known which commands
+        were applied, and refusals as flush() does. Even after an error, the client is closed. At the end of a `with`
+        block that raises an error, these errors are logged instead.
         """
 
 

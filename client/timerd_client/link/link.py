@@ -30,7 +30,7 @@ from .flush import Flushes
 from .sender import Sender
 from .waiters import Waiters
 
-links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
+links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; threaded/process.py seals them in a forked child
 
 
 class Wall:
@@ -45,7 +45,7 @@ class Wall:
         return time.time_ns()
 
     def watch(self) -> None:
-        """From the next pass on, notice as soon as somebody sets the clock. With the lock held."""
+        """From the next pass on, notice as soon as somebody sets the clock. Called with the lock held."""
         self._link.sender.in_next_pass(self._arm)
 
     def _arm(self) -> None:
@@ -124,7 +124,7 @@ class Link(LinkBase):
         return self._users.begin()
 
     def is_abandoned(self) -> bool:
-        """Whether nobody uses this link, and nothing is pending. With the lock held."""
+        """Whether nobody uses this link, and nothing is pending. Called with the lock held."""
         return self._users.are_gone and not (
             self.protocol.incoming.has_pending() or self.before_stop or self.waiters.some_wait()
         )

@@ -43,7 +43,7 @@ class Operation(OneProcess, Handle, Promise):
     the handle leaves the operation pending. If a limited event completes an operation without a handle, or nobody
     looked at the outcome before the handle was dropped, the event goes to another operation (docs/api.md).
 
-    Operation derives from Handle, because a second object would add a third to the instructions of `register`.
+    Operation derives from Handle: with two objects for each request, `register` would need a third more instructions.
     """
 
     __slots__ = ()
@@ -102,7 +102,7 @@ class Operation(OneProcess, Handle, Promise):
         return self.deadline_ns
 
     def move(self, deadline_ns: int) -> None:
-        """Note the new deadline for which this client has asked. With the lock held."""
+        """Note the new deadline for which this client has asked. Called with the lock held."""
         self.deadline_ns = deadline_ns
         self._link.protocol.moved(self.command, deadline_ns)
 
@@ -156,7 +156,7 @@ class Operation(OneProcess, Handle, Promise):
         """
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
-        """Cancel the operation and wait. True if it was cancelled, False if it had settled otherwise before.
+        """Cancel the operation and wait. True if it was cancelled, False if it had already settled in another way.
 
         After False, `outcome()` is the outcome. Raises TimerdUnavailableError after `timeout` seconds, or if the
         operation has settled as UNAVAILABLE.
@@ -180,7 +180,7 @@ class _Named(Protocol):
 
 
 class GroupOperation:
-    """An operation of the group. Its outcome goes to one live member, through `client.outcomes()`, and not here.
+    """An operation of the group. Its outcome goes to one live member, through `client.outcomes()`, not to this handle.
 
     So the handle has no `result()`. It names the operation by its id. Any process of the group can do the same:
     `client.cancel(id)`, `client.reschedule(id, delay)`, and `cancel_wait` and `reschedule_wait`. Any thread may use the

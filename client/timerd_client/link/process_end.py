@@ -1,6 +1,6 @@
 """The end of a process: unsent commands are flushed, and after that each call waits until its command is applied.
 
-    atexit.register(lambda: td.client().fire("bye"))    # arrives, whether this runs before the flush or after it
+    atexit.register(lambda: td.client().fire("bye"))    # arrives, whether the handler runs before or after the flush
 
 Handlers of atexit, finalizers of multiprocessing and flushes of loggers run in an order that nobody can know. So the
 end of the process closes no client. This module has such handlers, too, and the first of them to run flushes all
@@ -79,17 +79,17 @@ class LastLock:
 
 
 class ProcessEnd:
-    """The end of this process, with the clients that it has then."""
+    """The end of this process: what its clients do at that time."""
 
     def __init__(self) -> None:
         self._is_armed = False
         self._has_begun = False
-        self._patience_s = PATIENCE_S  # the part of this time that is left
+        self._patience_s = PATIENCE_S  # how much of PATIENCE_S is left
         self._losses: dict[Link, int] = {}  # how often commands of a link were lost
         self._flushing: set[int] = set()  # threads that are in flush(): their passes take locks, too
 
     def watch(self, link: Link) -> None:
-        """A link was made. If the end of the process has begun, calls of this link wait."""
+        """A link was made. If the end of the process has begun, each call of it waits until its command is applied."""
         self._arm()
         if self._has_begun or link.has_no_thread or main_has_ended() or _is_exiting():
             self._take(link)
@@ -119,7 +119,7 @@ class ProcessEnd:
         self._arm()
 
     def _begin(self) -> None:
-        """Wait for running handlers, and flush all clients. From now on each call waits until it is applied."""
+        """Wait for running handlers, and flush all clients. From now on a call waits until its command is applied."""
         self._has_begun = True
         new = [link for link in list(links) if not (link.closed or link.ends_with_process)]
         for link in new:
@@ -127,28 +127,28 @@ class ProcessEnd:
                 link.end_handlers(CLOSE_TIMEOUT_S)
             self._take(link)
         self.flush([link for link in list(links) if not link.closed])
-        for link in filter(_is_applied, new):  # so no acknowledgement of a call is on its way
+        for link in filter(_is_applied, new):  # only if no acknowledgement of a call is on its way
             link.sender.soon(partial(take_no_calls_locked, link))
         self._say_goodbye(new)
         if not links:
             end_transports()
 
     def _say_goodbye(self, ending: Collection[Link]) -> None:
-        """Have the daemon know that the process is leaving, for those of these links whose commands are all applied."""
+        """Let the daemon know that the process is leaving, over the links whose commands are all applied."""
         answers = {link: asked for link in ending if _is_applied(link) and (asked := _goodbye(link)) is not None}
         self._wait(answers, lambda link: answers[link].done(), GOODBYE_S)
 
     def flush_before_a_signal(self, ending: Collection[Link]) -> None:
         """Flush these links, and say goodbye for them: the process may be about to end by a signal, without handlers.
 
-        If the process goes on all the same, so do the links: the next frame says that the process is not leaving.
+        If the process does not end, the links go on: the next frame says that the process is not leaving.
         """
         self.flush(ending)
         with as_leaving(*ending):
             self._say_goodbye(ending)
 
     def _take(self, link: Link) -> None:
-        """From now on, calls of this link wait until they are applied, and frames say that the process is leaving."""
+        """From now on, calls of this link wait until their commands are applied, and frames say "leaving"."""
         if link.ends_with_process:
             return
         link.ends_with_process = True

@@ -62,7 +62,7 @@ def _wakes(callback: Any) -> bool | None:
 
 
 class Promise(Promised):
-    """Done or not. Each callback is called once."""
+    """Something that settles once. Then each callback is called once."""
 
     __slots__ = ()
     _link: Link
@@ -118,7 +118,7 @@ class Promise(Promised):
             return True
 
     def _abandon(self, error: TimerdError) -> None:
-        """Settle this with an error, because the daemon will not settle it. With the lock held."""
+        """Settle this with an error, because the daemon will not settle it. Called with the lock held."""
         self._settlement = local(error)
 
     def _remove(self, callback: Callable[[Any], object]) -> None:

@@ -18,10 +18,10 @@ class Sender:
         self._link = link
         self._protocol = link.protocol
         self._connection = connection
-        self.chores: deque[Callable[[], None]] = deque()  # for the next pass, because the lock was taken
+        self.chores: deque[Callable[[], None]] = deque()  # left for the next pass
 
     def make_room(self) -> None:
-        """Return when the full window has room, or raise BackpressureError. With the lock held."""
+        """Return when the full window has room, or raise BackpressureError. Called with the lock held."""
         raise NotImplementedError
 
     def check_room(self, commands: int) -> None:
@@ -48,13 +48,13 @@ class Sender:
         return number
 
     def ready_locked(self) -> None:
-        """Check that the link is open and wait for room. With the lock held. Raises ClosedError, BackpressureError."""
+        """With the lock held: check that the link is open and wait for room. Raises ClosedError, BackpressureError."""
         self._link.check_open()
         if self._protocol.outgoing.room <= 0:
             self.make_room()
 
     def confirm_locked(self) -> None:
-        """Ask for a confirmation, because a caller waits until all issued commands are applied. With the lock held."""
+        """With the lock held: ask for a confirmation, because a caller waits until all issued commands are applied."""
         self._protocol.confirm()
         if self._protocol.wants_to_send():
             self._link.wake()
@@ -78,7 +78,7 @@ class Sender:
         self.ring()
 
     def do_chores(self) -> None:
-        """Do the chores that were left for this pass. With the lock held."""
+        """Do the chores that were left for this pass. Called with the lock held."""
         while self.chores:
             self.chores.popleft()()
 

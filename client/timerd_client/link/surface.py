@@ -102,9 +102,9 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         operation.
 
         With `group=True` the operation belongs to this client's group from the start, and outlives this process. Its
-        outcome goes through `outcomes()` to one member of the group that is alive then. The handle has no result, and
-        the next `flush()` raises a refusal. With orphans="group", in contrast, the outcome comes here while this
-        process lives.
+        outcome goes through `outcomes()` to one member of the group that is alive then. The handle has no result. If
+        the daemon refuses the operation, the next `flush()` raises the refusal. With orphans="group", in contrast, the
+        outcome comes here while this process lives.
 
         Returns at once; `register_wait` waits until the daemon has accepted the operation. Raises the named error for a
         wrong argument, BackpressureError, ClosedError. A refusal of the daemon (arena full, quota, id exists) settles
@@ -356,9 +356,9 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     def fire_wait(self, *given: Any, **named: Any) -> object:
         """As `fire`; returns the number of operations that the event completed.
 
-        Raises TimerdUnavailableError after `timeout` s. After this error the event may still be applied, like every
-        call while the daemon is lost. So do not fire it again. A result of 0 does not mean that the event completes no
-        operation: registrations that were called before, and reach the daemon after the event, are not counted.
+        Raises TimerdUnavailableError after `timeout` s. After this error the event may still be applied when the daemon
+        is back. So do not fire it again. A result of 0 does not mean that the event completes no operation:
+        registrations that were called before, and reach the daemon after the event, are not counted.
         """
 
     def cancel_for_key_wait(self, *given: Any, **named: Any) -> object:
@@ -392,7 +392,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         whose id is in use settles as KEPT.
 
         In asyncio it raises BackpressureError, and sends nothing, if the window has no room for all:
-        `await client.room(n)` before.
+        `await client.room(n)` first.
         """
 
     def register_many_wait(self, *given: Any, **named: Any) -> object:
@@ -419,7 +419,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         """Fire each of `keys`, in order. Give one value and amount for all, or one for each. Returns at once.
 
         In asyncio it raises BackpressureError, and sends nothing, if the window has no room for all:
-        `await client.room(n)` before.
+        `await client.room(n)` first.
         """
 
     def wait_for(self, *given: Any, **named: Any) -> object:

@@ -47,11 +47,11 @@ class Waiters:
         return False
 
     def notify_locked(self) -> None:
-        """Wake all waiting callers, so that they look at their conditions. With the lock held."""
+        """Wake all waiting callers, so that they look at their conditions. Called with the lock held."""
         raise NotImplementedError
 
     def progressed_locked(self) -> None:
-        """There is something to take: with threads, wake one of the callers that wait for it. With the lock held."""
+        """There is something to take: with threads, wake one caller that waits for it. Called with the lock held."""
 
     def some_wait(self) -> bool:
         """Whether callers wait for the progress of the link."""

@@ -26,7 +26,7 @@ def withdraw(link: Link, operations: Sequence[int]) -> None:
 
 
 def give_back(link: Link, registration: int, grant: Callable[[], int]) -> None:
-    """Withdraw a registration that nobody waits for any more. If it has settled, requeue the grant `grant()`."""
+    """Withdraw a registration that nobody waits for any more. If it has settled, requeue its grant (`grant()`)."""
 
     def chore(incoming: Incoming) -> None:
         error = OperationCancelled("withdrawn: its `await` was cancelled")

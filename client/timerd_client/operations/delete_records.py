@@ -28,7 +28,7 @@ class DelayedDeleteRecords(PartsOperation):
         errors: Mapping[str, int] | None = None,
         lock: Lock | None = None,
     ) -> None:
-        """`requested` has an offset by partition key. `low_watermark(partition)` returns (watermark, error code).
+        """`requested` has the offset of each partition key. `low_watermark(partition)` returns (watermark, error code).
 
         The watermark is the lowest of all replicas. `errors` has the codes of partitions whose deletion failed at once.
         """

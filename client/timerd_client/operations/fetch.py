@@ -48,7 +48,7 @@ class DelayedFetch(NamedOperation):
         min_bytes: int = 1,
         lock: Lock | None = None,
     ) -> None:
-        """`asked` is by partition key. `look(partition, offset)` gives an Available. `respond()` reads and answers."""
+        """`asked` has an Asked for each partition key. `look(key, offset)` gives an Available. `respond()` answers."""
         super().__init__(lock)
         self._asked, self._look, self._respond, self._min_bytes = dict(asked), look, respond, min_bytes
 

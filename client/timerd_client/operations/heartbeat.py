@@ -82,7 +82,7 @@ class DelayedHeartbeat:
         if self._over:
             return Errors.UNKNOWN_MEMBER_ID
         waits = _Beat(self, self._owners_lock)
-        self._purgatory.try_complete_else_watch(waits, self._key, timeout=timeout)  # an error changes nothing
+        self._purgatory.try_complete_else_watch(waits, self._key, timeout=timeout)  # if this raises, nothing changes
         with self._lock:
             is_over, before = self._over, self._waits
             if not is_over:
@@ -98,7 +98,7 @@ class DelayedHeartbeat:
         return Errors.NONE
 
     def _ended(self, beat: _Beat) -> None:
-        """The session's operation has ended. With the owner's lock held."""
+        """The session's operation has ended. Called with the owner's lock held."""
         with self._lock:
             if beat is not self._waits or self._over:
                 return  # a heartbeat has come meanwhile

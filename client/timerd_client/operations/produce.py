@@ -30,7 +30,7 @@ class Replicas:
     """
 
     def __init__(self, purgatory: Purgatory, names: Sequence[str], needed: int | None = None) -> None:
-        """`needed` is how many of these replicas, with the leader, must have an offset; None = all."""
+        """`needed` is how many of these replicas, including the leader, must have an offset; None = all."""
         self._purgatory, self.names = threaded(purgatory), names
         self.needed = len(names) if needed is None else needed
         if len(set(names)) < len(names):
@@ -65,7 +65,7 @@ class DelayedProduce(PartsOperation):
     As Kafka's DelayedProduce (kafka.server.DelayedProduce, ReplicaManager.delayedProduceRequestRequired): it waits only
     with acks=all, if something was appended, and if not all partitions have errors. Otherwise it answers at once, and
     registers nothing. It also answers at once if there is only one replica, which has the records already. A partition
-    that the leader lost, or that has another error, settles with this error; it does not delay the other partitions. At
+    that has another leader now, or another error, settles with this error; it does not delay the other partitions. At
     the deadline the pending partitions get REQUEST_TIMED_OUT: the records may still be replicated.
 
     Keys: partition_key() of each partition. If `replicated` is a Replicas, also replica_key() of each replica.
@@ -80,7 +80,7 @@ class DelayedProduce(PartsOperation):
         acks: int = ALL_REPLICAS,
         lock: Lock | None = None,
     ) -> None:
-        """`appended` is by partition key. `replicated(partition, offset)` returns (enough have it, error code)."""
+        """`appended` has an Appended for each partition key. `replicated(key, offset)` returns (enough, error code)."""
         waits = acks == ALL_REPLICAS
         parts = {
             name: None if waits and not one.error else Part(one.error, one.base_offset if not one.error else -1)

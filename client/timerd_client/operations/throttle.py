@@ -15,7 +15,7 @@ class Quota:
     As Kafka's TokenBucket (KIP-599): each use takes tokens, and `rate` tokens come back each second, up to the burst. A
     client that has taken too many tokens waits until none are missing. So in T seconds it uses at most
     rate x (T + window), plus the excess of its last request. Kafka measures byte rates over sliding windows instead:
-    with these, a client that sends in bursts can use up to half as much again.
+    with these, a client that sends in bursts can use up to 1.5 times as much.
     """
 
     def __init__(self, rate: float, window: float = 10.0) -> None:

@@ -27,7 +27,7 @@ class Deadlines:
     """The deadlines of pending operations, while the daemon is lost."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []  # (deadline, command), twice for a deadline that has moved
+        self._heap: list[tuple[int, int]] = []  # (deadline, command); two entries if the deadline has moved
         self._seen = 0  # commands up to this one have been collected
 
     def clear(self) -> None:
@@ -36,7 +36,7 @@ class Deadlines:
         self._seen = 0
 
     def collect(self, waiting: Mapping[int, Deadlined], issued: int) -> None:
-        """Collect the deadlines of registrations since the last time, up to command `issued`."""
+        """Collect the deadlines of registrations since the last call, up to command `issued`."""
         if not self._seen:
             self._heap = [(one.due_ns(command), command) for command, one in waiting.items()]
             heapify(self._heap)

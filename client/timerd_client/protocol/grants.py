@@ -9,9 +9,8 @@ to the operation: every caller that waits for the operation, or may still look a
 client of unacknowledged outcomes, after 50 ms and then after pauses that grow up to a second. At each reminder the
 client counts again.
 
-If a caller keeps an operation and does not look at it, it holds back the acknowledgement of all outcomes behind it,
-because outcomes are acknowledged up to a number. How much it holds back is bounded (`BEHIND_OUTCOMES_MAX`,
-`BEHIND_BYTES_MAX`).
+If a caller keeps an operation and does not look at it, the acknowledgement of all later outcomes is held back, because
+outcomes are acknowledged up to a number. How much is held back is bounded (`BEHIND_OUTCOMES_MAX`, `BEHIND_BYTES_MAX`).
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ def _is_unseen(grant: Any) -> bool:
 
 
 class _Came(NamedTuple):
-    """Grants up to this outcome had come at this time."""
+    """Grants up to this outcome had come by this time."""
 
     outcome: int
     now_ns: int
-    bytes: int  # in all reports with outcomes that had come at this time
+    bytes: int  # in all reports with outcomes that had come by this time
 
 
 class Grants:
@@ -101,7 +100,7 @@ class Grants:
         return self.first_kept > first
 
     def close(self) -> None:
-        """The client says goodbye, and the daemon requeues unacknowledged grants: looks at them get an error now."""
+        """The client says goodbye, and the daemon requeues unacknowledged grants: callers that look get an error."""
         for outcome in list(self.unseen):
             if self._revoke(outcome, ClosedError(UNSEEN_AT_CLOSE)):
                 self._held_back[outcome] = NONE
@@ -151,7 +150,7 @@ class Grants:
         return new
 
     def _until_kept(self) -> list[int]:
-        """The first grants, up to the first grant that is unseen and held."""
+        """The first grants, before the first grant that is unseen and held."""
         over: list[int] = []
         for number, grant in self.unseen.items():
             if _is_unseen(grant) and is_held(self._ledger.pending, grant):

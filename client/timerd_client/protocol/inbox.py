@@ -9,17 +9,17 @@ Ground rules (timerd/DESIGN.md, section "Groups, and owners that end"):
 * A member that is silent for a lease loses the outcomes that were delivered to it and are not done: the daemon requeues
   them. Only a member whose process runs keeps them, until its takeover. A member that was stopped or blocked does not
   know whether it lost them. So *just before it gives an outcome to its caller*, it looks at the age of the newest
-  answered question. Up to two thirds of a lease, the outcome certainly belongs to this client (the last third is for
-  the time on the way). Later, the client asks the daemon, and drops an outcome that the daemon does not confirm as
-  held. While no daemon answers, the caller waits.
-* A longer pause is seen as a long time between two answered questions. Outcomes that the daemon delivered before its
-  second answer may have been requeued, even if the client reads them after this answer. The daemon's clock, whose time
-  is in every frame, decides what "before" means.
+  answered question. If the age is at most two thirds of a lease, the outcome certainly belongs to this client (the last
+  third is for the time on the way). Otherwise the client asks the daemon, and drops an outcome that the daemon does not
+  confirm as held. While no daemon answers, the caller waits.
+* The client sees a longer pause as a long time between two answered questions. Outcomes that the daemon delivered
+  before its second answer may have been requeued, even if the client reads them after this answer. The daemon's clock,
+  whose time is in every frame, decides what "before" means.
 * Outcomes are delivered to a client that listens (a loop over `outcomes()`), calls to a client that handles their name.
   The client asks one question about this at a time. With two questions, a repeated old one could undo the newer one.
 
-One window remains: the process may be stopped after the check and before the caller's code runs. Fence with
-`deliveries`.
+One risk remains: the process may be stopped after the check and before the caller's code runs. A caller can fence off
+such late work with `deliveries`.
 
 The caller of every method holds the link's lock, or is the only thread.
 """
@@ -77,7 +77,7 @@ class DeliveredOutcome:
         self.keys = tuple(_text(name) for name in names[1:])
         self.arena = arena  # it was delivered to `client` in this arena, and only that client may acknowledge it
         self.client = client
-        self.vouched_ns = delivered_ns  # when the daemon last confirmed that this client holds it, by its clock
+        self.vouched_ns = delivered_ns  # by the daemon's clock: when it last confirmed that this client holds it
 
     @property
     def name(self) -> str:
@@ -222,8 +222,8 @@ class Inbox:
         """Take no further calls, and give back those that have not begun.
 
         The daemon requeues all calls of a client that takes none, also a call whose acknowledgement is on the way. So
-        while a call runs or is not acknowledged, the client goes on to take a number of calls, but of no name: it gets
-        no further call, and the daemon requeues none. Call this again when all is applied.
+        while a call runs or is not acknowledged, the client still announces how many calls it takes at once, but no
+        names: it gets no further call, and the daemon requeues none. Call this again when all is applied.
         """
         _, at_once = self._handling.wanted
         self._handling.wanted = ((), at_once if self.begun or self._done else 0)
@@ -270,21 +270,22 @@ class Inbox:
         if wanted is False:
             self.outcomes.clear()
         if wanted is False or wanted is True:
-            # After the answer to "off", earlier outcomes may come again. After the answer to "on", all were requeued.
+            # "Off": earlier outcomes may come again, to any member. "On": all earlier outcomes were requeued before.
             self._doubt_before_ns = self._session.daemon_ns
         self._switch(now_ns)
 
     def daemon_may_know(self, wanted: object) -> None:
         """The daemon has not answered in time. Perhaps it knows what this client wanted: see daemon_knows()."""
         if wanted is False:
-            self._doubt_before_ns = self._session.daemon_ns + 1  # all outcomes here were confirmed by now
+            # Doubt all outcomes that are here: each was last confirmed at this time or earlier.
+            self._doubt_before_ns = self._session.daemon_ns + 1
 
     def _is_ending(self) -> bool:
         """Whether the daemon may be requeueing all outcomes: it has not yet answered that listening has ended."""
         return self._listening.asking and self._listening.asked is False
 
     def welcomed(self, lease_ns: int, now_ns: int) -> None:
-        """A WELCOME has come: tell the daemon again what this client wants.
+        """A WELCOME has come: ask the daemon again for what this client wants.
 
         The daemon may have taken this client for dead within its lease, and requeued all earlier outcomes.
         """
@@ -299,7 +300,7 @@ class Inbox:
 
     @property
     def takes_calls(self) -> bool:
-        """Whether calls of the group may be delivered to this client, or it keeps calls that were."""
+        """Whether calls of the group may be delivered to this client, or it keeps calls that were delivered before."""
         return self._handling.wanted != HANDLES_NOTHING
 
     @property

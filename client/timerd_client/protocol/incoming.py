@@ -263,7 +263,7 @@ class Incoming:
             waiter = self._ledger.pending.get(command)
             if waiter is not None:
                 waiter.settle(command, local(error))
-                if waiter._has_settled():  # a batch waits for its other operations
+                if waiter._has_settled():  # a batch settles with its last operation
                     self.ready.append(waiter)
                 self._ledger.pending.pop(command)
             elif error.code is ErrorCode.UNKNOWN_OPERATION and command not in self.replies:

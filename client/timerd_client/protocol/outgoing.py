@@ -7,8 +7,8 @@
     .. issued         kept; the daemon cannot know commands above `offered`
 
 A number belongs to one command, with one exception. A command that is withdrawn, or that the daemon cannot read, is
-replaced by a command that does nothing. If its number was offered before, the daemon may have applied the first command
-all the same, so a withdrawn registration is cancelled as well.
+replaced by a command that does nothing. If its number was in a frame already, the daemon may still apply the first
+command, so a withdrawn registration is cancelled as well.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Outgoing:
     def withdraw(self, registration: int) -> int:
         """Undo a registration: replace its command if it is not applied yet, and cancel it if it was offered.
 
-        If the registration has a grant, it is requeued (REQUEUE). Returns the number of the CANCEL; 0 = none is needed.
-        The CANCEL may exceed the window: there is at most one for each registration.
+        If the registration has a grant, the grant is requeued (REQUEUE). Returns the number of the CANCEL; 0 = none is
+        needed. The CANCEL may exceed the window: there is at most one for each registration.
         """
         if registration > self._ledger.applied:
             self.void(registration)

@@ -68,7 +68,7 @@ from .statistics import Statistics
 
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
-ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # the longest wait for another frame; the daemon reminds after 50 ms
+ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # acknowledgements wait this long for a frame; the daemon reminds after 50 ms
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # this many unacknowledged outcomes are acknowledged at once
 ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # the daemon stops when too many are unacknowledged
 # While all is well, ticks are at most HEARTBEAT_NS apart. So a longer pause is a pause of this process.
@@ -117,7 +117,7 @@ class Protocol:
         self.leaving = 0  # FrameFlag.LEAVING when the process is ending: each frame has it
         self._hello_at = now_ns
         self._hello = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
-        self._hellos = 0  # that no WELCOME has answered
+        self._hellos = 0  # HELLOs that no WELCOME has answered
         self._restarts = Restarts(now_ns, RETRANSMIT_LAST_NS)
         self._subscribed = 0
         self._retransmit_at = NEVER
@@ -186,7 +186,7 @@ class Protocol:
     # time ---------------------------------------------------------------------------------------------------------
 
     def poll_deadline(self) -> int:
-        """When `tick` has something to do, if no frame or call comes before (ns); NEVER when closed."""
+        """When `tick` will have something to do, in ns, unless a frame or a call comes first; NEVER when closed."""
         state = self.state
         if state is LIVE:
             return min(
@@ -254,7 +254,7 @@ class Protocol:
             self.refused = None
 
     def _restart_hello(self, now_ns: int) -> None:
-        """Send HELLO at the next tick, later if that has led nowhere, then at intervals that double up to 1 s."""
+        """Send HELLO at the next tick, or later if the last restart led nowhere; then at intervals of up to 1 s."""
         self._hello.restart()
         self._hello_at = self._restarts.next_at(now_ns)
 
@@ -383,7 +383,7 @@ class Protocol:
                 self._report(header, frame, now_ns, published)
                 return
             if header.flags or header.looks:
-                self.frames_ignored += 1  # no daemon sets these; otherwise any two bytes could end a session
+                self.frames_ignored += 1  # no daemon sets these; without this check any two bytes could end a session
                 return
             match header.kind:
                 case DownKind.EXPECTED:
@@ -397,7 +397,7 @@ class Protocol:
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
                 case DownKind.SESSION_GONE if self.session.secret == NO_SESSION:
-                    self.frames_ignored += 1  # likewise: a client without a session cannot lose it
+                    self.frames_ignored += 1  # for the same reason: a client without a session cannot lose it
                 case DownKind.SESSION_GONE:
                     self._begin_anew(now_ns)
                 case _:
@@ -488,7 +488,7 @@ class Protocol:
     def _welcome(self, header: ReportHeader, welcome: Welcome, now_ns: int) -> None:
         session, ledger, applied = self.session, self.ledger, welcome.applied
         if not self._hellos or welcome.incarnation not in (None, session.incarnation):
-            self.frames_ignored += 1  # the answer to no HELLO, or to that of an earlier incarnation
+            self.frames_ignored += 1  # it answers no HELLO, or one of an earlier incarnation
             return
         self._hellos -= 1
         if header.incarnation == session.arena and welcome.session == session.secret and applied < ledger.applied:

@@ -200,7 +200,7 @@ class Session:
         return now_ns if self.shared_clock else now_ns + (self._daemon_ahead_ns or 0)
 
     def name_purgatories(self, indices: dict[str, Any]) -> None:
-        """Take the daemon's indices. Commands that were kept for another arena get the new ones. Raises ValueError."""
+        """Take the daemon's indices. Commands that were kept for another arena get new indices. Raises ValueError."""
         if wrong := [one for one in indices.values() if type(one) is not int or one not in range(PURGATORIES_MAX)]:
             raise ValueError(f"the index of a purgatory is 0 to {PURGATORIES_MAX - 1}, not {wrong[0]!r:.60}")
         known = self.purgatories

@@ -31,7 +31,7 @@ class Silence:
 
     @property
     def lost_at_ns(self) -> int:
-        """When the daemon is lost, unless a frame comes before."""
+        """When the daemon is lost, unless a frame comes first."""
         at_ns = self.last_frame_ns + self.lost_ns
         return min(at_ns, self._ended_ns + ENDED_LOST_NS) if self._ended_ns > self.last_frame_ns else at_ns
 

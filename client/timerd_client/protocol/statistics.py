@@ -18,7 +18,7 @@ class Statistics(NamedTuple):
     unacknowledged: int  # commands that the daemon has not acknowledged
     commands_unknown: int  # commands that were unacknowledged when the daemon forgot this client
     given_up: int  # operations that settled as UNAVAILABLE
-    outcomes_after_giving_up: int  # late outcomes of operations that were given up, without cancellations
+    outcomes_after_giving_up: int  # late outcomes of operations that were given up, except cancellations
     outcomes_unknown: int  # outcomes for which nobody waited
     grants_requeued: int  # limited events that were requeued, because the program had dropped the operation
     grants_unseen: int  # limited events that were acknowledged although nobody had looked: see docs/api.md
@@ -28,7 +28,7 @@ class Statistics(NamedTuple):
     calls_failed: int  # attempts in which a handler has raised, and calls that were given up
     calls_retried: int  # calls that are run again, after an error or by `call.retry`
     calls_late: int  # handlers that have run for longer than their `time_limit`
-    calls_skipped: int  # points of schedules that were later than their grace
+    calls_skipped: int  # points of schedules that were late by more than their grace
 
     @classmethod
     def of(cls, ledger: Ledger, outgoing: Outgoing, incoming: Incoming, inbox: Inbox, frames_ignored: int) -> Self:

@@ -69,7 +69,7 @@ class Callers:
         self._moved = moved
         self._seat: Seat | None = None  # None if the link's thread does not run
         self._in_hand: tuple[bytes, bool] | None = None  # a frame in processing, and whether it was published
-        self.waiting = 0  # callers that wait, with the holder of the seat
+        self.waiting = 0  # callers that wait, including the holder of the seat
 
     # the link's thread ------------------------------------------------------------------------------------------------
 
@@ -79,9 +79,9 @@ class Callers:
             self._seat = seat
 
     def begin_pass(self) -> bool:
-        """Take the seat for a pass, and a frame that a caller has left. False if a caller has the seat.
+        """Take the seat for a pass, and process a frame that a caller has left. False if a caller keeps the seat.
 
-        With the lock held.
+        Called with the lock held.
         """
         protocol = self._protocol
         if self._seat is None:
@@ -104,7 +104,7 @@ class Callers:
         return silent_ns > NEGLECT_NS and self._seat.is_neglected()
 
     def end_pass(self) -> None:
-        """Leave the seat. With the lock held."""
+        """Leave the seat. Called with the lock held."""
         if self._seat is not None:
             self._seat.leave_pass()
 
@@ -213,13 +213,13 @@ class Callers:
     def _next(self, *, published: bool) -> bytes | None:
         if published:
             return self._connection.sockets.receive(published=True)
-        with self._link.lock:  # callers send over the socket from which this receives
+        with self._link.lock:  # callers send over the socket from which this method receives
             return self._connection.sockets.receive(published=False)
 
     def _open_gates(self) -> bool:
-        """Open the gates of settled promises. With the lock held.
+        """Open the gates of settled promises. Called with the lock held.
 
-        Leaves promises with other callbacks to the thread. Returns whether there were none.
+        Promises with other callbacks are left to the thread. Returns whether there are no such promises.
         """
         ready = self._protocol.incoming.ready
         for promise in ready.copy():
@@ -234,7 +234,7 @@ class Callers:
         return not ready
 
     def _leaves_it_to_thread(self) -> bool:
-        """Whether there is work that only the link's thread does. With the lock held."""
+        """Whether there is work that only the link's thread does. Called with the lock held."""
         protocol, connection = self._protocol, self._connection
         return bool(
             self._in_hand is not None
@@ -252,10 +252,10 @@ class Callers:
         )
 
     def _leave(self, seat: Seat, gate: CallerGate, *, is_needed: bool) -> None:
-        """Leave the seat. `is_needed`: the caller stopped before the last frame, and the thread must take the others.
+        """Leave the seat. `is_needed`: the caller stopped before the last frame, and the thread must take the rest.
 
-        Meanwhile a pass of the thread, without the seat, may have done the work for which the caller stopped. The other
-        frames still wait, although no descriptor is readable.
+        Meanwhile a pass of the thread, without the seat, may have done the work for which the caller stopped. The rest
+        of the frames still waits, although no descriptor is readable.
         """
         link, protocol = self._link, self._protocol
         with link.lock:
@@ -272,7 +272,7 @@ class Callers:
                 # Only the caller's own reports can have left work: other callers wake the thread for their work.
                 is_needed = self._in_hand is not None or self._moved.callers > 0 or protocol.has_messages
                 is_needed = is_needed or protocol.incoming.has_left_something()
-                # A few outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.
+                # A few outcomes are acknowledged with the next frame, or when the daemon reminds; many, now.
                 is_due = protocol.acknowledge_at <= link.now_ns()
             else:
                 is_needed = self._leaves_it_to_thread()

@@ -26,10 +26,10 @@ from .purgatory import Purgatory
 class Client(CommonClient[ThreadedLink], Purgatory, Member):
     """A client of one instance's daemon; also its purgatory "default". A context manager.
 
-    Making it needs no daemon, opens no file and starts no thread: all that happens at the first use, and again in a
-    forked child. `register`, `fire` and the like are kept until there is a daemon. Calls that wait raise
-    TimerdUnavailableError if there is none. Any thread may use it. It cannot be pickled. A client that is dropped ends
-    when none of its operations is pending.
+    Making it needs no daemon. It opens files and starts a thread at its first use, and again in a forked child.
+    `register`, `fire` and the like are kept until there is a daemon. Calls that wait raise TimerdUnavailableError if
+    there is none. Any thread may use it. It cannot be pickled. A client that is dropped ends when none of its
+    operations is pending.
     """
 
     @staticmethod
@@ -37,7 +37,7 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         return Lazy(target, ThreadedLink, link)
 
     def _take(self, lazy: Lazy[ThreadedLink]) -> None:
-        self._purgatories: dict[str, Purgatory] = {}  # not this one: it would keep itself
+        self._purgatories: dict[str, Purgatory] = {}  # without "default": the client would refer to itself
         Purgatory.__init__(self, lazy, DEFAULT_PURGATORY, ThreadedOperation)
 
     def _bind(self, link: ThreadedLink) -> ThreadedLink:
@@ -61,13 +61,13 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         return known
 
     def snapshot(self, *, timeout: Patience = SNAPSHOT_TIMEOUT_S) -> str:
-        """Path of a copy of the arena between two turns (for `timerctl check`), which was begun after the call.
+        """Path of a copy of the arena as it was between two turns, for `timerctl check`. Copying begins after the call.
 
-        Open it at once. The daemon removes it after 10 s, after 1 s if somebody waits for the next copy, and when this
-        client ends before. A process that has opened it keeps it. There is one copy at a time, for all callers that
-        wait for it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn. Raises
-        TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can be made:
-        the runtime directory has no room, or turns change the arena faster than it is copied.
+        Open the copy at once. The daemon removes it when this client ends, at the latest after 10 s (1 s if somebody
+        waits for the next copy). A process that has opened it keeps it. There is one copy at a time, for all callers
+        that wait for it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn.
+        Raises TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can
+        be made: the runtime directory has no room, or turns change the arena faster than it is copied.
         """
         connection = self._live().connection
         reply = query(self._live(), {"query": "snapshot"})
@@ -117,16 +117,15 @@ def connect(instance: str | None = None, *, timeout: Patience = None, **argument
     """A client that the daemon has accepted; the arguments are those of `Client`, and how long to wait.
 
     With a `timeout`, in seconds, connect() waits up to that time for a daemon to run and to answer, even if none was
-    ever started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a
-    `timeout`, a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s
-    if one has run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect;
-    workers that boot before the first start need a `timeout`, or a `Client()`, which connects when the daemon is
-    there.) The `timeout` is for this call alone: a connected client waits for a daemon that restarts, however long that
-    takes.
+    ever started. A daemon that comes late still has 2 s to answer, or `timeout` if that is less. Without a `timeout`, a
+    running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s if one has
+    run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect; workers that
+    boot before the first start need a `timeout`, or a `Client()`, which connects when the daemon is there.) The
+    `timeout` is for this call alone: a connected client waits for a daemon that restarts, however long that takes.
 
     Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
-    ResourceLimitError (no file can be opened, or the path of the instance's sockets is too long), and what `Client`
-    raises, and TimeoutOutOfRangeError.
+    ResourceLimitError (no file can be opened, or the path of the instance's sockets is too long),
+    TimeoutOutOfRangeError, and the errors of `Client`.
     """
     client = Client._over(None, target_of("connect", instance, arguments))
     client._bind(drive(flows.connect(client._lazy, timeout)))

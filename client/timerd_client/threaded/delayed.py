@@ -31,10 +31,10 @@ class DelayedOperation(Delayed):
 
         client.try_complete_else_watch(Fetch(...), ["topic/0", "topic/1"], timeout=0.5)
 
-    `on_complete()` runs exactly once, when the daemon has confirmed, or after the deadline; then `on_expiration()` runs
-    as well. `lock` is held while one of its functions runs, for example one lock for all operations of a group
-    (default: a lock of its own). The functions must not block; a thread that holds the lock must not wait for the
-    client.
+    `on_complete()` runs exactly once: when the daemon has confirmed the completion, or after the deadline. After the
+    deadline `on_expiration()` runs as well. `lock` is held while one of the functions runs (default: a lock for this
+    operation alone); all operations of a group may share a lock. The functions must not block; a thread that holds the
+    lock must not wait for the client.
 
     Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
     """
@@ -83,7 +83,7 @@ class DelayedOperation(Delayed):
 
     def settled(self, timeout: Patience = None) -> bool:
         if self._delayed.is_alone:
-            with self.lock:  # another thread may be running them
+            with self.lock:  # another thread may still be running the callbacks, with this lock held
                 return True
         end = self._delayed.end()
         return end._wait(timeout) and bool(end.get())
@@ -135,7 +135,7 @@ class ThreadedDriver(DelayedDriver[ThreadedLink]):
     def start(
         self, surface: Surface[Any, ThreadedLink], keys: Key | Iterable[Key], arguments: DelayedArguments
     ) -> None:
-        """Try; if that does not complete it, watch its keys."""
+        """Call `try_complete`; if the operation is not complete, watch its keys."""
         if self.is_alone:
             return
         mark = self._begin(surface, keys, arguments)
@@ -143,7 +143,7 @@ class ThreadedDriver(DelayedDriver[ThreadedLink]):
             with evaluating():
                 complete = do(Evaluate(self.owner.try_complete))
             if not (complete or self.forced):
-                # In the client's thread it cannot wait for room.
+                # In the client's own thread this call cannot wait for room.
                 own = self.link.waiters.in_own_thread()
                 self._watch(surface, arguments, mark, may_exceed=own)
         if self.parts:

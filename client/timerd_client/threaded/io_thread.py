@@ -18,11 +18,11 @@ from .seat import Seat
 from .sender import ThreadedSender
 
 POLL_NS_MAX = 60_000_000_000
-HELD_NS = 100_000_000  # if a callback takes this long, the error of a caller that has waited in vain names it
+HELD_NS = 100_000_000  # if a callback takes this long, the errors of callers that waited in vain name it
 
 
 class IoThread:
-    """Makes the passes of a link. If the main thread has ended, no thread can begin, and waiting callers make them."""
+    """Makes a link's passes. After the main thread's end no thread can begin: then waiting callers make the passes."""
 
     def __init__(
         self, link: Link, connection: Connection, sender: ThreadedSender, callers: Callers, moved: Condition
@@ -131,7 +131,7 @@ class IoThread:
         while True:
             with link.lock:
                 receives = self._callers.begin_pass()
-            # If a caller receives instead, answers are looked at all the same: a send may have used up their edge.
+            # If a caller receives instead, this pass still looks at answers: a send may have used up their edge.
             connection.receive_some(outcomes=receives, answers=answers or not receives)
             now_ns = link.now_ns()
             if sender.chores:
@@ -157,7 +157,7 @@ class IoThread:
                     return True
 
     def _subscribe(self) -> bool:
-        """Connect for outcomes, if that is due. Returns whether it was due. With the lock and the seat."""
+        """Connect for outcomes, if that is due. Returns whether it was due. Called with the lock and the seat."""
         subscriptions = self._link.protocol.session.subscriptions
         if self._is_ending or not subscriptions:
             return False

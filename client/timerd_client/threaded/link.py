@@ -44,7 +44,7 @@ class ThreadedLink(Link):
         try:
             self.connection.begin(self.thread)
             self.thread.start()
-        except BaseException:  # no file can be opened, or no thread be started
+        except BaseException:  # no file can be opened, or no thread can be started
             self.sealed = self.closed = True
             self.thread.close()
             raise

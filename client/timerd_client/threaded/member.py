@@ -64,7 +64,7 @@ class Runner:
         link.before_stop.append(self.stop)
 
     def start(self, count: int) -> None:
-        """Have at least this number of threads. Not with the link's lock: the start of a greenlet switches to it."""
+        """Make threads until there are `count`. Called without the link's lock: starting a greenlet switches to it."""
         with self.link.lock:
             made = [Hand(self, number) for number in range(len(self._hands), count)]
             self._hands += made
@@ -101,7 +101,7 @@ class Runner:
         )
 
     def pause(self, seconds: float, steps: Steps) -> None:
-        """Go on with these steps after that number of seconds, in any thread: the present one may be busy then."""
+        """Go on with these steps after `seconds`, in any thread: the present thread may be busy then."""
         with self.link.lock:
             self._paused.append((self.link.now_ns() / 1e9 + seconds, steps))
             self._pauses += 1
@@ -172,7 +172,7 @@ class Hand:
                         return
 
     def _ask(self, step: Ask) -> tuple[Any, Any]:
-        """(value, error) of the answer, however long that takes."""
+        """The answer's (value, error). Waits for it without a limit."""
         self.asks = True
         try:
             return drive(flows.ask(self._runner.link, step))
@@ -181,7 +181,7 @@ class Hand:
 
 
 def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
-    """Run a function of the user's; its error. Also SystemExit: the thread and the schedule have to live on."""
+    """Run a user's function. Returns its error, or None. Catches also SystemExit: thread and schedule have to go on."""
     try:
         result = function(*arguments)
     except BaseException as error:

@@ -57,7 +57,7 @@ def _after_fork_in_child() -> None:
             link.idle = False
             link.lock = lock()
             link.connection.sockets.forked()
-        except Exception:  # the other links are closed all the same
+        except Exception:  # go on with the other links
             logger.exception("this forked child may have copies of descriptors of its parent")
     link_module.links.clear()
 

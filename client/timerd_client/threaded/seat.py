@@ -4,7 +4,8 @@
     otherwise    the link's thread takes the seat for each pass
 
 Without the seat an outcome would wake the link's thread, and the thread would wake the caller. While a caller has the
-seat, the descriptors of the sockets wake nobody else. The link's lock is held in every method but sleep() and ring().
+seat, the descriptors of the sockets wake nobody else. The caller of each method holds the link's lock, except for
+sleep() and ring().
 
 Signal handlers run during the sleep of a caller, and may take long. So the link's thread may take the seat from a
 sleeping caller. The caller notices this when it wakes.
@@ -31,7 +32,7 @@ class Seat:
         self._sockets = native.epoll()  # watches the sockets
         self._shutter = native.epoll()  # watches `_sockets` for the link's thread; shut while a caller has the seat
         self._shutter.register(self._sockets, select.EPOLLIN)
-        self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed if it is dropped
+        self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed when dropped
         self._bell = self._bell_file.fileno()
         self._poller = Poller()
         self._poller.register(self._bell)
@@ -100,7 +101,7 @@ class Seat:
         return readable
 
     def close(self) -> None:
-        """Close the seat's own descriptors. If a caller still sleeps, it closes them when it wakes."""
+        """Close the seat's own descriptors. A caller that still sleeps closes them when it wakes."""
         if self.sleeper is None:
             self._shutter.close()
             self._sockets.close()

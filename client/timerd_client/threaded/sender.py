@@ -1,4 +1,4 @@
-"""The sender of a threaded client: a caller sends its own frame when it was quiet, and the thread sends under load."""
+"""The sender of a threaded client: after a quiet time a caller sends its own frame; under load the thread sends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from timerd_wire.spacing import Spacing
 
 SEND_INTERVAL_NS = 100_000  # under load: the least time from one frame of commands to the next
 SEND_INTERVAL_NS_MAX = 1_000_000  # and the longest
-SEND_COMMANDS = 512  # if this number piles up, the thread does not get the GIL: callers then send again
-SEND_BURST = 4  # frames that may follow each other at once when it was quiet
-SEND_REST = 3  # intervals for each pass: while the thread works, the callers do not have the GIL
+SEND_COMMANDS = 512  # if this number piles up, the thread does not get the GIL: then callers send, too
+SEND_BURST = 4  # frames that may follow each other at once after a quiet time
+SEND_REST = 3  # an interval is this many times as long as a pass: during a pass the callers do not have the GIL
 
 
 class Bell:
@@ -35,7 +35,7 @@ class Bell:
         return self._descriptor
 
     def ring(self) -> None:
-        """Wake the thread. With the link's lock held. Raises OSError if the bell is closed."""
+        """Wake the thread. Called with the link's lock held. Raises OSError if the bell is closed."""
         os.eventfd_write(self._descriptor, 1)
 
     def answer(self) -> None:
@@ -44,14 +44,14 @@ class Bell:
             os.eventfd_read(self._descriptor)
 
     def close(self) -> None:
-        """Close the descriptor. With the link's lock held."""
+        """Close the descriptor. Called with the link's lock held."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class ThreadedSender(Sender):
-    """A caller writes its command down with the lock held. When it was quiet, the caller sends it as well, which is
+    """A caller writes its command down with the lock held. After a quiet time the caller also sends it, which is
     quicker than waking a thread. Under load the thread sends every SEND_INTERVAL_NS, until no commands pile up any
     more: so a call costs no system call.
     """
@@ -69,7 +69,7 @@ class ThreadedSender(Sender):
         self.planned_ns = 0  # when the thread wakes next by itself
 
     def wake(self) -> None:
-        """Have all unsent frames sent: now by the caller, or soon by the thread. With the lock held."""
+        """Have all unsent frames sent: now by the caller, or soon by the thread. Called with the lock held."""
         link, protocol = self._link, self._protocol
         link.alarm = self._next_alarm()
         if not protocol.wants_to_send():
@@ -85,13 +85,13 @@ class ThreadedSender(Sender):
             self.bell.ring()
 
     def _next_alarm(self) -> int:
-        """The command number from which callers wake the thread even if it is about to send. At a process end: all."""
+        """The command number from which callers wake the thread even if it will soon send. 0 while the process ends."""
         return 0 if self._link.ends_with_process else self._protocol.ledger.issued + SEND_COMMANDS
 
     def send_for_caller(self) -> None:
         """A caller is about to wait, so it issues nothing more: send all commands, even if the last frame is recent.
 
-        With the lock held.
+        Called with the lock held.
         """
         connection, now_ns = self._connection, self._link.now_ns()
         while self._protocol.wants_to_send() and connection.send_locked(now_ns):
@@ -102,7 +102,7 @@ class ThreadedSender(Sender):
     def send_due(self, now_ns: int, woke_ns: int) -> None:
         """In a pass that began at `woke_ns`: send frames without commands at once, and commands if they are due.
 
-        With the lock held.
+        Called with the lock held.
         """
         protocol, spacing, connection = self._protocol, self._spacing, self._connection
         while (protocol.has_messages or connection.unsent is not None) and connection.send_locked(now_ns):
@@ -124,12 +124,12 @@ class ThreadedSender(Sender):
             self._next_frame_ns = NEVER
 
     def rest(self) -> None:
-        """The thread is about to sleep, until the next pass is due. With the lock held."""
+        """The thread is about to sleep, until the next pass is due. Called with the lock held."""
         self._link.idle = self._next_frame_ns == NEVER and self._connection.unsent is None
         self.planned_ns = self.due_ns()
 
     def due_ns(self) -> int:
-        """When the next pass is due, unless something wakes the thread before."""
+        """When the next pass is due, unless something wakes the thread earlier."""
         return min(self._protocol.poll_deadline(), self._next_frame_ns, self._connection.sockets.due_ns)
 
     def ring(self) -> None:
@@ -141,7 +141,7 @@ class ThreadedSender(Sender):
         outgoing, link = self._protocol.outgoing, self._link
         in_callback = self._is_own_thread()
         self.confirm_locked()
-        patience_s = 0.0 if link.ends_with_process else BACKPRESSURE_TIMEOUT_S  # at the end each call has waited before
+        patience_s = 0.0 if link.ends_with_process else BACKPRESSURE_TIMEOUT_S  # at the end, earlier calls have waited
         if in_callback or not self._moved.wait_for(lambda: outgoing.room > 0 or link.sealed, patience_s):
             late = "" if in_callback else f", and none was acknowledged within {patience_s:g} s"
             status, remedy = self._connection.status(), self._remedy()

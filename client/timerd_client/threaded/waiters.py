@@ -69,14 +69,17 @@ class ThreadedWaiters(Waiters):
             )
 
     def must_not_wait(self) -> bool:
-        """True for the thread of the sockets, and for a caller that has the seat."""
+        """True for the thread of the sockets, and for a caller that receives in its place (seat.py)."""
         return self.in_own_thread() or self.callers.is_seated()
 
     def notify_locked(self) -> None:
         self.moved.notify_all()
 
     def progressed_locked(self) -> None:
-        """Wake waiting callers after a report; if several wait for the same thing, only one. With the lock."""
+        """Wake waiting callers after a report; of those that wait for the same thing, only one.
+
+        Called with the lock held.
+        """
         self.moved.notify()
 
     def some_wait(self) -> bool:

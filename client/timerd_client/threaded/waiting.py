@@ -65,7 +65,7 @@ def _settling(operations: list[Waitable], deadline: float | None) -> Iterator[Wa
     settled = waiters.queue()
     scope = current_scope()
     if scope is not None:
-        wake = waiters.callback(settled.put)  # with gevent in the hub, whichever thread ends the scope
+        wake = waiters.callback(settled.put)  # with gevent it runs in the hub, whichever thread ends the scope
 
     def end() -> None:
         wake(None)

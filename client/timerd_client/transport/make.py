@@ -1,6 +1,6 @@
 """The transports by name: how the sockets of a link are made.
 
-All transports are imported before a process forks. Only libzmq is not, if $TIMERD_TRANSPORT is "unix".
+All transports are imported before a process forks, with one exception: libzmq, if $TIMERD_TRANSPORT is "unix".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from timerd_shm.read.reader import ArenaReader
 
-FRAMES_MAX: Final = 256  # frames that are taken in one go, from a daemon that may send without end
+FRAMES_MAX: Final = 256  # frames that are taken in a row, from a daemon that may send without end
 
 
 class Held(Protocol):

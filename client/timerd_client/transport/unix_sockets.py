@@ -49,10 +49,10 @@ class UnixSockets:
         self._now_ns = now_ns
         self._packets: Packets | None = None  # None: not connected
         self._descriptor = -1  # of the connection
-        self._connected_ns = 0  # when it was made
+        self._connected_ns = 0  # when the connection was made
         self._retry_wait_ns = RETRY_FIRST_NS
         self._session = b""  # to be shown over each connection
-        self._is_shown = True  # whether it was
+        self._is_shown = True  # whether the session was shown
         self._is_full = False
         self._failure: OSError | None = None  # why there is no connection
         self._cut: deque[tuple[int, bytes]] = deque()  # the rest of the frame that is sent in parts
@@ -65,7 +65,8 @@ class UnixSockets:
 
     # the connection ---------------------------------------------------------------------------------------------------
 
-    # A thread receives without the link's lock. It may find the end while another thread tends: both hold `changing`.
+    # A thread receives without the link's lock. It may find the connection's end while another thread is in tend(). So
+    # both hold `changing`.
 
     def tend(self, now_ns: int) -> None:
         with changing:
@@ -91,7 +92,7 @@ class UnixSockets:
                 self._open()
             except OSError as error:  # no daemon listens, very many clients connect, no file can be opened
                 self._close()
-                self._failure = None if isinstance(error, BlockingIOError) else error  # an overloaded daemon
+                self._failure = None if isinstance(error, BlockingIOError) else error  # blocking: an overloaded daemon
                 self._retry()
                 return
             if not isinstance(self._failure, ConnectionResetError):  # a reset may come again at once: keep it
@@ -126,11 +127,11 @@ class UnixSockets:
         self._retry_wait_ns = min(2 * self._retry_wait_ns, RETRY_LAST_NS)
 
     def _ended(self) -> None:
-        """The connection has ended. If that is soon after it was made, it was refused; later, the daemon has ended."""
+        """The connection has ended. If it was made a short time ago, it was refused; otherwise the daemon has ended."""
         was_refused = self._now_ns() - self._connected_ns < REFUSED_NS
         with changing:
             with contextlib.suppress(OSError, ValueError):
-                # A child between its fork and its exec has a copy: for that copy the epoll would stay readable.
+                # A child between its fork and its exec has a copy: because of that copy the epoll would stay readable.
                 self._epoll.unregister(self._descriptor)
             self._close()
             if was_refused:
@@ -239,10 +240,10 @@ class UnixSockets:
 
 
 class End:
-    """The lifeline of a link whose one connection is also its lifeline: a descriptor that is readable after its end."""
+    """The lifeline of a link with one connection for everything: a descriptor that is readable after its end."""
 
     def __init__(self) -> None:
-        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed also if it is dropped
+        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed when it is dropped
         self._session = b""
         self._is_daemons = False  # whether the connection ended with the daemon
         self._is_over = False
@@ -275,13 +276,13 @@ class End:
             self.close()
 
     def close(self) -> None:
-        """Close the descriptor. If the link watches it, close it as soon as the link does not."""
+        """Close the descriptor. If the link watches it, close it as soon as the link no longer does."""
         self._is_over = True
         if not self._session:
             self._bell.close()
 
     def _take_bell(self) -> None:
-        with contextlib.suppress(BlockingIOError, ValueError):  # it has not rung; it is closed
+        with contextlib.suppress(BlockingIOError, ValueError):  # the bell has not rung, or is closed
             os.eventfd_read(self._bell.fileno())
 
 

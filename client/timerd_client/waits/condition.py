@@ -34,14 +34,14 @@ class Condition:
         self.callers = 0  # in wait_for()
 
     def notify_all(self) -> None:
-        """Wake all callers that wait, so that they look at their conditions. With the lock held."""
+        """Wake all callers that wait, so that they look at their conditions. Called with the lock held."""
         for waiter in list(self._waiting):
             self._wake(waiter)
 
     def notify(self) -> None:
         """Like notify_all(), but of the callers with the same `one_of`, wake only one, whose condition holds.
 
-        For example, 32 threads wait for calls, and a call comes: then one thread wakes. With the lock held.
+        For example, 32 threads wait for calls, and a call comes: then one thread wakes. Called with the lock held.
         """
         looked_at: set[object] = set()
         for waiter in list(self._waiting):
@@ -55,9 +55,9 @@ class Condition:
         self._waiting.remove(waiter)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None, one_of: object | None = None) -> bool:
-        """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds. With the lock held.
+        """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds.
 
-        Callers with the same `one_of` wait for the same thing, and are woken one at a time.
+        Called with the lock held. Callers with the same `one_of` wait for the same thing, and are woken one at a time.
         """
         end = None if timeout is None else monotonic() + timeout
         self.callers += 1

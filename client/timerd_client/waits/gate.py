@@ -14,7 +14,7 @@ from .slices import slices
 class Gate:
     """A gate is closed until a thread opens it."""
 
-    wakes: ClassVar = True  # like an Aside that wakes, if `open` is a callback
+    wakes: ClassVar = True  # as in an Aside: if `open` is a callback, its call wakes a waiting caller
 
     def __init__(self) -> None:
         self._lock = native.lock()

@@ -40,11 +40,11 @@ class Polling:
         return None if left is None else left + GRACE_S
 
     def waits_on(self, left: float | None, *, lost: bool) -> bool:
-        """Whether to go on waiting for events after that check."""
+        """Whether to go on waiting for events, after the check whether the daemon is lost."""
         return self.wanted and not lost and left != 0.0
 
     def pause(self, left: float | None) -> float:
-        """How long to wait before the predicate is evaluated again, unless the daemon is back before."""
+        """How long to wait before the predicate is evaluated again, unless the daemon is back earlier."""
         pause_s = self._pause_s
         self._pause_s = max(pause_s, min(2 * pause_s, POLL_S_MAX))
         return pause_s if left is None else min(pause_s, left)
@@ -57,5 +57,5 @@ def monotonic_deadline(timeout: Patience) -> float | None:
 
 
 def seconds_left(deadline: float | None) -> float | None:
-    """The seconds that are left until then, at least 0."""
+    """The seconds that are left until the deadline, at least 0."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Final
 
 OURS: Final = ("timerd_client", "timerd_wire", "timerd_shm")
-OWNER_LOCK: Final = "timerd_client.threaded.delayed"  # it takes the lock of a delayed operation, which is the user's
+OWNER_LOCK: Final = "timerd_client.threaded.delayed"  # takes the lock of a delayed operation, which is the user's
 
 
 def place_of(thread: int) -> str:

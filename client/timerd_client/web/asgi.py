@@ -121,7 +121,8 @@ class ASGI:
 async def _flush_all() -> None:
     """Flush all clients of this process. uvicorn raises SIGTERM again when it has ended, so no handler of atexit runs.
 
-    The clients stay open. A loop is flushed by its own client, and a thread of the system may wait for the others.
+    The clients stay open. Clients of this loop are flushed in the loop, and threaded clients in a thread. Clients of
+    other loops are left to their loops.
     """
     here = asyncio.get_running_loop()
     open_links = [link for link in list(links) if not (link.closed or link.is_outlived())]
@@ -148,7 +149,7 @@ class _Exchange:
         self._received: asyncio.Queue[Message] = asyncio.Queue(1)
         self._disconnect: Message | None = None
         self._is_begun = self._is_complete = False
-        self.instead: Answer | None = None  # of a framework's 500
+        self.instead: Answer | None = None  # the answer in place of a framework's 500
 
     async def listen(self) -> None:
         """Receive, one message ahead of the application, until the peer has gone."""
@@ -187,7 +188,7 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": answer.body})
 
     async def answer(self, error: BaseException) -> bool:
-        """Answer in place of the view, which raised `error`. False if the view's own answer has begun, and is cut."""
+        """Answer in place of the view, which raised `error`. False if the view's own answer has begun (it is cut)."""
         if self._is_begun:
             if not isinstance(error, RequestEnded):
                 return False
@@ -202,7 +203,7 @@ class _Exchange:
 
 
 def _why_unserved(error: BaseException) -> BaseException | None:
-    """The error, if it is one of UNSERVED. The first error of a group of only such errors. None for other errors."""
+    """The error, if it is one of UNSERVED; of a group with only such errors, the first one. None for other errors."""
     if isinstance(error, BaseExceptionGroup):
         served = error.split(UNSERVED)[1]
         return None if served is not None else _why_unserved(error.exceptions[0])

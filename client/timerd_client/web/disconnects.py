@@ -57,7 +57,7 @@ class Disconnects:
                     request.end(DISCONNECT)
 
     def _whose_peer_has_gone(self, descriptor: int) -> Scope | None:
-        """The request whose peer has gone. Checks the socket, because the event may belong to an earlier socket."""
+        """The request whose peer has gone. Checks the socket, because the event may belong to an earlier one."""
         with self._lock:
             request = self._requests.get(descriptor)
             if request is None:

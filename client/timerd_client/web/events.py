@@ -109,7 +109,7 @@ async def _coming(subscription: AioSubscription, heartbeat: Patience, data: Data
 
 
 def _beginning(mark: Mark) -> bytes:
-    """The beginning. Its id is for a browser that loses the connection before the first event: it misses none."""
+    """The beginning. A browser that loses the connection before the first event asks with this id, and misses none."""
     return b"id: %s\nretry: %d\n\n" % (str(mark).encode(), RETRY_MS)
 
 

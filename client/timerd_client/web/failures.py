@@ -1,6 +1,7 @@
-"""The error that a framework turns into a 500. Flask and Django send a signal; others answer while they handle it.
+"""The error that a framework turns into a 500. Flask and Django send a signal. Other frameworks answer while Python
+still handles the error, so `sys.exc_info()` has it.
 
-No framework is imported here: those that the application has imported are found.
+No framework is imported here: listen() finds those that the application has imported.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SIGNALS: Final = (("flask.signals", "got_request_exception"), ("django.core.sign
 
 
 def listen() -> None:
-    """Have Flask and Django note such errors in the scope of their request. A second call changes nothing."""
+    """Let Flask and Django note, in the request's scope, an error that leaves a view. A second call changes nothing."""
     for module, name in SIGNALS:
         signal = getattr(sys.modules.get(module), name, None)
         if signal is not None:
@@ -31,7 +32,8 @@ def _note(sender: object = None, exception: BaseException | None = None, **more:
 def causes_of_500(request: Scope) -> Iterator[BaseException]:
     """The error that has left the view, and its causes (`raise ... from error`).
 
-    An error that the view has handled is none of them. If the framework does not tell, it is the last error of timerd.
+    An error that the view has handled is none of them. If the framework does not show its error, the last error of
+    timerd counts.
     """
     error = request.failure or sys.exc_info()[1] or request.trouble
     while error is not None:
