@@ -44,7 +44,7 @@ NOTHING = Usage(0, 0)
 
 
 class Options(NamedTuple):
-    """The options of a run, beside its workload."""
+    """The options of a run that are not part of its workload."""
 
     bulk: bool = False
     pending: int = 0  # far-future operations that are pending all the time
@@ -63,7 +63,7 @@ class Result(NamedTuple):
     daemon: Usage
     stolen: float  # share of the processors' time that the host of a virtual machine took
     events_unseen: int
-    partial: str  # why it was cut short; empty if it was not
+    partial: str  # why the run was cut short; empty if it was not
     status: Exit  # the exit status that `partial` leads to
 
 

@@ -79,7 +79,7 @@ def utc(wall_ns: int) -> str | None:
 
 
 def word(text: str) -> str:
-    """A printable key or name as people tell it from the words around it: quoted if it has blanks, or is empty."""
+    """A printable key or name for a sentence: quoted if it is empty, or has one of QUOTED."""
     return text if text and not set(text) & QUOTED else f"'{text}'"
 
 

@@ -55,7 +55,7 @@ class Sessions:
     """The sessions of one broker's members. Call the methods in the broker's loop."""
 
     def __init__(self, waits: Waits, expired: Callable[[str, Holder], object]) -> None:
-        """`expired` gets the group's id."""
+        """`expired` gets the group's id, and the holder whose session has expired."""
         self._waits, self._expired = waits, expired
         self._without: dict[Holder, tuple[str, float]] = {}  # holders whose sessions the daemon refused
         self._again_at = 0.0

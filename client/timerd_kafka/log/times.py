@@ -75,11 +75,11 @@ def decompressed(codec: int, data: bytes, work: Work) -> bytes | memoryview:
     if codec == 0:
         work.spend(len(data) // KIB)
         return data
-    size = DECOMPRESSED_MAX  # for a codec that fails, which may have filled the buffer
+    size = DECOMPRESSED_MAX  # counts if the codec fails, because it may have filled the buffer before
     try:
         size = INTO[codec](data, work)
     finally:
-        work.spend(max(size, len(data)) // KIB)  # a megabyte may have 100,000 empty frames
+        work.spend(max(size, len(data)) // KIB)  # `data` may be larger: a megabyte of 100,000 empty frames, for example
     return work.room[:size].toreadonly()
 
 

@@ -1,4 +1,4 @@
-"""The partitions that one broker holds, by the catalog."""
+"""The partitions that one broker holds, as the catalog demands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Store:
         self.refresh()
         self.open_some(inf)
         held = {partition.directory.name for partition in self}
-        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted meanwhile
+        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted while it did not run
             if left.is_dir() and left.name not in held:
                 shutil.rmtree(left, ignore_errors=True)
 

@@ -48,7 +48,7 @@ class KafkaCluster:
     """A cluster of three brokers. `flags` are added to the default flags, as on the command line."""
 
     def __init__(self, flags: Sequence[str] = (), *, data: Path | None = None) -> None:
-        """`data`: a directory, which is kept; with None the cluster has a new directory, removed at the end."""
+        """`data`: a directory, which is kept; with None the cluster has a new one, which is removed at the end."""
         if isinstance(flags, str) or "--data" in flags:
             raise KafkaClusterError(
                 f"flags={flags!r}: give a list such as ['--workers', '4'], and data= for a directory"
@@ -202,8 +202,8 @@ class KafkaCluster:
         """Stop the replication to followers of a topic. Then producers with acks=all time out.
 
         `partition` and `broker` select the followers of one partition, or those at one broker. Returns the number of
-        followers that were stopped. After a restart, a broker's followers copy again. Raises KafkaClusterError if there
-        is no such follower.
+        followers that were stopped. When a broker is started again, its followers copy again. Raises KafkaClusterError
+        if there is no such follower.
         """
         return self._follow("stop_follower", topic, partition, broker)
 

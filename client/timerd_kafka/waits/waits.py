@@ -62,7 +62,7 @@ class Waits:
             raise
 
     def begin(self, purgatory: str, timeout: float, make: Callable[[Callable[..., Any]], NamedOperation]) -> Wait:
-        """As until(), but several requests may await the wait's `future`, shielded. It may fail with DaemonLost."""
+        """As until(), but several requests may await the `future`, if they shield it. It may fail with DaemonLost."""
         wait = Wait(self)
         wait.operation, wait.deadline = make(wait.give), self.loop.time() + timeout
         self._open.add(wait)

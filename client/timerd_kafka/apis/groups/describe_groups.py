@@ -12,7 +12,7 @@ from timerd_kafka.groups.messages import DescribedGroup
 from timerd_kafka.wire.codec import milliseconds
 
 NOT_FOUND = 6  # from this version on an unknown group is an error; before, it is "Dead"
-NOT_ASKED = -(2**31)  # for authorized operations
+NOT_ASKED = -(2**31)  # as "authorized operations": they are not answered
 
 
 async def answer(broker: Broker, call: Call) -> Any:
