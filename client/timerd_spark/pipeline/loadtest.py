@@ -206,7 +206,7 @@ def results(
 def results_of(
     part: Part, end: int, outcomes: Sequence[Outcome], behind: np.ndarray, instance: str, origin_us: int
 ) -> pyarrow.RecordBatch:
-    """The results of the rows of a part before `end`, one for each outcome."""
+    """The results of the last rows of a part before `end`: as many rows as there are outcomes."""
     import numpy as np
     import pyarrow as pa
 

@@ -197,7 +197,7 @@ def svg(figure: Figure, title: str = "") -> str:
 def _axes(x: str, y: str) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, layout="constrained")  # savefig() has the labels and the legend
+    figure = Figure(figsize=SIZE, layout="constrained")  # so that the image has room for the labels and the legend
     axes = figure.add_subplot()
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)

@@ -52,7 +52,7 @@ log = logging.getLogger("timerd_spark")
 
 
 class AuditedArena(NamedTuple):
-    """The extent of one arena's journal that an audit has read. `str()` gives a line for people."""
+    """How much of one arena's journal an audit has read, and whether rows are missing. str() is a line for people."""
 
     host: str
     incarnation: str  # of the arena: each fresh start makes a new one
@@ -200,7 +200,7 @@ def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tu
             is_cause = facts.lost_events > 0 and not (facts.left_out or facts.gaps)
             found.append((host, incarnation, -1, None, what, is_cause))
         if facts.apart != NEVER:
-            what = "it is a part of a registration, and the row before it is none"
+            what = "it is a later row of a registration, and the row before it is not of that registration"
             found.append((host, incarnation, facts.apart, None, what, False))
         if facts.fall != NEVER:
             what = "the number of this event is not above that of the event before it"

@@ -104,7 +104,7 @@ class Facts(NamedTuple):
 
     @property
     def lost_events(self) -> int:
-        """The number of events that are numbered and not there."""
+        """How many events are missing between the first and the last one, by their numbers."""
         return self.last - self.first + 1 - self.events if self.events else 0
 
     @property

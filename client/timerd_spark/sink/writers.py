@@ -110,7 +110,7 @@ class StreamSink(Sending, DataSourceStreamArrowWriter):
 
 
 def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any]:
-    """The values of a column as bytes, numbers as str; `null` for a null. Raises InvalidValueError if that is None."""
+    """The values of a column as bytes, numbers as str. `null` replaces a null; if it is None, InvalidValueError."""
     values = values_of(batch.column(name))
     if batch.column(name).null_count:
         if null is None:

@@ -164,8 +164,8 @@ class SegmentRows:
     def _anchors(self) -> tuple[np.ndarray, np.ndarray]:
         """Records, and the ns by which the wall clock is ahead of CLOCK_MONOTONIC from each of these records on.
 
-        The last anchor before the span counts too; if there is none, the times in the segment's header. Looking for it
-        may take as long as reading the span, and few queries need the wall clock.
+        The last anchor before the span counts too; if there is none, the times in the segment's header do. The search
+        for it may take as long as reading the span. So it is made only for queries that need the wall clock.
         """
         records, offsets = [-1], [self.header.wall_ns - self.header.monotonic_ns]
         block = self.span.first // BLOCK_ROWS
@@ -259,7 +259,7 @@ class SegmentRows:
         """A block outside the span; zeros if it is absent, or damaged and may be skipped. Raises JournalError."""
         data, rows = self._segment.good(number, 1)
         if rows == 0:
-            # Blocks before the first one are gone, or were in a file that was removed while it was written. No damage.
+            # It is no damage if blocks before the first one are missing: they were removed, or never written.
             if not self._skip and number >= self._segment.first():
                 raise JournalError(
                     f"{self.span.directory}: segment {self.span.segment} is damaged in block {number}; {SKIP_HINT}"

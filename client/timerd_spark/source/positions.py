@@ -7,12 +7,12 @@
 numbers, and rows of another arena. `number` counts the arena's rows from its first one. `at_us` is the time of the
 newest row before the position, in microseconds since 1970. These two show how far a reader is behind.
 
-`gone` is true where the journal was away, and the query went on without it (failOnDataLoss=false). The position stays:
-if the journal comes back, reading goes on there.
+`gone` is true if the journal was away, and the query went on without it (failOnDataLoss=false). The position stays: if
+the journal comes back, reading goes on there.
 
-`begun` is in the offsets of a stream, up to the end of the first batch that has rows of the journal: the position where
-that batch begins. Spark keeps only the ends of batches. When it reads the first batch again, it asks again where it
-begins, and by then "latest" has moved.
+`begun` is the position at which the first batch with rows of the journal begins. The offsets of a stream have it up to
+the end of that batch. Spark keeps only the ends of batches. When it reads the first batch again, it asks the source
+again where the batch begins, and by then "latest" has moved.
 
 Standard library only, as segments.py.
 """
@@ -30,7 +30,8 @@ from timerd_shm.read.segment import JournalError, Offset, Segment
 
 from .segments import BEGINNING, OTHER_JOURNAL, first_offset, last_offset, list_segments, open_segment
 
-# The field of each kind of row with the time at which it was written. Times of calls and effects may differ from it.
+# For each kind of row, the field with the time at which the row was written. Kinds whose time is that of a call or an
+# effect are left out.
 CLOCKS = {
     int(kind): offset_of(ROWS[kind], name)
     for kind, name in TIMES.items()
@@ -70,7 +71,7 @@ class Places:
         return f"segment {self.offsets[host].segment}, row {self.offsets[host].record}"
 
     def away(self, host: str) -> bool:
-        """The host's journal is not there: mark its position. Returns whether it has the mark already."""
+        """The host's journal is not there: mark its position. Returns whether it was marked before."""
         marked = "gone" in self._more[host]
         self._more[host]["gone"] = True
         return marked

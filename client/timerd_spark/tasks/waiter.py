@@ -41,8 +41,8 @@ def await_events(
 ) -> DataFrame:
     """Let each row wait for an event on its key, `timeout` at most.
 
-    `key` is a column of strings or binaries, or of arrays, of which any key completes the row. Any process of the
-    task's host may fire: `client.fire(key, value=...)`. A row waits from the time at which its task registers it. An
+    `key` is a column of strings or binaries, or of arrays of them: then any key of the array completes the row. Any
+    process of the task's host may fire: `client.fire(key, value=...)`. A row waits from when its task registers it. An
     earlier event completes the row only if the event was limited and has grants left. At most `in_flight` rows of a
     task wait at once, within a client's quota at the daemon. The other rows follow when these have settled.
 
