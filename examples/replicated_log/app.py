@@ -89,7 +89,7 @@ class Replica:
         self.log = Log(self.name)
         self.leads = False
         self.secret = secrets.token_hex(16)
-        self.partition = ""  # named by the leader's epoch: a watermark never sinks, so each epoch needs a new one
+        self.partition = ""  # has the leader's epoch in its name: watermarks never sink, so each epoch needs a new name
         self.replicas = Replicas(client, NAMES, QUORUM)
         server = make_server("127.0.0.1", 0, app, threaded=True)  # for the other workers
         self.address = f"http://127.0.0.1:{server.server_port}"

@@ -3,7 +3,7 @@
     POST /jobs       {"id", "key", "text"}: 201, or 200 if a job has this id already
 
     POST /join       {"member"}: {"error", "generation", "members", "shards"}, when all known members have joined
-    POST /sync       {"member", "generation", "assignment"}: {"error", "shards"}, when the leader has assigned them all
+    POST /sync       {"member", "generation", "assignment"}: {"error", "shards"}, when the leader has assigned shards
     POST /heartbeat  {"member", "generation"}: {"error"}
     POST /poll       {"member", "generation", "shards"}: {"jobs"}, as soon as there are any, else after a while
     POST /commit     {"member", "generation", "job", "result"}: {"error"}
@@ -341,7 +341,7 @@ def jobs() -> Response:
 
 @app.post("/commit")
 def commit() -> Response:
-    """Store a result, even if a restarted coordinator does not know the member: its generation goes on."""
+    """Store a result, even if a restarted coordinator does not know the member: the member's generation goes on."""
     return jsonify(
         error=Errors.NONE if store_result(asked("member", "generation", "job", "result")) else Errors.ILLEGAL_GENERATION
     )
