@@ -74,7 +74,7 @@ def declare_act(
 
 
 def add_json(command: argparse.ArgumentParser, about: str = "print one JSON document") -> None:
-    """Declare --json. It counts before an action, too: `timerctl calls --json cancel 7`."""
+    """Declare --json. It may also stand before an action: `timerctl calls --json cancel 7`."""
     command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=about)
 
 

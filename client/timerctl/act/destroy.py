@@ -110,9 +110,9 @@ def confirmed(paths: InstancePaths, arena: os.PathLike[str]) -> bool:
 
 @contextmanager
 def locked(paths: InstancePaths) -> Iterator[None]:
-    """Hold the instance's lock, so that no daemon starts in the block. Raises InstanceRunningError if one holds it.
+    """Hold the instance's lock, so that no daemon starts in the block. Raises InstanceRunningError if a daemon has it.
 
-    Raises PermissionError for all users except the daemon's user and root: also for users of the daemon's unix group.
+    Raises PermissionError for all users except the daemon's user and root, even for users of the daemon's unix group.
     """
     try:
         descriptor = open_plain(paths.lock, os.O_RDWR | os.O_CREAT, owners=paths.owners)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from timerd_client import Client, Purgatory
 
 MET = """\
-It prints what watched the key, and if nothing did, what may have been meant: an
-advance, another purgatory, or a key that is spelt nearly alike. The watchers
-are counted in the arena just before the event. A registration or an outcome
-between the count and the event is not seen. Among a million keys the search
-takes a few seconds.
+The command prints what watched the key, and if nothing did, what may have been
+meant: an advance, another purgatory, or a key that is spelt nearly alike. The
+watchers are counted in the arena just before the event. A registration or an
+outcome between the count and the event is not seen. Among a million keys the
+search takes a few seconds.
 """
 FIRE_EPILOG = f"""\
 {MET}
@@ -41,7 +41,7 @@ examples:
   timerctl fire topic/p0 --amount 4096
   timerctl fire inbox/7 --json | jq '.hints[].command'
 """
-REFUSED = "It returns when the daemon has applied it. Exit status 1 when it was refused."
+REFUSED = "The command returns when the daemon has applied the event. Exit status 1 when\nthe event was refused."
 ADVANCE_EPILOG = f"""\
 {MET}
 examples:

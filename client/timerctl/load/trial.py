@@ -191,7 +191,7 @@ class Trial:
         return {name: reader.purgatory_counters[first + at].value for name, at in COUNTERS.items()}
 
     def _show_progress(self, since_ns: int, before: dict[str, int]) -> None:
-        """Print the progress line. On a terminal it overwrites the one before."""
+        """Print the progress line. On a terminal it overwrites the line before."""
         counts = {name: count - before[name] for name, count in self._counters().items()}
         line = f"{span(since_ns)}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())
         over = sys.stderr.isatty()

@@ -129,7 +129,7 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
         elif is_call:
             text = (
                 f"The call of id {what} is over. It ran, or was cancelled, or failed and its dead letter was dropped: "
-                f"the arena does not say which. {span(ago)} ago it came due, or was cancelled before that. {known}"
+                f"the arena does not say which. {span(ago)} ago it came due, or was cancelled. {known}"
             )
         else:
             by = ""

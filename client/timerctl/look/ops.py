@@ -37,11 +37,10 @@ client: the slot of its owner; for an operation of a group, the slot of the
 member that holds it now. "-": it waits in its group, or was kept when its owner
 ended. group: the group that it belongs to. keys: the missing ones first; r1(ok)
 is satisfied, r2(failed) has failed. id: whether it has one; the arena has only
-the hash of an id.
-Payloads may be secrets: --bytes 0 shows none. An operation that has settled is
-kept until its owner has acknowledged its outcome. Most settled operations have
-no keys any more. A listing of a live instance shows no single moment: an
-operation may settle while it is printed.
+the hash of an id. Payloads may be secrets: --bytes 0 shows none. An operation
+that has settled is kept until its owner has acknowledged its outcome. Most
+settled operations have no keys any more. A listing of a live instance does not
+show one moment: operations may settle while it is printed.
 
 examples:
   timerctl ops --due-within 5s         what expires soon, or is overdue
