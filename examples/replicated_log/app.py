@@ -143,7 +143,7 @@ class Replica:
         """Take over the longest log, and wait until a quorum has it too, before anybody writes."""
         with epoch_lock():
             log = leader_of()["log"] if LEADER.exists() else secrets.token_hex(8)
-            epoch = secrets.token_hex(8)  # new, so that no old watermark of the daemon is taken for this epoch's
+            epoch = secrets.token_hex(8)  # new, because the daemon may still have watermarks of earlier epochs
             draft = LEADER.with_suffix(".draft")
             draft.unlink(missing_ok=True)
             draft.touch(mode=0o600)  # the file has a secret

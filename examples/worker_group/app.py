@@ -96,7 +96,7 @@ def open_jobs(shards: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def store_result(commit: Mapping[str, Any]) -> bool:
-    """Store a result, if this member may. Returns whether the job has it. A commit that comes again changes nothing."""
+    """Store a result, if this member may. Returns whether the job has it now. A repeated commit changes nothing."""
     with database() as connection:
         connection.execute(
             "UPDATE jobs SET result = :result, member = :member, generation = :generation"
@@ -307,7 +307,7 @@ def add_job() -> tuple[Response, int]:
         stored = connection.execute(
             "INSERT OR IGNORE INTO jobs (id, shard, text) VALUES (?, ?, ?)", (job["id"], shard, job["text"])
         )
-    client.fire(f"jobs/{shard}")  # also for a repeated post: the first time, the process may have died before this
+    client.fire(f"jobs/{shard}")  # also for a repeated post: the first time, the process may have died before
     return Response(), 201 if stored.rowcount else 200
 
 

@@ -19,7 +19,7 @@ import msgpack
 from timerd_kafka.groups.offsets import Offsets, offsets_of, record_of
 
 GROUP, OFFSETS, GENERATION = 0, 1, 2  # kinds of records
-SIZE = struct.Struct(">I")  # before each record: its bytes, of msgpack
+SIZE = struct.Struct(">I")  # before each record: the number of its bytes, which are msgpack
 REWRITE_MIN = 256 << 10  # bytes: a shorter file is not rewritten while the broker runs
 REWRITE_TIMES = 4  # a file is rewritten when it is this many times as long as after the last rewrite
 
@@ -38,7 +38,7 @@ class Remembered:
 
     @classmethod
     def all_of(cls, directory: Path, is_meant: Callable[[str], bool]) -> Iterator[Remembered]:
-        """The stored data of all groups in the folder, except groups for which `is_meant` does not hold."""
+        """The stored data of the groups in the folder for whose names `is_meant` returns True."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in sorted(directory.iterdir()):
             if path.suffix:

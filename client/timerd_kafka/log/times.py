@@ -16,7 +16,7 @@ from timerd_kafka.log.batch import CODECS, SIZE, read_header
 
 RECORDS_MAX = 20_000  # read for one request at most: the broker serves no other request meanwhile
 BATCH_RECORDS = 16  # reading a batch from the file takes as long as 16 records
-KIB = 1024  # reading 1 KiB counts as one record; with decompression it takes as long as three records at most
+KIB = 1024  # reading 1 KiB counts as one record; 1 KiB that is decompressed takes as long as three at most
 DECOMPRESSED_MAX = 16 << 20  # of one batch: a hostile batch may have any size
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16

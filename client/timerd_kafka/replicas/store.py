@@ -38,7 +38,8 @@ class Store:
         self.refresh()
         self.open_some(inf)
         held = {partition.directory.name for partition in self}
-        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted while it did not run
+        # Remove the directories of topics that were deleted while this broker did not run.
+        for left in directory.iterdir() if not self._failed else ():
             if left.is_dir() and left.name not in held:
                 shutil.rmtree(left, ignore_errors=True)
 

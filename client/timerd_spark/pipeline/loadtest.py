@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PLAYERS_MAX: Final = 4_096
-LEAD_NS: Final = 1_500_000_000  # until the start: once a second, Spark lets tasks pass a barrier
-PATIENCE_S: Final = 60.0  # the longest wait for outcomes, after the last deadline; also for room in the window
+LEAD_NS: Final = 1_500_000_000  # from the plan to the start: Spark lets tasks pass a barrier only once a second
+PATIENCE_S: Final = 60.0  # the longest wait for outcomes after the last deadline, and for room in the window
 BATCH: Final = 4_096  # operations in a call, at most
 PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it go out together
 # The columns of a result: the terminal view, and the delays that the machine has added to the plan.
@@ -94,7 +94,7 @@ def loadtest(
 
 
 def common_start_ns() -> int:
-    """The time at which all tasks start, in ns of this host's CLOCK_MONOTONIC. Hosts agree by their wall clocks."""
+    """The time at which all tasks start, in ns of this host's CLOCK_MONOTONIC. Hosts agree on it by wall clock."""
     from pyspark import BarrierTaskContext
 
     wall, monotonic = time.time_ns(), time.monotonic_ns()

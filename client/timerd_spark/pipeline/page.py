@@ -222,7 +222,7 @@ def _over_time(run: Results) -> str:
 
 
 def _added(run: Results) -> Any:
-    """The rounds together."""
+    """The row of all rounds together."""
     rounds = run.stored("rounds")
     return rounds.where(rounds["round"].isNull()).collect()[0]
 

@@ -175,7 +175,7 @@ class Pipeline:
         fresh.rename(self._state_path)
 
     def _steps(self) -> Iterator[Step]:
-        """All steps, with estimates from two idle processors."""
+        """All steps, with estimates that were measured on two idle processors."""
         o = self.options
         recorded = o.played if o.journal is None else bytes_of(o.journal) // BYTES_OF_LIFE
         rows = o.ops + o.played if o.journal is None else recorded
@@ -356,7 +356,7 @@ def window_for(lives: DataFrame) -> str:
 
 
 def rounds_of(played: DataFrame) -> DataFrame:
-    """A row for each round of a load test, and a row for all with `round` null: rates, and percentiles in ms.
+    """Rates, and percentiles in ms: a row for each round of a load test, and a row for all rounds, with `round` null.
 
     `played` has the columns of a loadtest() and the column `round`. Waits are of completed operations, from the
     intended time. `added` is the wait beyond the plan, `behind` the lateness of sending.

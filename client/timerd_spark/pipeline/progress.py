@@ -52,7 +52,7 @@ class Rest:
         return step.estimate_s * min(max(pace, least), most)
 
     def after(self, step: Step) -> float:
-        """The seconds of all steps behind this one."""
+        """The seconds of all steps after this one."""
         at = self._steps.index(step)
         return sum(self.of(one) for one in self._steps[at + 1 :] if one.name not in self._took)
 

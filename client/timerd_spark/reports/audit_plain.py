@@ -177,7 +177,7 @@ class Events:
         self._at = _joined(self.watches, places)[self._order]
 
     def beside(self, watches: Numbers, places: Numbers) -> tuple[Numbers, Numbers]:
-        """For each row: the number of the newest event on its key before it, and of the first one after it; or -1."""
+        """For each row: the number of the last event on its key before it, and of the first after it; -1 if none."""
         behind = np.searchsorted(self._at, _joined(watches, places))
         found = []
         for at in (behind - 1, behind):
@@ -186,7 +186,7 @@ class Events:
         return found[0], found[1]
 
     def senders_until(self, events: Numbers) -> tuple[Numbers, Numbers]:
-        """For each of these events: the lowest and the highest sender of the events on its key up to it; else -1."""
+        """For each of these events: the lowest and the highest sender of the events on its key up to it; -1 for -1."""
         names, codes = np.unique(self.clients, return_inverse=True)
         _, keys = np.unique(self.watches[self._order], return_inverse=True)
         most, code = len(names), codes[self._order]
@@ -233,11 +233,14 @@ class Operations:
         self.is_alone[groups[groups >= 0]] = False
 
     def of(self, operations: np.ndarray) -> Numbers:
-        """The numbers of the registrations of these operations, or -1."""
+        """The numbers of the registrations of these operations; -1 for an operation without a registration."""
         return taken(self._first, found_in(self._numbers, operations), -1)
 
     def _one(self, operations: np.ndarray) -> Numbers:
-        """For each registration, the number of its only row among rows with these operations; -1 if it has no row."""
+        """For each registration, the number of its row among rows with these operations; -1 if it has no row.
+
+        A registration with several rows is not alone.
+        """
         of = self.of(operations)
         known = np.flatnonzero(of >= 0)
         self.is_alone[np.bincount(of[known], minlength=len(self.places)) > 1] = False
@@ -246,7 +249,7 @@ class Operations:
         return found
 
     def right(self, events: Events) -> Mask:
-        """The plain operations that have settled rightly, by the events of their keys, their deadlines and cancels."""
+        """Which operations are plain, and have settled rightly or are rightly pending."""
         deadline, effective = self.r["deadline_ns"], _signed(self.s["effective_ns"])
         before, after = events.beside(self.watches, self.places)
         fine = self._registered_rightly(effective) & self._nothing_since(events, before)

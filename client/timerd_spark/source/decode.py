@@ -137,7 +137,10 @@ class SegmentRows:
         self._gapless = len(self._blocks) > 0 and self._blocks[-1] - self._blocks[0] == len(self._blocks) - 1
 
     def _read_one_block(self, block: int, end: int) -> tuple[memoryview, int]:
-        """A block that is not full or not good, and its rows. The last one is tried again: the daemon may write it."""
+        """A block that is not full or is damaged, and the number of its good rows.
+
+        The segment's last block is read several times, because the daemon may be writing it.
+        """
         data, rows = self._segment.good(block, 1)
         for _ in range(TORN_RETRIES):
             if block * BLOCK_ROWS + rows >= self.span.end or block < end - 1:
@@ -147,7 +150,7 @@ class SegmentRows:
         return data, rows
 
     def _skip_damaged(self, record: int, end: int) -> int:
-        """The number of the next good block behind a damaged one. Raises JournalError, unless blocks may be skipped."""
+        """The number of the next good block behind a damaged one. Raises JournalError if blocks may not be skipped."""
         block = record // BLOCK_ROWS
         later = self._segment.next_good(block + 1, end - block - 1) if end > block + 1 else None
         until = end if later is None else later

@@ -37,14 +37,14 @@ CLOCKS = {
     for kind, name in TIMES.items()
     if kind not in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.EVENT)
 }
-LOOK_BACK_BLOCKS = 64  # in this number of blocks before a position, a row with a time is looked for
+LOOK_BACK_BLOCKS = 64  # a row with a time is looked for in this many blocks before a position
 EARLIEST, LATEST = "earliest", "latest"
 Vector = Mapping[str, Mapping[str, Any]]
 Start = str | Mapping[str, Any]  # of a journal: "earliest", "latest", or a position
 
 
 class Places:
-    """The positions of journals, by their names. `begun`: the beginning of a journal's first batch, if it ends here."""
+    """The positions of journals, by their names. `begun`: where a journal's first batch begins, until that ends."""
 
     def __init__(self, vector: Vector = MappingProxyType({})) -> None:
         self.offsets = {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
@@ -60,7 +60,7 @@ class Places:
         check_incarnation(directory, self.offsets[host], self._more[host].get("incarnation"))
 
     def expected(self, host: str, offset: Offset) -> tuple[int, int] | None:
-        """(incarnation, number) of the row at an offset of the host, if it is this position and has both."""
+        """(incarnation, number) of the row at `offset`; None if the host is at another offset, or lacks one of them."""
         more = self._more.get(host, {})
         if self.offsets.get(host) != offset or not {"incarnation", "number"} <= more.keys():
             return None
@@ -94,7 +94,7 @@ class Places:
                 self.begun.pop(host, None)
 
     def first(self, host: str, end: Places) -> Offset:
-        """The beginning of the host's batch that ends at `end`: this position, or where its first batch began."""
+        """Where the host's batch up to `end` begins: at this position; but its first batch at the stored `begun`."""
         if host in self.offsets and (host not in self._unread or host not in end.begun):
             return self.offsets[host]
         return end.begun.get(host, BEGINNING)
@@ -183,7 +183,7 @@ def start_of(directory: Path, start: Start) -> Offset:
 
 
 def offset_at(directory: Path, at_us: int) -> Offset:
-    """The position of the first row of that time, in microseconds since 1970, or of a later one; else the end."""
+    """The position of the first row whose time is `at_us` (microseconds since 1970) or later; the end if none is."""
     listed = list_segments(directory)
     if not listed:
         return BEGINNING
@@ -205,7 +205,7 @@ def offset_at(directory: Path, at_us: int) -> Offset:
 
 
 def _record_at(segment: Segment, at_us: int) -> int | None:
-    """The first record of a segment that is of that time or later."""
+    """The first record of a segment whose time is `at_us` or later; None if there is none."""
     low, high = segment.header.first_block, -(-segment.end() // BLOCK_ROWS)
     while low < high:  # the first block whose last time is not before `at_us`
         middle = (low + high) // 2

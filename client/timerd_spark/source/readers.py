@@ -74,7 +74,7 @@ def beginnings(journals: Mapping[str, Path], options: ReadOptions, *, others: St
 
 
 def starts_in(journals: Mapping[str, Path], given: Start | Mapping[str, Start], option: str) -> Mapping[str, Start]:
-    """The option's value for each journal. Raises InvalidConfigError unless it names exactly the existing journals."""
+    """The option's value for each journal. Raises InvalidConfigError if it does not name exactly these journals."""
     if isinstance(given, str):
         return dict.fromkeys(journals, given)
     if given.keys() != journals.keys():

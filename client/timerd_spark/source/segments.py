@@ -38,7 +38,7 @@ class Span(NamedTuple):
     segment: int
     first: int
     end: int
-    missing: int = 0  # rows that should be right before `first`, and are in no segment
+    missing: int = 0  # number of rows that should directly precede `first`, but are in no segment
 
 
 def hosts_of(path: str) -> dict[str, Path]:
@@ -263,7 +263,7 @@ class Walk:
     ) -> None:
         self.directory, self.position, self._end, self._skip = directory, start, end, skip
         self._expected = expected  # of the row that comes next
-        self._missing = 0  # rows before it that are in no segment
+        self._missing = 0  # number of rows before that row that are in no segment
 
     def spans(self, rows: int | None = None) -> Iterator[Span]:
         """A span for each segment, several for a large one; `rows` rows at most in all. Raises JournalError."""

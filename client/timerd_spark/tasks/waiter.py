@@ -42,8 +42,8 @@ def await_events(
     """Let each row wait for an event on its key, `timeout` at most.
 
     `key` is a column of strings or binaries, or of arrays of them: then any key of the array completes the row. Any
-    process of the task's host may fire: `client.fire(key, value=...)`. A row waits from when its task registers it. An
-    earlier event completes the row only if the event was limited and has grants left. At most `in_flight` rows of a
+    process of the task's host may fire: `client.fire(key, value=...)`. The wait begins when the task registers the row.
+    An earlier event completes the row only if the event was limited and has grants left. At most `in_flight` rows of a
     task wait at once, within a client's quota at the daemon. The other rows follow when these have settled.
 
     Result: the rows in the order in which they settled, with these columns: outcome (string: completed, expired,

@@ -116,9 +116,9 @@ async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout:
 class ReadByAll(DelayedTopics):
     """Complete when all brokers have read the topics.
 
-    The operation waits for a version of the catalog. It may be newer than the topics of the request, because another
-    broker may have changed other topics since. A broker that has read the topics of the request earlier then fires
-    events only for the other topics. So each broker also fires ANY for each version that it reads.
+    The operation waits for a version of the catalog. This version may be newer than the topics of the request, because
+    another broker may have changed other topics since. A broker that has read the topics of the request earlier then
+    fires events only for the other topics. So each broker also fires ANY for each version that it reads.
     """
 
     def watch_keys(self) -> Iterable[str]:
