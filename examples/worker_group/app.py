@@ -40,7 +40,7 @@ DATABASE = os.environ.get("GROUP_DATABASE", "group.sqlite")
 SESSION_S = float(os.environ.get("GROUP_SESSION_S", "10"))  # a member without a heartbeat for this long is removed
 REBALANCE_S = float(os.environ.get("GROUP_REBALANCE_S", "60"))  # a rebalance waits this long for the known members
 INITIAL_S = float(os.environ.get("GROUP_INITIAL_S", "3"))  # an empty group waits this long for others to start
-WAIT_S = REBALANCE_S + 2.0  # a rebalance that takes longer has lost its operation
+WAIT_S = REBALANCE_S + 2.0  # a rebalance that takes longer has lost its DelayedJoin
 SHARDS = 12
 NAME_MAX = 100  # bytes of a member's name
 GROUP = "workers"
@@ -122,7 +122,7 @@ class Coordinator:
         self._assignment: Mapping[str, Sequence[int]] | None = None  # None: the leader has not decided yet
         self._synced: set[str] = set()  # the members that have got their shards
         self._rebalances = False
-        self._overdue = 0.0  # a rebalance that still runs at this time has lost its operation
+        self._overdue = 0.0  # a rebalance that still runs at this time has lost its DelayedJoin
         self._join: DelayedJoin | None = None
         self._sync: DelayedSync | None = None
 
@@ -307,7 +307,7 @@ def add_job() -> tuple[Response, int]:
         stored = connection.execute(
             "INSERT OR IGNORE INTO jobs (id, shard, text) VALUES (?, ?, ?)", (job["id"], shard, job["text"])
         )
-    client.fire(f"jobs/{shard}")  # also for a repeated post: the first time, the process may have died before
+    client.fire(f"jobs/{shard}")  # also for a repeated post: the process may have died before this line the first time
     return Response(), 201 if stored.rowcount else 200
 
 

@@ -123,7 +123,7 @@ def locked(paths: InstancePaths) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if daemon_running(paths):  # the daemon's lock file was removed by hand, so it does not hold this one
+            if daemon_running(paths):  # the daemon holds another lock file, which was removed by hand
                 raise BlockingIOError
         except BlockingIOError:
             raise InstanceRunningError(holder_of(descriptor, paths)) from None
@@ -140,7 +140,7 @@ def arena_locked(location: ArenaLocation, owner: int) -> Iterator[None]:
         return
     lock = ArenaLock(location.lock, location.path, owner=owner)
     try:
-        if pid := pid_in(location):  # the daemon's lock file was removed by hand, so it does not hold this one
+        if pid := pid_in(location):  # the daemon holds another lock file, which was removed by hand
             raise InstanceRunningError(
                 f"another daemon (pid {pid}) uses the arena {location.path}: stop it first (SIGTERM)"
             )

@@ -26,7 +26,7 @@ class Watched(NamedTuple):
 
     events: int  # operations that wait for an event on it
     targets: tuple[int, ...]  # the watermarks that operations wait for, the lowest first
-    owned: int  # operations whose owners look after an event on it
+    owned: int  # operations whose owners evaluate the condition when an event comes on it
     subscriptions: int
     watermark: int | None
     elsewhere: dict[str, int]  # for each other purgatory, how many of its operations watch a key of this name

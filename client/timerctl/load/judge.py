@@ -3,7 +3,7 @@
 *Violations* are faults that no load excuses:
 
     lost         the operation has no outcome
-    duplicated   it was delivered more than once, or its owner received more outcome numbers than operations settled
+    duplicated   its outcome came more than once, or its owner received more outcome numbers than operations settled
     early        it expired before its deadline (by the daemon's settled_ns), or was delivered before its deadline, or
                  its deadline is earlier than the time of the register() call plus the timeout
     overruled    it expired, although an event on its key counted before its deadline: the event's effective_ns in the

@@ -26,7 +26,7 @@ from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 INSTANCE = "load"
 PREFIX = "td-load-"
 STARTING_S = 60.0  # a younger directory may be of a run whose daemon does not hold its lock yet
-SPARE_NS = 500_000_000  # arrivals of this time, beyond the pending ones: for outcomes under way, and a daemon that lags
+SPARE_NS = 500_000_000  # room for the arrivals of this time more: for outcomes under way, and for a daemon that lags
 END_TIMEOUT_S = 10.0
 
 

@@ -58,7 +58,7 @@ def number_of(generation: int, index: int) -> str:
 
 
 def meant(reader: ArenaReader, text: bytes, by: str | None, purgatory: str | None) -> list[Meant]:
-    """The operation of that id or number, for each purgatory that has one. Empty: nothing is known.
+    """The operations whose id or number is `text`; ids only in `purgatory`, if it is given. Empty: nothing is known.
 
     An operation that stands in the arena comes before ids that are remembered. Raises UsageError if the text is the id
     of one operation and the number of another, and `by` is None; or if `by` is "number", and the text is no number.

@@ -211,7 +211,7 @@ def row_of(
     index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None, str]], clocks: Clocks
 ) -> dict[str, Any]:
     settled = op.state == OpState.SETTLED
-    runs = settled and op.flags & OpFlag.CALL  # then `progress` and `failed` are no masks of keys, but about its run
+    runs = settled and op.flags & OpFlag.CALL  # then `progress` and `failed` describe its run, and are no masks of keys
     now = clocks.now_ns
     return {
         "op": op.generation << 32 | index,

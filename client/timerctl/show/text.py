@@ -16,7 +16,7 @@ from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 from timerd_shm.host import quantity
 from timerd_shm.read.text import plain
 
-QUOTED = frozenset(" ,")  # a key with one of these seems to end earlier, or later, in a sentence
+QUOTED = frozenset(" ,")  # in a sentence, nobody sees where a key with one of these ends
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1
 

@@ -141,8 +141,8 @@ def play(
                 called_ns = batch.registered_ns - start_ns
                 sent.append(Sent(at, due, called_ns, batch))
                 at = due
-            # No event is fired before its registration. The plan has the registration MARGIN_NS earlier, but it may be
-            # late.
+            # No event is fired before its registration. The plan has the registration MARGIN_NS earlier, but the
+            # registration may be late.
             until = min(int(fires_ns.searchsorted(now, "right")), fired + BATCH)
             ready = order[fired:until]
             registered = int((ready >= at).argmax()) if len(ready) and (ready >= at).any() else len(ready)

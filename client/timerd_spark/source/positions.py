@@ -71,23 +71,23 @@ class Places:
         return f"segment {self.offsets[host].segment}, row {self.offsets[host].record}"
 
     def away(self, host: str) -> bool:
-        """The host's journal is not there: mark its position. Returns whether it was marked before."""
+        """Note that the host's journal is not there. Returns whether that was noted before."""
         marked = "gone" in self._more[host]
         self._more[host]["gone"] = True
         return marked
 
     def back(self, host: str) -> None:
-        """The host's journal is there."""
+        """Note that the host's journal is there."""
         self._more[host].pop("gone", None)
 
     def begin(self, host: str, directory: Path, offset: Offset) -> None:
-        """A stream begins to read the host's journal at this offset."""
+        """Note that a stream begins to read the host's journal at this offset."""
         self.move(host, directory, offset)
         self.begun[host] = offset
         self._unread.add(host)
 
     def move(self, host: str, directory: Path, offset: Offset) -> None:
-        """The host is at this offset now."""
+        """Move the host's position to this offset."""
         if self.offsets.get(host) != offset or not self._more[host]:
             self.offsets[host], self._more[host] = offset, facts_at(directory, offset)
             if host not in self._unread:  # an earlier batch was the first of this journal
