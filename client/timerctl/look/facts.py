@@ -33,7 +33,7 @@ from .handlers import Handlers, held_in_vain, is_stopped, listeners
 EVENTS_LOOKED = 65_536
 EVENTS_SHOWN = 3  # of a key: the newest, and older ones of other kinds or clients
 COMMANDS_SHOWN = 8
-NEAR_KEYS = 4  # missing keys without an event for which events on similar keys are looked for
+NEAR_KEYS = 4  # for this many missing keys without an event, events on similar keys are looked for
 VERBS = {EventKind.FIRE: "fire", EventKind.ADVANCE: "advance", EventKind.FAIL: "fail"}
 
 

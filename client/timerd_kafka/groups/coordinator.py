@@ -280,7 +280,7 @@ class Coordinator:
         return syncing
 
     def _member_of(self, who: Identity) -> tuple[Group | None, ErrorCode]:
-        """The group of a client, and an error unless the client is a member of this generation."""
+        """The group of a client; and an error, or `none` if the client is a member of this generation."""
         group = self.groups.get(who.group)
         if error := self.refusal(who.group):
             return group, error

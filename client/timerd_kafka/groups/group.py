@@ -115,7 +115,7 @@ class Group:
         return new
 
     def check(self, member: str, instance: str | None) -> ErrorCode:
-        """The error unless this is a member, and the newest member with its instance id; else `none`."""
+        """`none` if this is a member, and the newest member with its instance id; otherwise the error."""
         if instance is not None:
             current = self.instances.get(instance)
             if current is not None and current != member:

@@ -17,7 +17,7 @@ from timerd_kafka.cluster.placement import replicas_of
 from timerd_kafka.replicas.partition import Partition
 
 SAY_S = 10.0  # between two messages in the log
-AGAIN_S = 1.0  # the interval in which partitions that cannot be opened are tried again
+AGAIN_S = 1.0  # partitions that cannot be opened are tried again at this interval
 
 Missing = tuple[Topic, int, tuple[int, ...]]  # a partition that is to be opened: its topic, number and replicas
 

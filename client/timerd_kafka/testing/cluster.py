@@ -109,7 +109,7 @@ class KafkaCluster:
             self._scratch = None
 
     def _end_daemon(self) -> None:
-        """End the cluster's own timer daemon if the supervisor was killed: else it would wait some time for clients."""
+        """End the cluster's own timer daemon if the supervisor was killed: the daemon alone would wait for clients."""
         paths = InstancePaths(Path(self.runtime_dir), self.instance)
         is_own = self._scratch is not None and paths.directory == Path(self._scratch.name, "run")
         if not is_own or not daemon_running(paths):
