@@ -1,9 +1,9 @@
 """timerctl: the command line that looks at an instance of timerd, and acts on it.
 
 Commands that only look (stats, ops, explain, keys, calls, clients, errors) map the arena read-only, or read files
-(journal). They need no daemon. If it is dead, they print that. Commands that act (register, fire, ...) are ordinary
-clients. A module has one command, or a few that are alike. Its `add` declares them. A function takes the parsed
-arguments, runs the command, and returns an exit status.
+(journal). They need no daemon, and print a line above their result if it is not running. Commands that act (register,
+fire, ...) are ordinary clients. Each module has one command, or a few that are alike, and its `add` declares them. Each
+command has a function that takes the parsed arguments, runs the command, and returns an exit status.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ examples:
   timerctl --instance test check           whether the arena is sound
   timerctl ping                            whether the daemon answers
 
-The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked
-for in $TIMERD_RUNTIME_DIR (if set, nowhere else), /run/timerd,
-/run/user/UID/timerd and /tmp/timerd-UID: the first with a daemon is taken.
+The instance is --instance, else $TIMERD_INSTANCE, else "default". If
+$TIMERD_RUNTIME_DIR is set, the instance is looked for in that directory alone;
+else in /run/timerd, /run/user/UID/timerd and /tmp/timerd-UID, and the first one
+with a daemon is taken.
 Files of another user are used only if root has chosen that user, or if
 $TIMERD_DAEMON_USER names the user.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """Suggests the nearest choice when a word is not among the choices, and how a value with a hyphen is written."""
+    """Suggests the nearest choice when a word is not among them, and the form of a value that begins with a hyphen."""
 
     def error(self, message: str) -> NoReturn:
         option = re.fullmatch(r"argument (?:-\w/)?(--[\w-]+): expected one argument", message)

@@ -56,7 +56,10 @@ def declare_act(
     *,
     prints: bool = True,
 ) -> argparse.ArgumentParser:
-    """Declare a command that acts. Returns its parser. `about` is the help, and its first line."""
+    """Declare a command that acts. Returns its parser.
+
+    `about` stands in the list of commands, and begins the command's own help. There `rest` follows it.
+    """
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         parents=parents,
@@ -71,7 +74,7 @@ def declare_act(
 
 
 def add_json(command: argparse.ArgumentParser, about: str = "print one JSON document") -> None:
-    """Declare --json. It counts before an action, too: `timerctl calls --json cancel 7`."""
+    """Declare --json. It may also stand before an action: `timerctl calls --json cancel 7`."""
     command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=about)
 
 
@@ -94,7 +97,7 @@ def add_limit(command: argparse.ArgumentParser) -> None:
 
 
 def add_bytes(command: argparse.ArgumentParser, of: str, default: int = BYTES_DEFAULT) -> None:
-    """Declare --bytes: how much is shown of payloads, or of whatever `of` says."""
+    """Declare --bytes: how many bytes of payloads are shown, or of other things that `of` names."""
     about = f"show N bytes of {of} (default {default}; 0: none)"
     command.add_argument("--bytes", metavar="N", type=whole(0, PAYLOAD_SIZE_MAX), default=default, help=about)
 

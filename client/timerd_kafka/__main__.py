@@ -17,12 +17,14 @@ from timerd_kafka.supervisor.supervisor import Supervisor
 INTERRUPTED = 130
 CAPACITY_MIN, CAPACITY_MAX = 16, 1 << 24
 DESCRIPTION = """\
-A Kafka cluster on this machine, for tests and development. Its brokers are processes, and every
-wait of a client is a delayed operation of timerd. It runs in the foreground until Ctrl-C.
+A Kafka cluster on this machine, for tests and development. Its brokers are
+processes, and every wait of a client is a delayed operation of timerd. It runs
+in the foreground until Ctrl-C.
 
-  python -m timerd_kafka                       a cluster with a new directory, on port 9092
+  python -m timerd_kafka                       a new directory, port 9092
   python -m timerd_kafka --data kafka-data     a cluster that keeps its records
-  kafka-console-consumer.sh --bootstrap-server 127.0.0.1:9092 --topic orders --from-beginning
+  kafka-console-consumer.sh --bootstrap-server 127.0.0.1:9092 \\
+    --topic orders --from-beginning
   timerctl --instance kafka-9092 stats         the waits of its requests
 """
 
@@ -37,12 +39,12 @@ def parser() -> argparse.ArgumentParser:
         "--data", type=directory, help="directory of records, offsets and topics (default: a temporary one)"
     )
     made.add_argument("--workers", type=int, default=default.workers, help="number of brokers (default: %(default)s)")
-    made.add_argument("--replicas", type=int, help="replicas of a topic that names none (default: 3, workers at most)")
+    made.add_argument("--replicas", type=int, help="replicas of a topic that names none (default: min(3, workers))")
     made.add_argument("--partitions", type=int, default=1, help="partitions of a topic that names none (default: 1)")
     made.add_argument("--host", default=default.host, help="address to listen at (default: %(default)s)")
     made.add_argument("--port", type=int, default=default.port, help="bootstrap port; 0 = any (default: %(default)s)")
     made.add_argument(
-        "--produce-quota", type=size, metavar="BYTES", help="bytes a second that a client id may write, as 1MB"
+        "--produce-quota", type=size, metavar="BYTES", help="bytes a second that a client id may write, such as 1MB"
     )
     made.add_argument("--fetch-quota", type=size, metavar="BYTES", help="bytes a second that a client id may read")
     made.add_argument("--no-auto-create", action="store_true", help="do not create topics that clients ask for")
@@ -58,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         "--capacity", type=capacity, default=32_768, help="waits that the new daemon holds (default: %(default)s)"
     )
     made.add_argument("--runtime-dir", help="directory of the timer daemon's sockets (default: timerd's default)")
-    made.add_argument("--json", action="store_true", help="print a line of JSON (bootstrap, ...) when it serves")
+    made.add_argument("--json", action="store_true", help="print a line of JSON (bootstrap, ...) when brokers listen")
     made.add_argument("--commands", action="store_true", help="for tests: take commands from standard input")
     made.add_argument(
         "--log-level",

@@ -42,14 +42,14 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--open-end",
         action="store_true",
-        help="the end of --journal is not known, and that is no finding: its daemon runs, or was killed",
+        help="report no open end of --journal as a finding: its daemon still runs, or was killed",
     )
     run.add_argument("--ops", type=int, default=5_000_000, help="operations, played and planned (default: %(default)s)")
     run.add_argument("--played", type=int, help=f"number of played operations (default: {PLAYED:,} at most)")
     run.add_argument("--rate", type=float, default=10_000.0, help="operations a second (default: %(default)s)")
     run.add_argument("--profile", default="seed", help="seed (7.9 %% expire) or slow (half) (default: %(default)s)")
     run.add_argument("--seed", type=int, default=1, help="seed of the workload (default: %(default)s)")
-    run.add_argument("--window", default="auto", help='of rollup and report: "10 seconds" (default: by the length)')
+    run.add_argument("--window", default="auto", help='window of rollup and report: "10 seconds" (default: auto)')
     run.add_argument("--timeouts", default=TIMEOUTS, help="other timeouts to estimate (default: %(default)s)")
     run.add_argument("--cores", type=int, default=2, help="cores of the local Spark session (default: %(default)s)")
     run.add_argument("--memory", default="2g", help="memory of the session's JVM (default: %(default)s)")
@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_out(out, given.journal)
         if not MEMORY.fullmatch(given.memory):
-            raise InvalidValueError(f"--memory={given.memory!r}: give a size as 2g or 512m")
-        plan = given if given.journal is None else parser().parse_args(["run"])  # not played
+            raise InvalidValueError(f"--memory={given.memory!r}: give a size such as 2g or 512m")
+        plan = given if given.journal is None else parser().parse_args(["run"])  # a journal is not played: defaults
         options = Options(
             given.journal,
             plan.ops,

@@ -65,7 +65,7 @@ class TimerdDataSource(DataSource):
 
 
 def with_options(columns: Sequence[Column], options: Mapping[str, str]) -> StructType:
-    """The columns of a table, with the options in their metadata: Spark gives the source of a table no options."""
+    """The columns of a table, with the options in their metadata: Spark passes no options to the source of a table."""
     made = spark_schema(columns)
     for field in made.fields:
         field.metadata |= {OPTIONS: json.dumps(known_options(options, READ_OPTIONS))}
@@ -77,8 +77,8 @@ def options_in(schema: StructType) -> Mapping[str, str]:
     found = next((field.metadata[OPTIONS] for field in schema.fields if OPTIONS in field.metadata), None)
     if found is None:
         raise InvalidConfigError(
-            "there is no path: give one to load(), or create the table again without columns of its own, because Spark "
-            "does not give a source the options of such a table"
+            "there is no path: give one to load(), or create the table again without columns of its own: Spark passes "
+            "no options to the source of a table that has such columns"
         )
     options: dict[str, str] = json.loads(found)
     return options

@@ -22,7 +22,7 @@ def local_path(path: str) -> str | None:
     "file:/mnt/journals", "file:///mnt/journals" and "/mnt/journals" are the same path.
     """
     url = URL.fullmatch(path)
-    if url is None or not (url[2] is not None or url[3]):  # a name may have a colon
+    if url is None or not (url[2] is not None or url[3]):  # a path, in which a name may have a colon
         return path
     is_local = url[1].lower() == "file" and url[2] in (None, "", "localhost")
     return (url[3] or "/") if is_local else None

@@ -45,8 +45,8 @@ class Plan(NamedTuple):
     before: int = 100
     during: int = 50
     after: int = 100
-    early: int = 100
-    late: int = 50
+    early: int = 100  # polls that time out while the first daemon runs
+    late: int = 50  # polls that time out after the restart
     early_s: float = 4.0  # time-out of the early polls
     late_s: float = 14.0
     load: str = "2s"  # how long the load test is
@@ -132,7 +132,7 @@ class Demo:
             f"--workers={WORKERS}",
             "--worker-class=gthread",
             f"--threads={THREADS}",
-            f"--worker-connections={THREADS}",  # a full worker leaves a connection to the others
+            f"--worker-connections={THREADS}",  # so a full worker leaves new connections to the other workers
             "--preload",
             "--keep-alive=0",
             "--graceful-timeout=1",

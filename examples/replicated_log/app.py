@@ -89,7 +89,7 @@ class Replica:
         self.log = Log(self.name)
         self.leads = False
         self.secret = secrets.token_hex(16)
-        self.partition = ""  # named by the leader's epoch: a watermark never sinks, so each epoch needs a new one
+        self.partition = ""  # has the leader's epoch in its name: watermarks never sink, so each epoch needs a new name
         self.replicas = Replicas(client, NAMES, QUORUM)
         server = make_server("127.0.0.1", 0, app, threaded=True)  # for the other workers
         self.address = f"http://127.0.0.1:{server.server_port}"
@@ -143,7 +143,7 @@ class Replica:
         """Take over the longest log, and wait until a quorum has it too, before anybody writes."""
         with epoch_lock():
             log = leader_of()["log"] if LEADER.exists() else secrets.token_hex(8)
-            epoch = secrets.token_hex(8)  # new, so that no old watermark of the daemon is taken for this epoch's
+            epoch = secrets.token_hex(8)  # new, because the daemon may still have watermarks of earlier epochs
             draft = LEADER.with_suffix(".draft")
             draft.unlink(missing_ok=True)
             draft.touch(mode=0o600)  # the file has a secret

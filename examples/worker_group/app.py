@@ -3,7 +3,7 @@
     POST /jobs       {"id", "key", "text"}: 201, or 200 if a job has this id already
 
     POST /join       {"member"}: {"error", "generation", "members", "shards"}, when all known members have joined
-    POST /sync       {"member", "generation", "assignment"}: {"error", "shards"}, when the leader has assigned them all
+    POST /sync       {"member", "generation", "assignment"}: {"error", "shards"}, when the leader has assigned shards
     POST /heartbeat  {"member", "generation"}: {"error"}
     POST /poll       {"member", "generation", "shards"}: {"jobs"}, as soon as there are any, else after a while
     POST /commit     {"member", "generation", "job", "result"}: {"error"}
@@ -40,7 +40,7 @@ DATABASE = os.environ.get("GROUP_DATABASE", "group.sqlite")
 SESSION_S = float(os.environ.get("GROUP_SESSION_S", "10"))  # a member without a heartbeat for this long is removed
 REBALANCE_S = float(os.environ.get("GROUP_REBALANCE_S", "60"))  # a rebalance waits this long for the known members
 INITIAL_S = float(os.environ.get("GROUP_INITIAL_S", "3"))  # an empty group waits this long for others to start
-WAIT_S = REBALANCE_S + 2.0  # a rebalance that takes longer has lost its operation
+WAIT_S = REBALANCE_S + 2.0  # a rebalance that takes longer has lost its DelayedJoin
 SHARDS = 12
 NAME_MAX = 100  # bytes of a member's name
 GROUP = "workers"
@@ -96,7 +96,7 @@ def open_jobs(shards: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def store_result(commit: Mapping[str, Any]) -> bool:
-    """Store a result, if this member may. Returns whether the job has it. A commit that comes again changes nothing."""
+    """Store a result, if this member may. Returns whether the job has it now. A repeated commit changes nothing."""
     with database() as connection:
         connection.execute(
             "UPDATE jobs SET result = :result, member = :member, generation = :generation"
@@ -122,7 +122,7 @@ class Coordinator:
         self._assignment: Mapping[str, Sequence[int]] | None = None  # None: the leader has not decided yet
         self._synced: set[str] = set()  # the members that have got their shards
         self._rebalances = False
-        self._overdue = 0.0  # a rebalance that still runs at this time has lost its operation
+        self._overdue = 0.0  # a rebalance that still runs at this time has lost its DelayedJoin
         self._join: DelayedJoin | None = None
         self._sync: DelayedSync | None = None
 
@@ -307,7 +307,7 @@ def add_job() -> tuple[Response, int]:
         stored = connection.execute(
             "INSERT OR IGNORE INTO jobs (id, shard, text) VALUES (?, ?, ?)", (job["id"], shard, job["text"])
         )
-    client.fire(f"jobs/{shard}")  # also for a repeated post: the first time, the process may have died before this
+    client.fire(f"jobs/{shard}")  # also for a repeated post: the process may have died before this line the first time
     return Response(), 201 if stored.rowcount else 200
 
 
@@ -341,7 +341,7 @@ def jobs() -> Response:
 
 @app.post("/commit")
 def commit() -> Response:
-    """Store a result, even if a restarted coordinator does not know the member: its generation goes on."""
+    """Store a result, even if a restarted coordinator does not know the member: the member's generation goes on."""
     return jsonify(
         error=Errors.NONE if store_result(asked("member", "generation", "job", "result")) else Errors.ILLEGAL_GENERATION
     )

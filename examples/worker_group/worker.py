@@ -37,7 +37,7 @@ def work(text: str) -> str:
 
 
 def divided(shards: int, members: list[str]) -> dict[str, list[int]]:
-    """Round robin: two members differ by one shard at most."""
+    """Divide the shards by round robin, so that a member has at most one shard more than any other."""
     return {member: list(range(shards))[number :: len(members)] for number, member in enumerate(members)}
 
 

@@ -91,7 +91,7 @@ def test_a_call_that_was_cancelled_by_its_id_has_the_same_words(rig: Rig, purgat
     rig.do(worker, planned(b"mail", purgatory, "user-9", timeout_ns=HOUR))
     rig.do(worker, replace(cancel_id(id_hash(b"web/user-9")), purgatory=purgatory))
     row = explain("user-9")
-    assert row["state"] == "over" and "or was cancelled before, 0 ns ago" in row["text"]
+    assert row["state"] == "over" and "0 ns ago it came due, or was cancelled." in row["text"]
 
 
 def test_a_call_that_failed_is_explained_by_its_id_as_its_dead_letter(

@@ -123,7 +123,7 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
         "with id": falsified(completed, id="0" * 32),
         "not above that of the event before it": exchanged(rows),
         "it is registered twice": with_one_number(rows),
-        "the row before it is none": interrupted(rows),
+        "the row before it is not of that registration": interrupted(rows),
         "the journal's end is not known": [row for row in rows if row["bytes"][0] != RowKind.END],
     }
     # The true journal and each falsified journal get a host of their own, so one audit reads them all.

@@ -99,8 +99,8 @@ def test_the_page_calls_no_journal_complete_whose_end_or_middle_is_not_there() -
     broken = is_open | {"findings": 17, "follows": 15, "causes": ["rows 9 to 71 were left out", "rows 99 to 100 too"]}
     assert verdicts.of_audit(broken) == (
         "bad",
-        "The journal is not whole: rows 9 to 71 were left out. There are 1 more such findings. Else the audit holds: "
-        f"{again}. 15 outcomes or rows behind disagree, which may come from that.",
+        "The journal is not whole: rows 9 to 71 were left out. There are 1 more such findings. Otherwise the audit "
+        f"holds: {again}. 15 outcomes or rows after it disagree, which may come from it.",
     )
     worse = verdicts.of_audit(broken | {"findings": 19})
     assert worse.kind == "bad" and worse.text == (
@@ -125,7 +125,7 @@ def test_another_timeout_is_proposed_if_it_saves_a_tenth() -> None:
     )
     none = verdicts.of_timeouts(reported(), [asked[2], beyond])
     assert none is not None and none.text == (
-        "No timeout of the 1 that the data reach would save a tenth of what is in flight."
+        "None of the timeouts that the data reach (1) would save a tenth of what is in flight."
     )
     assert verdicts.of_timeouts(reported(), [beyond]) is None
     assert verdicts.of_timeouts(reported(in_flight_mean=None), asked) is None

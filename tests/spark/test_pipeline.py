@@ -254,7 +254,7 @@ def test_the_command_refuses_senseless_arguments_before_it_starts_spark(
         (["--seed", str(1 << 63)], "seed=9223372036854775808"),
         (["--out", str(tmp_path / "out[1]")], "Spark reads [ as a pattern"),
         (["--ops", "0"], "ops=0: give 1 or more"),
-        (["--memory", "lots"], "--memory='lots': give a size as 2g"),
+        (["--memory", "lots"], "--memory='lots': give a size such as 2g"),
         (["--journal", str(tmp_path), "--out", str(tmp_path / "rt")], "is in the journal: give a directory of its own"),
     ):
         assert main(["run", "--out", str(tmp_path / "out"), *arguments]) == 2

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from timerd_client import Client
 
 RETRY_EPILOG = """\
-The call begins with its first attempt. It has its old id, unless another call
-has that id.
+The new call begins with its first attempt. It gets the id of the dead letter,
+unless another call has that id by now.
 
 example:
   timerctl calls retry 7
@@ -35,8 +35,8 @@ example:
 CANCEL_EPILOG = """\
 A running call is not interrupted. The id of a schedule is its name: the
 schedule's next call is cancelled, and the schedule begins anew when a worker
-that serves it starts. Exit status 1 when no call of the id waits: then it says
-what may have been meant, such as the ids of the calls of a name.
+that serves it starts. Exit status 1 when no call of the id waits. Then hints
+are printed: if ID is the name of calls, they give the ids of these calls.
 
 examples:
   timerctl calls cancel user-9
@@ -56,7 +56,7 @@ def add(calls: Any, common: argparse.ArgumentParser) -> None:
     known = argparse.ArgumentParser(add_help=False, parents=[common])
     known.add_argument("id", metavar="ID")
     about = "the group of the call, if calls of several groups have this id"
-    # Without a default, which would undo the --group of `timerctl calls --group web cancel user-9`.
+    # A default of None would overwrite the first --group of `timerctl calls --group web cancel user-9`.
     known.add_argument("--group", metavar="NAME", default=argparse.SUPPRESS, help=about)
     cancel = declare_act(calls, [known], "cancel", "cancel the call of an id, unless it runs", "", CANCEL_EPILOG)
     cancel.set_defaults(run=run_cancel)

@@ -110,9 +110,9 @@ def confirmed(paths: InstancePaths, arena: os.PathLike[str]) -> bool:
 
 @contextmanager
 def locked(paths: InstancePaths) -> Iterator[None]:
-    """Hold the instance's lock, so that no daemon starts in the block. Raises InstanceRunningError if one holds it.
+    """Hold the instance's lock, so that no daemon starts in the block. Raises InstanceRunningError if a daemon has it.
 
-    Raises PermissionError for all users except the daemon's user and root: also for members of its group.
+    Raises PermissionError for all users except the daemon's user and root, even for users of the daemon's unix group.
     """
     try:
         descriptor = open_plain(paths.lock, os.O_RDWR | os.O_CREAT, owners=paths.owners)
@@ -123,7 +123,7 @@ def locked(paths: InstancePaths) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if daemon_running(paths):  # its lock file was removed by hand
+            if daemon_running(paths):  # the daemon holds another lock file, which was removed by hand
                 raise BlockingIOError
         except BlockingIOError:
             raise InstanceRunningError(holder_of(descriptor, paths)) from None
@@ -134,20 +134,20 @@ def locked(paths: InstancePaths) -> Iterator[None]:
 
 @contextmanager
 def arena_locked(location: ArenaLocation, owner: int) -> Iterator[None]:
-    """Hold the lock of this user's arena. Raises InstanceRunningError if a daemon of any instance uses the arena."""
+    """Hold the lock of `owner`'s arena. Raises InstanceRunningError if a daemon of any instance uses the arena."""
     if not location.path.parent.is_dir():
         yield  # the directory is gone, and no lock can be made
         return
     lock = ArenaLock(location.lock, location.path, owner=owner)
     try:
-        if pid := pid_in(location):  # its lock file was removed by hand
+        if pid := pid_in(location):  # the daemon holds another lock file, which was removed by hand
             raise InstanceRunningError(
                 f"another daemon (pid {pid}) uses the arena {location.path}: stop it first (SIGTERM)"
             )
         yield
     finally:
         if not location.path.exists():
-            lock.remove()  # this command may have made it
+            lock.remove()  # this command may have made the lock file
         lock.release()
 
 

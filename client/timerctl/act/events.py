@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from timerd_client import Client, Purgatory
 
 MET = """\
-It prints what watched the key, and if nothing did, what may have been meant: an
-advance, another purgatory, or a key that is spelt nearly alike. The watchers
-are counted in the arena just before the event, so a registration or an outcome
-in between is not seen. Among a million keys the search takes a few seconds.
+The command prints what watched the key, and if nothing did, what may have been
+meant: an advance, another purgatory, or a key that is spelt nearly alike. The
+watchers are counted in the arena just before the event. A registration or an
+outcome between the count and the event is not seen. Among a million keys the
+search takes a few seconds.
 """
 FIRE_EPILOG = f"""\
 {MET}
 The daemon itself counts the operations that the event completes when it is
-applied. An event stays in the ring, so a registration with an older mark
-(since=) that arrives later gets it, too. With --wait that number is all that is
-printed, hints go to standard error, and the exit status is 1 when the event
-completed none.
+applied. With --wait only this number is printed, hints go to standard error,
+and the exit status is 1 when the event completed no operation. An event stays
+in the ring, so a registration with an older mark (since=) that arrives later
+gets it, too.
 
 examples:
   timerctl fire inbox/7 --value hello
@@ -40,7 +41,7 @@ examples:
   timerctl fire topic/p0 --amount 4096
   timerctl fire inbox/7 --json | jq '.hints[].command'
 """
-REFUSED = "It returns when the daemon has applied it. Exit status 1 when it was refused."
+REFUSED = "The command returns when the daemon has applied the event. Exit status 1 when\nthe event was refused."
 ADVANCE_EPILOG = f"""\
 {MET}
 examples:
@@ -85,7 +86,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
     fire = declare("fire", [key, value], "fire an event on a key", FIRE_EPILOG)
     fire.add_argument(
-        "--amount", metavar="N", type=whole(1, U64_MAX), default=1, help="counts under `total` (default 1)"
+        "--amount", metavar="N", type=whole(1, U64_MAX), default=1, help="what it adds to a `total` (default 1)"
     )
     fire.add_argument("--limit", metavar="N", type=whole(1, U32_MAX), help="complete at most N operations")
     fire.add_argument("--wait", action="store_true", help="print only how many it completed")
@@ -97,7 +98,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
     fail = declare("fail", [key, value], "settle a key as failed", FAIL_EPILOG)
     fail.add_argument(
-        "--code", metavar="N", type=whole(0, U32_MAX), default=0, help="the owners get it as well (default 0)"
+        "--code", metavar="N", type=whole(0, U32_MAX), default=0, help="the error code that the owners get (default 0)"
     )
     fail.set_defaults(run=run_fail)
 
@@ -110,7 +111,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def acting(arguments: argparse.Namespace) -> Iterator[Client]:
-    """A client whose close() raises refusals. They are not logged too."""
+    """A client whose close() raises refusals. While it is open, refusals are not also logged as warnings."""
     log = logging.getLogger("timerd_client")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -159,16 +160,16 @@ def run_forget(arguments: argparse.Namespace) -> int:
 
 
 class Met:
-    """The number of operations that a command has settled, by the daemon's answer; None if it gives none."""
+    """The number of operations that a command has settled, by the daemon's answer; None if it does not count them."""
 
     count: int | None = None
 
 
 @contextmanager
 def applied(arguments: argparse.Namespace, verb: str, settled: str = "") -> Iterator[tuple[Purgatory, Met]]:
-    """The purgatory in which to act. When the daemon has applied the event, what it met is printed.
+    """Give the purgatory in which to act. When the daemon has applied the event, print what the event met.
 
-    `settled` says what became of the operations that the daemon counts.
+    `settled` says what became of the operations that the daemon counts, such as "completed".
     """
     met = Met()
     with acting(arguments) as client:

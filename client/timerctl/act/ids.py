@@ -22,7 +22,7 @@ from .register import timeout
 if TYPE_CHECKING:
     from timerd_client import Purgatory
 
-KNOWN = "Any process may have registered it. Exit status 1 when no operation of the\nid is pending."
+KNOWN = "Any process may have registered the operation. Exit status 1 when no operation\nof the id is pending."
 CANCEL_EPILOG = """\
 Its owner gets the outcome CANCELLED.
 

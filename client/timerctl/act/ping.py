@@ -15,14 +15,14 @@ from timerctl.show.text import duration_ns, print_json, span
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 
-CLOSE_S = 0.5  # the question is no command that could be lost
+CLOSE_S = 0.5  # so short, because a ping sends no command that could be lost
 EPILOG = """\
 The question goes through the daemon's turn, as a command does. A daemon that is
 stopped, or stuck in a turn, gives no answer. Exit status 0: it has answered.
 1: it has not, whatever the reason: no such instance, no daemon, no permission,
-no answer within --timeout. 2: the command line is wrong. So it fits Docker,
-Kubernetes and monit as it is. A daemon whose client slots are all in use has
-answered: it lives, and a restart would not help.
+no answer within --timeout. 2: the command line is wrong. Docker, Kubernetes and
+monit can use these statuses as they are. A daemon whose client slots are all in
+use has answered: it lives, and a restart would not help.
 
 examples:
   timerctl ping
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def asked(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The facts of the daemon's answer. Raises the error of a daemon that gives none, and those of running()."""
+    """The facts of the daemon's answer. Raises the client's error without an answer, and the errors of running()."""
     from timerd_client import connect
 
     paths = running(arguments)

@@ -1,7 +1,7 @@
 """The watchers of a key just before an event on it, and hints at what the event was meant for if there were none.
 
-The daemon counts the operations that an event completes. It does not count those that watch the key. So these are
-counted in the arena just before the event: a registration or an outcome in between is not seen.
+The daemon counts the operations that an event completes, not the operations that watch the key. So the watchers are
+counted in the arena just before the event. A registration or an outcome between the count and the event is not seen.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Watched(NamedTuple):
 
     events: int  # operations that wait for an event on it
     targets: tuple[int, ...]  # the watermarks that operations wait for, the lowest first
-    owned: int  # operations whose owners look after an event on it
+    owned: int  # operations whose owners evaluate the condition when an event comes on it
     subscriptions: int
     watermark: int | None
-    elsewhere: dict[str, int]  # operations that watch a key of this name, by another purgatory
+    elsewhere: dict[str, int]  # for each other purgatory, how many of its operations watch a key of this name
 
     def meets(self, verb: str) -> bool:
-        """Whether this command's event concerned anything that stood there."""
+        """Whether the event of the command `verb` concerned a watcher of the key, or its watermark."""
         if verb == "forget":
             return self.watermark is not None
         if verb == "advance":
@@ -124,7 +124,8 @@ def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> 
 def hints(arguments: argparse.Namespace, verb: str, seen: Watched) -> Iterator[dict[str, Any]]:
     """Hints at what was meant by a command that met nothing: each a sentence with a command line.
 
-    If no watermark, event or purgatory explains it, similar keys may: near() finds them, and bounds the search.
+    If no watermark, event or purgatory explains why the command met nothing, a similar key may. near() finds similar
+    keys, and bounds the search.
     """
     if seen.meets(verb):
         return

@@ -1,4 +1,4 @@
-"""timerctl journal audit: computes every outcome again from the events, and checks the journal's end by the arena."""
+"""timerctl journal audit: computes every outcome again from the events; compares the journal's end with the arena."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _arena_of(arguments: argparse.Namespace, directory: Path) -> ArenaHeader | N
     """The header of the instance's arena, read before the journal. None if the journal is not of this arena.
 
     The journal is of this arena if the instance's daemon writes to this directory, or if a segment names the arena, as
-    in a copy.
+    the segments of a copied journal do.
     """
     try:
         paths = paths_of(arguments)

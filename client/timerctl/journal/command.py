@@ -38,8 +38,8 @@ examples:
 """
 AUDIT_EPILOG = """\
 The journal has to be of level events from its first row on, and its daemon has
-to be idle, or ended. The arena says how many rows there are. Without the arena,
-the last row has to be that of an orderly end.
+to be idle, or ended. The arena says how many rows the journal has to have. If
+the arena is gone, the last row has to be that of an orderly end.
 
 Missing and damaged rows come first, then counts of the findings that may follow
 from them. --json has each finding, with its arena.
@@ -89,7 +89,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--format",
         choices=("json", "parquet"),
         default="json",
-        help="parquet: below --output DIR, by date, hour (UTC) and host, each file once; needs timerd[spark]",
+        help="parquet: write below --output DIR, by date, hour (UTC) and host; "
+        "each segment is written once; needs timerd[spark]",
     )
     export.add_argument(
         "--view",
@@ -97,7 +98,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         default="terminal",
         help="with parquet: a row for each operation that has settled (default), or all rows",
     )
-    export.add_argument("--all", action="store_true", help="with parquet: also the file that is being written")
+    export.add_argument("--all", action="store_true", help="with parquet: also the unfinished segment")
     export.add_argument(
         "--from", dest="start", metavar="OFFSET", type=offset, help="begin at this row (default: the oldest)"
     )

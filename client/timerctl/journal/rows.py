@@ -17,7 +17,7 @@ from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read.journal_reader import JournalReader, Row
 from timerd_shm.read.text import plain
 
-HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # other rows name these texts, and show them
+HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # they have texts, which are shown with the rows that name them
 INCARNATION_SIZE = 16
 WORD = len("acknowledged")  # the longest word that a line begins with
 

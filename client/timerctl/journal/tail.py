@@ -51,7 +51,7 @@ def lines(reader: JournalReader, show: RowFormat, as_json: bool) -> Iterator[str
 
 
 def before(reader: JournalReader, rows: int, as_json: bool) -> Offset:
-    """A position with at least `rows` lines behind it, or the oldest. Rows without a line may lie between them."""
+    """A position with at least `rows` lines after it, or the oldest position. Rows without a line do not count."""
     oldest, back = reader.position, 8 * rows + 64
     while True:
         with JournalReader(reader.directory) as ahead:

@@ -29,15 +29,16 @@ what it counts:
                (delivered twice), early (expired before its deadline), overruled
                (expired, though its event was applied before its deadline),
                mistaken (completed with the value of another event)
-  misjudged    settled other than planned, because something was late
+  misjudged    settled otherwise than planned, because something was late
   overtaken    completed by an event that was fired before register() was
                called; the operation's mark was read before the event
   undecided    the event is planned within 5 ms of the deadline: either
                outcome is right
-  sustained    a rate: 99 % of it reached, everything settled 1 s after the last
-               operation was due, 0.1 % misjudged at most, and no violation
-  invalid      a run that says nothing about the daemon: the harness was
-               late by more than 10 ms (p99)
+  sustained    a rate: 99 % of it was reached, everything had settled within 1 s
+               after the last operation was due, 0.1 % were misjudged at most,
+               and there was no violation
+  invalid      a run that shows nothing about the daemon, because the harness
+               was late by more than 10 ms (p99)
 
 Exit status 1 for a violation, and for a run that is invalid or was cut short,
 130 after Ctrl-C, 4 if the daemon ended.
@@ -46,7 +47,7 @@ examples:
   timerctl load --own --rate 20k --duration 5s        needs no daemon
   timerctl load --rate 100k --p50 200ms --p75 400ms   half of them expire
   timerctl load --own --rate 300k --bulk --json       one call each millisecond
-  timerctl load --own --rate 50k --pending 1M         beside a million others
+  timerctl load --own --rate 50k --pending 1M         a million more are pending
 """
 
 
@@ -59,7 +60,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         run,
         help="the load test: right or wrong, how fast, how late",
         description="Start processes that register and fire at a given rate, judge every outcome,\n"
-        "and print how fast and how late they were.",
+        "and print how fast and how late they were. Defaults stand in brackets.",
         epilog=EPILOG,
     )
     command.add_argument("--rate", type=number, required=True, help="operations per second, as in 500, 20k, 1M")

@@ -3,21 +3,22 @@
 *Violations* are faults that no load excuses:
 
     lost         the operation has no outcome
-    duplicated   it was delivered more than once, or its owner received more outcome numbers than operations settled
+    duplicated   its outcome came more than once, or its owner received more outcome numbers than operations settled
     early        it expired before its deadline (by the daemon's settled_ns), or was delivered before its deadline, or
-                 its deadline lies before the call of register() + timeout
-    overruled    it expired, although an event on its key counted before its deadline: by the event's effective_ns in
-                 the daemon's ring, and the deadline in the outcome. The event came after the operation's mark was read.
+                 its deadline is earlier than the time of the register() call plus the timeout
+    overruled    it expired, although an event on its key counted before its deadline: the event's effective_ns in the
+                 daemon's ring is earlier than the deadline in the outcome, and not earlier than the time when the
+                 operation's mark was read
     mistaken     it completed with the value of another operation's event (not judged where keys are shared, or where
                  the value was not looked at)
 
-The times of an event and of a settling are those of their turns.
+The time of an event, and of an operation's settling, is the time of the turn in which it happened.
 
-*Misjudged* is measured by the plan. An operation whose event is due MARGIN_NS or more before the timeout should have
-completed. If the event is due MARGIN_NS or more after the timeout, the operation should have expired. In between
+*Misjudged* is measured by the plan. An operation whose event is due more than MARGIN_NS before the timeout should have
+completed. If the event is due more than MARGIN_NS after the timeout, the operation should have expired. In between
 (`undecided`) either is right. If an operation settled otherwise, something was late, in the daemon or on the way. Many
-such operations mean that the rate was not sustained. A late registration loses no event: its mark was read before it
-was due, so an event that has overtaken it completes it (`overtaken`).
+such operations mean that the rate was not sustained. A late registration loses no event: its mark was read before the
+registration was due, so an event that has overtaken the registration completes the operation (`overtaken`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Judgement(NamedTuple):
     overtaken: int
     examples: list[str]  # the first violations and misjudged operations, in words
     completion_ns: list[int]  # from fire() to the owner's callback
-    completion_intended_ns: list[int]  # from when fire() was due
+    completion_intended_ns: list[int]  # from when fire() was due to the owner's callback
     expiry_ns: list[int]  # from the deadline to the owner's callback
     expiry_daemon_ns: list[int]  # from the deadline to the daemon's settling
     last_delivered_ns: int

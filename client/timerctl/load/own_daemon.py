@@ -26,7 +26,7 @@ from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 INSTANCE = "load"
 PREFIX = "td-load-"
 STARTING_S = 60.0  # a younger directory may be of a run whose daemon does not hold its lock yet
-SPARE_NS = 500_000_000  # more arrivals than are pending at once: for outcomes under way, and a daemon that lags
+SPARE_NS = 500_000_000  # room for the arrivals of this time more: for outcomes under way, and for a daemon that lags
 END_TIMEOUT_S = 10.0
 
 
@@ -37,7 +37,7 @@ def capacity_of(workload: Workload, pending: int) -> int:
 
 
 def ring_of(workload: Workload) -> int:
-    """The events that the ring holds: those of 4 * KEPT_NS, because commands may also wait in a full window."""
+    """The size of the ring: the events of 4 * KEPT_NS, because commands may also wait in a full window."""
     events = min(max(workload.rate * 4 * KEPT_NS / NS, RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
     return 1 << math.ceil(math.log2(events))
 
@@ -77,7 +77,7 @@ def remove_remains() -> None:
 
 @contextmanager
 def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
-    """Run a daemon with these flags. Gives its files. Raises TimerdUnavailableError, with its log, if it fails."""
+    """Run a daemon with these flags. Gives its files. Raises TimerdUnavailableError with its log if it fails."""
     remove_remains()
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     paths = InstancePaths(directory, INSTANCE)

@@ -1,10 +1,10 @@
-"""The time that the host of a virtual machine takes from its processors: it may make an operation 20 ms late."""
+"""The time that a host takes from the processors of a virtual machine. It may make an operation 20 ms late."""
 
 from __future__ import annotations
 
 import psutil
 
-TIMES = 8  # user to steal; the times of guests behind these are part of user
+TIMES = 8  # the fields from `user` to `steal`; the guests' times, which follow them, are already part of `user`
 
 
 class Stolen:

@@ -44,7 +44,7 @@ NOTHING = Usage(0, 0)
 
 
 class Options(NamedTuple):
-    """The options of a run, beside its workload."""
+    """The options of a run that are not part of its workload."""
 
     bulk: bool = False
     pending: int = 0  # far-future operations that are pending all the time
@@ -63,7 +63,7 @@ class Result(NamedTuple):
     daemon: Usage
     stolen: float  # share of the processors' time that the host of a virtual machine took
     events_unseen: int
-    partial: str  # why it was cut short; empty if it was not
+    partial: str  # why the run was cut short; empty if it was not
     status: Exit  # the exit status that `partial` leads to
 
 
@@ -191,7 +191,7 @@ class Trial:
         return {name: reader.purgatory_counters[first + at].value for name, at in COUNTERS.items()}
 
     def _show_progress(self, since_ns: int, before: dict[str, int]) -> None:
-        """Print the progress line. On a terminal it overwrites the one before."""
+        """Print the progress line. On a terminal it overwrites the line before."""
         counts = {name: count - before[name] for name, count in self._counters().items()}
         line = f"{span(since_ns)}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())
         over = sys.stderr.isatty()

@@ -37,12 +37,12 @@ now: when the call is due, or why it waits; below the table stands what helps.
 For a running call: its process, its running time and its deliveries. "pauses":
 an attempt failed, or a process has ended in it, and the call comes again.
 "late": the call runs for longer than its time_limit. "waits for another call":
-the call has to run alone, or another call of its id runs. "silent": nothing
-came from the members that handle it for their lease. last run, last error: a
-retried call shows its last attempt, and a schedule its last point. The id of a
-schedule is its name. for: the time that the call was planned for, such as the
-night of a nightly call. A retry keeps it. Payloads may be secrets: --bytes 0
-shows none.
+the call has to run alone, or another call of its id runs. "silent": all members
+that handle the call have sent nothing for as long as their lease. last run,
+last error: a retried call shows its last attempt, and a schedule its last
+point. The id of a schedule is its name. for: the time that the call was planned
+for, such as the night of a nightly call; a retry keeps it. Payloads may be
+secrets: --bytes 0 shows none.
 
 A dead letter is a call that is over: it was given up, its last attempt failed,
 or nobody served it. A group keeps the newest ones (--dead-letters of timerd).
@@ -109,7 +109,7 @@ def notes_of(rows: list[Row]) -> Iterator[str]:
 
 
 def row_of(call: CallInfo, now: datetime, most: int) -> Row:
-    """A call as a row. Each time stands there in ISO 8601, in ns until or since then, and as a text for people."""
+    """A call as a row. It gives each time in three forms: in ISO 8601, as ns from now or ns ago, and as a text."""
     row: Row = {name: value for name, value in call._asdict().items() if name not in ("payload", "time_limit")}
     row["point"] = None if call.point is None else iso(call.point)
     for name in ("due", "since", "last_run"):

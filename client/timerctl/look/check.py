@@ -183,7 +183,7 @@ def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]
 
 @contextmanager
 def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
-    """A copy that the daemon makes of its arena. It is opened before the client ends: the daemon removes it then."""
+    """A copy that the daemon makes of its arena, opened before the client ends, because the daemon then removes it."""
     if sys.stderr.isatty():
         show_progress("the daemon's copy")
     with connected(arguments) as client:

@@ -22,7 +22,7 @@ from .handlers import Handlers, is_stopped
 from .processes import process_of
 
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
-# The columns of a client, in the row of ended clients, which have none of them.
+# The columns of a client that a row of ended clients does not have.
 ENDED_ROW: dict[str, Any] = {
     "slot": None,
     "pid": None,
@@ -50,24 +50,25 @@ ENDED_ROW: dict[str, Any] = {
     "rss_bytes": None,
 }
 EPILOG = """\
-state: live; silent (it sent nothing for its lease); "silent, keeps for 4 min"
-(silent, but its process runs: in 4 min other members of its group get what it
-is doing); "live, stopped" (its process got SIGSTOP, or is in a debugger); dead
-(what it held is being removed); tombstone (dead, but its numbering is kept for
-an hour); ended (no client: what ended clients of a user have made for a group,
-and what is still there). silent: how long it sent nothing while the daemon was
-reading. pending: operations that have not settled. backlog: outcomes that it
-has not acknowledged. serves: what it takes of its group: "outcomes", if it
-iterates over outcomes(), and the names of its handlers. The arena has only the
-hash of such a name. So a name is shown if a call of it stands there, and other
-handlers are counted. made: operations of its group that it has made, pending or
-not done. doing: outcomes and calls of its group that were
-delivered to it, and are not done. share: the quota that it has used most, and
-how much of it (--json has all quotas). `heard`: time since its last frame.
-lease: how long it may be silent. takeover: how long it keeps what it is doing
-while it is silent and its process runs. held: payload and value bytes charged
-to it. cpu: share of one core, on average since the process started. Columns
-that do not fit are left out: COLUMNS=200 timerctl clients shows all.
+state: live; silent (the client sent nothing for its lease); "silent, keeps for
+4 min" (silent, but its process runs: in 4 min other members of its group get
+what it is doing); "live, stopped" (its process got SIGSTOP, or is in a
+debugger); dead (what it held is being removed); tombstone (dead, but its
+numbering is kept for an hour); ended (no client, but operations that ended
+clients of a user have made for a group, and that are still there). silent: how
+long the client sent nothing while the daemon was reading. pending: operations
+that have not settled. backlog: outcomes that it has not acknowledged. serves:
+what it takes of its group: "outcomes", if it iterates over outcomes(), and the
+names of its handlers. The arena has only the hash of such a name. So a handler
+is named if the arena has a call of it; other handlers are only counted. made:
+operations that it has made for its group, pending or not done. doing: outcomes
+and calls of its group that were delivered to it, and are not done. share: the
+quota that it has used most, and how much of it (--json has all quotas).
+`heard`: time since its last frame. lease: how long it may be silent. takeover:
+how long it keeps what it is doing while it is silent and its process runs.
+held: payload and value bytes charged to it. cpu: share of one core, on average
+since the process started. Columns that do not fit are left out:
+COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients
@@ -174,7 +175,7 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
 
 
 def made_of(account: AccountRecord, users: Sequence[UserRecord]) -> dict[str, Any]:
-    """The user of an account, and what the operations of groups hold that are charged to it."""
+    """The user of an account, and the sums over the operations of groups that are charged to this account."""
     uid = users[account.user].uid if account.user < len(users) else UID_UNKNOWN
     return {
         "uid": None if uid == UID_UNKNOWN else uid,
@@ -190,7 +191,7 @@ def made_of(account: AccountRecord, users: Sequence[UserRecord]) -> dict[str, An
 
 @cache
 def user_name(uid: int) -> str | None:
-    """The name of a user of this host, or the uid if it has none; None: many users, or not known."""
+    """The name of a user of this host, or the uid if it has no name. None for UID_UNKNOWN: many users, or not known."""
     if uid == UID_UNKNOWN:
         return None
     try:
@@ -202,7 +203,7 @@ def user_name(uid: int) -> str | None:
 def ended_rows(
     users: Sequence[UserRecord], accounts: Sequence[AccountRecord], groups: Sequence[str], header: ArenaHeader
 ) -> Iterator[dict[str, Any]]:
-    """A row for each user and group for which ended clients of the user have made something that is there."""
+    """A row for each pair of a user and a group that still has operations made by ended clients of that user."""
     for user in range(len(users)):
         own = accounts[user * len(groups) : (user + 1) * len(groups)]
         used = {

@@ -15,13 +15,14 @@ from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.process import boot_id
 from timerd_shm.read.alive import now_ns
 
-SET_NS = NS // 10  # by so much the daemon notices that the wall clock was set
+SET_NS = NS // 10  # the daemon notices that the wall clock was set if it was set by this much
 
 
 class Clocks:
-    """Now, on both clocks. Two looks at one operation show the same wall-clock times.
+    """Now, on both clocks.
 
-    For this, the distance of the clocks is the one by which the daemon plans, unless the clock was set since then.
+    The distance between the clocks is the one by which the daemon plans, so two looks at one operation show the same
+    wall-clock times. If the wall clock was set since then, the distance is measured.
     """
 
     def __init__(self, header: ArenaHeader) -> None:

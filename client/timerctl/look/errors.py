@@ -14,10 +14,10 @@ from timerd_shm.declare.records import ErrorRecord
 from timerd_shm.read.text import label
 
 EPILOG = """\
-Every refusal that was sent to a client is counted here, by its reason. Only
-refusals because of an id are not here, because that is what ids are for:
-`refused_by_id` of `timerctl stats` counts them, and `rejected` counts all
-others. Errors of the daemon itself are here too: a journal that cannot be
+Every refusal that was sent to a client is counted here, by its reason, except
+refusals because of an id: to refuse a second registration is what ids are for.
+`refused_by_id` of `timerctl stats` counts them, and `rejected` counts all other
+refusals. Errors of the daemon itself are here too: a journal that cannot be
 written, a seed that others could read. The log is in the arena: it outlives the
 daemon, and `timerctl destroy` removes it.
 

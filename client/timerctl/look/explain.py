@@ -27,9 +27,9 @@ NAME_WIDTH = 11
 EPILOG = """\
 An operation is named by the id that its caller gave, or by its number: the
 first column of `timerctl ops` (7.1), or `op` of `timerctl ops --json`. A text
-that is an id is taken for the id, although it looks like a number; if another
-operation has that number, --by says which one is meant. An id of several
-purgatories needs --purgatory. A call is named by its id, a schedule by its
+that is an id is taken for the id, even if it looks like a number. If it is the
+id of one operation and the number of another, give --by. An id that several
+purgatories have needs --purgatory. A call is named by its id, a schedule by its
 name.
 
 The arena has only a hash of an id: the id itself is shown if it was given here.
@@ -66,7 +66,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         epilog=EPILOG,
     )
     command.add_argument("what", metavar="ID|NUMBER", type=key_of, help="the id of an operation, or its number")
-    command.add_argument("--by", choices=("id", "number"), help="what it is, where it could be both")
+    command.add_argument("--by", choices=("id", "number"), help="whether ID|NUMBER is an id or a number")
     command.add_argument("--purgatory", metavar="NAME", help="only of this purgatory")
     add_bytes(command, "payload and value")
 
@@ -90,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         ]
     life = life_of(paths, header)
     if arguments.json:
-        # others: a call waits while another call of its id runs; or the dead letter of a former call of this id
+        # others: two calls may have one id, while one of them runs and the other waits; or former calls of the id have
+        # left dead letters
         print_json(life.row() | rows[0] | {"others": rows[1:]})
     else:
         if note := life.note():
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look_for(reader: ArenaReader, arguments: argparse.Namespace) -> tuple[list[Meant], list[Facts]]:
-    """The meanings of the command line, and the operations of them that stand in the arena."""
+    """The possible meanings of the command line, and facts of those operations that stand in the arena."""
     found = meant(reader, arguments.what, arguments.by, arguments.purgatory)
     return found, [Facts(reader, arguments, each) for each in found if isinstance(each, Found)]
 
@@ -128,7 +129,7 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
         elif is_call:
             text = (
                 f"The call of id {what} is over. It ran, or was cancelled, or failed and its dead letter was dropped: "
-                f"the arena does not say which. It came due, or was cancelled before, {span(ago)} ago. {known}"
+                f"the arena does not say which. {span(ago)} ago it came due, or was cancelled. {known}"
             )
         else:
             by = ""
@@ -153,8 +154,8 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
         where = f" in purgatory {arguments.purgatory}" if arguments.purgatory else ""
         text = (
             f"No operation of id {what} is known{where}. It was never registered, or has settled: an id is known for "
-            f"{span(header.ids_kept_ns)} after that, and ids were forgotten up to "
-            f"{span(max(now_ns(header) - header.ids_floor_ns, 0))} ago."
+            f"{span(header.ids_kept_ns)} after that, but one that settled more than "
+            f"{span(max(now_ns(header) - header.ids_floor_ns, 0))} ago may have been forgotten earlier."
             if header.ids_floor_ns
             else f"No operation of id {what} is known{where}. It was never registered."
         )

@@ -33,7 +33,7 @@ from .handlers import Handlers, held_in_vain, is_stopped, listeners
 EVENTS_LOOKED = 65_536
 EVENTS_SHOWN = 3  # of a key: the newest, and older ones of other kinds or clients
 COMMANDS_SHOWN = 8
-NEAR_KEYS = 4  # keys for which events on keys near them are looked for
+NEAR_KEYS = 4  # for this many missing keys without an event, events on similar keys are looked for
 VERBS = {EventKind.FIRE: "fire", EventKind.ADVANCE: "advance", EventKind.FAIL: "fail"}
 
 
@@ -85,7 +85,7 @@ class Facts:
         if self.settled and not self.op.flags & OpFlag.KEYS_KEPT:
             return
         nodes: list[WatchNode] = []
-        with suppress(DamageError):  # it settles while it is read
+        with suppress(DamageError):  # the operation settles while it is read
             nodes += (self.reader.nodes[at] for at in walk.nodes_of(self.reader, self.index))
         wanted = {node.purgatory for node in nodes if node.kind == KeyKind.WATERMARK}
         marks = {name: mark for at, name, mark in watermarks(self.reader) if at in wanted} if wanted else {}
@@ -94,7 +94,7 @@ class Facts:
                 name = self.reader.key_name(node)
             except DamageError:
                 continue
-            if node.kind not in list(KeyKind):  # its record is in other use by now, or damaged
+            if node.kind not in list(KeyKind):  # the node's record is in other use by now, or damaged
                 continue
             state = ops.state_of_key(self.op, node)
             is_mark = node.kind == KeyKind.WATERMARK
@@ -114,7 +114,7 @@ class Facts:
         return None if self.given is None else plain(self.given)
 
     def owner(self) -> Row:
-        """The client that owns it or, for a group's, that holds it now; and its group."""
+        """The client that owns the operation, and its group. If a group owns it: the client that holds it now."""
         slot = self._holder()
         group = None
         if 0 < self.op.group <= len(self.reader.groups):
@@ -140,7 +140,7 @@ class Facts:
     # events ------------------------------------------------------------------------------------------------------
 
     def events(self) -> EventsFound:
-        """The newest events on the missing keys, on keys near these, and in other purgatories on keys named so."""
+        """The newest events on the missing keys, on similar keys, and on keys of the same name in other purgatories."""
         found = EventsFound({}, [], [])
         if self.settled or self.call is not None:
             return found
@@ -172,7 +172,10 @@ class Facts:
 
     @staticmethod
     def _keep(kept: list[Row], event: Row) -> None:
-        """Keep an older event of a key, unless a newer one is alike. So an operator's try hides nothing."""
+        """Keep an older event of a key, unless a newer one has its kind and its client's name.
+
+        So an event that an operator fires to try something does not hide those of the program.
+        """
         if len(kept) < EVENTS_SHOWN and all(
             (e["kind"], e["client_name"]) != (event["kind"], event["client_name"]) for e in kept
         ):
@@ -204,7 +207,7 @@ class Facts:
     # why it waits ------------------------------------------------------------------------------------------------
 
     def hints(self) -> Iterator[Row]:
-        """Why it waits, where its keys do not show it: sentences, each with a command line or none."""
+        """Why the operation waits, if its keys do not show the reason: sentences, each with a command line or none."""
         op = self.op
         if self.call is not None:
             yield from Handlers(self.reader).why(self.call, self.arguments)
@@ -238,7 +241,7 @@ class Facts:
             yield hint("listener", text, command_line(self.arguments, "clients"))
 
     def _marks_elsewhere(self) -> Iterator[tuple[KeyFacts, str, int]]:
-        """Missing keys whose watermark would suffice, but in another purgatory: with its name, and the watermark."""
+        """Missing keys whose watermark in another purgatory would suffice, with that purgatory's name and watermark."""
         wanted = {key.name: key for key in self.missing() if key.kind == KeyKind.WATERMARK and key.target is not None}
         for at, name, mark in watermarks(self.reader) if wanted else ():
             key = wanted.get(name)
@@ -259,7 +262,7 @@ class Facts:
         return Tally(satisfied, op.failed.bit_count(), op.keys, op.needed, amount)
 
     def more(self, outcome: Outcome, field: str) -> int | None:
-        """How many more keys have to be `satisfied` or `failed` for that outcome; None: no number of them brings it."""
+        """How many more keys have to be `satisfied` or `failed` for that outcome; None: no number of keys suffices."""
         if self.settled or self.call is not None or self.rule is None or not self.rule.completes:
             return None
         tally = self.tally()
@@ -282,7 +285,7 @@ class Facts:
         elif op.condition == Condition.OWNER:
             yield _line("Its owner decides: an event on any of its keys makes the owner look.", *lines)
         elif op.condition == Condition.TOTAL:
-            yield _line(f"It completes when {op.progress} more come, in amounts, on any of its keys.", *lines)
+            yield _line(f"It completes when events on its keys add {op.progress} more, in amounts.", *lines)
         elif (number := self.more(Outcome.COMPLETED, "satisfied")) is not None:
             either = " or failed" if self.more(Outcome.COMPLETED, "failed") is not None else ""
             of = f"{'all' if number == len(keys) else number} of its {len(keys)} missing keys"
@@ -352,7 +355,7 @@ class Facts:
             others = names[name] - 1
             text = "By a key that nothing else watches:"
             if others > 0:
-                text = f"By a key. {others} other operation{'' if others == 1 else 's'} may end with it, as of now:"
+                text = f"By a key. {others} other operation{'' if others == 1 else 's'} on it may be cancelled, too:"
             yield _line(text, command_line(self.arguments, "cancel-for-key", name, purgatory=self.purgatory))
 
     # all of it ---------------------------------------------------------------------------------------------------

@@ -58,10 +58,10 @@ def number_of(generation: int, index: int) -> str:
 
 
 def meant(reader: ArenaReader, text: bytes, by: str | None, purgatory: str | None) -> list[Meant]:
-    """The operation of that id or number, for each purgatory that has one. Empty: nothing is known.
+    """The operations whose id or number is `text`; ids only in `purgatory`, if it is given. Empty: nothing is known.
 
-    An operation that stands in the arena comes before ids that are remembered. Raises UsageError if an id and a number
-    of two operations look alike, and `by` does not say which is meant; or if `by` is "number", and the text is none.
+    An operation that stands in the arena comes before ids that are remembered. Raises UsageError if the text is the id
+    of one operation and the number of another, and `by` is None; or if `by` is "number", and the text is no number.
     """
     number = _number(text)
     if by == "number" and number is None:
@@ -159,7 +159,7 @@ def _is_of(op: OpRecord, at: int, record: IdRecord) -> bool:
 
 
 def id_hash_of(reader: ArenaReader, op: OpRecord) -> str | None:
-    """The hash of an operation's id, as the journal shows it; None if it has none, or it is forgotten."""
+    """The hash of an operation's id, as the journal shows it; None if it has no id, or the id is forgotten."""
     if not op.id_record:
         return None
     at = op.id_record - 1

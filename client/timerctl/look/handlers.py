@@ -25,10 +25,10 @@ from timerd_shm.read.near import near, one_edit
 from timerd_shm.read.reader import ArenaReader, DamageError
 from timerd_shm.read.text import label, plain
 
-ALPHABET = (string.ascii_letters + string.digits + "_-./:").encode()  # of names that are tried
-TRIED_SIZE_MAX = 64  # bytes of a name whose neighbours are tried: 9,000 hashes
+ALPHABET = (string.ascii_letters + string.digits + "_-./:").encode()  # bytes that an edit of a name may put in
+TRIED_SIZE_MAX = 64  # bytes of a name for which all names one edit away are tried: 9,000 hashes
 NAMED_MAX = 3  # members that a sentence names
-SIZE_MIN = 3  # of shorter names any two are near
+SIZE_MIN = 3  # bytes of a name; any two shorter names would be near each other
 
 
 class Handlers:
@@ -149,7 +149,7 @@ def listeners(clients: Iterable[ClientRecord], group: int) -> tuple[int, int]:
 
 
 def held_in_vain(slot: int, client: ClientRecord, what: str) -> dict[str, Any]:
-    """That a client that is silent, or stopped, has an outcome or a call of its group."""
+    """The hint that an outcome or a call of a group is with a client that is silent or stopped."""
     left_ns = max(client.takeover_ms * 1_000_000 - client.silent_ns, 0)
     keeps = f", and keeps it for {span(left_ns)}" if client.flags & ClientFlag.KEEPS else ""
     if is_stopped(client):

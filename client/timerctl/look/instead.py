@@ -1,4 +1,4 @@
-"""Hints for an id that no operation has: a call of this id or name, another purgatory, a name that is spelt alike."""
+"""Hints for an id that no operation has: a call of this id or name, another purgatory, a name spelt nearly alike."""
 
 from __future__ import annotations
 

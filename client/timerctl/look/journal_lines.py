@@ -13,7 +13,7 @@ from timerd_shm.host.paths import InstancePaths
 
 
 class JournalLines:
-    """Hints of one kind, "journal"; without a journal that has the rows, they say what would have had them."""
+    """Hints of one kind, "journal". If no journal has the rows, a hint says which journal would have them."""
 
     def __init__(self, arguments: argparse.Namespace, paths: InstancePaths, header: ArenaHeader) -> None:
         instance = ["--instance", arguments.instance] if arguments.instance else []
@@ -26,11 +26,11 @@ class JournalLines:
         return self._line(f"select(.operation == {number})", "how it settled")
 
     def of_id(self, record: IdRecord, *, is_call: bool) -> Row:
-        """The outcome of an id; of a call, all that members have done with it."""
+        """The outcome of the operation of an id; for a call, all that members have done with it."""
         hashed = (record.hash_low.to_bytes(8, "little") + record.hash_high.to_bytes(8, "little")).hex()
         if not is_call:
             return self._line(f'select(.id == "{hashed}")', "how it settled")
-        # The steps of a call's run have its op id alone, which the rows with its id give.
+        # The rows of a call's run have its op id, but not its id. The op id is taken from the rows that have its id.
         rows = f'select(.id == "{hashed}" or .operation == $op)'
         found = f"op=$({self._export} | jq 'select(.id == \"{hashed}\") | .operation' | tail -1); "
         line = f"{found}{self._export} | jq --argjson op $op '{rows}'"

@@ -33,14 +33,14 @@ BYTES_SHOWN = 40  # in a row of a table
 DONE = {"satisfied": "(ok)", "failed": "(failed)"}
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
-client: the slot of its owner; of an operation of a group, the member that
-holds it now. "-": it waits in its group, or runs on without an owner. group:
-the group that it belongs to. keys: the missing ones first; r1(ok) is satisfied,
-r2(failed) has failed. id: whether it has one; the arena has only its hash.
-Payloads may be secrets: --bytes 0 shows none. An operation that has settled is
-kept until its owner has acknowledged its outcome. Most settled operations have
-no keys any more. A listing of a live instance shows no single moment: an
-operation may settle while it is printed.
+client: the slot of its owner; for an operation of a group, the slot of the
+member that holds it now. "-": it waits in its group, or was kept when its owner
+ended. group: the group that it belongs to. keys: the missing ones first; r1(ok)
+is satisfied, r2(failed) has failed. id: whether it has one; the arena has only
+the hash of an id. Payloads may be secrets: --bytes 0 shows none. An operation
+that has settled is kept until its owner has acknowledged its outcome. Most
+settled operations have no keys any more. A listing of a live instance does not
+show one moment: operations may settle while it is printed.
 
 examples:
   timerctl ops --due-within 5s         what expires soon, or is overdue
@@ -70,10 +70,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--key", metavar="KEY", type=key_of, help="only those that watch this key")
     command.add_argument("--client", metavar="SLOT", type=int, help="only of this client")
     command.add_argument(
-        "--due-within", metavar="TIME", type=duration_ns, help="only those due by then (5s, 200ms, 1h)"
+        "--due-within", metavar="TIME", type=duration_ns, help="only those due within TIME (5s, 200ms, 1h)"
     )
     command.add_argument(
-        "--bucket", metavar="LEVEL:INDEX", nargs="?", const="", help="a bucket of the wheel; or list them"
+        "--bucket", metavar="LEVEL:INDEX", nargs="?", const="", help="a bucket of the wheel; without one, list all"
     )
     add_bytes(command, "payloads", BYTES_SHOWN)
     add_limit(command)
@@ -163,7 +163,7 @@ def blob_of(reader: ArenaReader, first: int) -> bytes:
 
 
 def payload_of(reader: ArenaReader, op: OpRecord) -> bytes:
-    """The payload of an operation, as its caller gave it: that of a call stands behind its plan."""
+    """The payload of an operation, as its caller gave it. In the arena a call's payload stands behind its plan."""
     payload = blob_of(reader, op.payload)
     planned = unpack(payload) if op.flags & OpFlag.CALL else None
     return payload if planned is None else planned[1]
@@ -197,8 +197,8 @@ def keys_of(reader: ArenaReader, index: int, op: OpRecord) -> list[tuple[bytes, 
 def outcome_of(op: OpRecord) -> str:
     """The outcome of an operation: completed, expired, and so on; pending, if it has none.
 
-    A call that is due has settled as expired, because its deadline is its due time. It is "due", and a dead letter has
-    "failed".
+    A call that is due has settled as expired, because its deadline is its due time. Here it is called "due", and a dead
+    letter "failed".
     """
     if op.state != OpState.SETTLED or op.outcome not in list(Outcome):
         return "pending"
@@ -211,7 +211,7 @@ def row_of(
     index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None, str]], clocks: Clocks
 ) -> dict[str, Any]:
     settled = op.state == OpState.SETTLED
-    runs = settled and op.flags & OpFlag.CALL  # then the fields of the masks are about its run
+    runs = settled and op.flags & OpFlag.CALL  # then `progress` and `failed` describe its run, and are no masks of keys
     now = clocks.now_ns
     return {
         "op": op.generation << 32 | index,

@@ -16,7 +16,7 @@ from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 from timerd_shm.host import quantity
 from timerd_shm.read.text import plain
 
-QUOTED = frozenset(" ,")  # a key with one of these seems to end earlier, or later, in a sentence
+QUOTED = frozenset(" ,")  # in a sentence, nobody sees where a key with one of these ends
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1
 
@@ -79,7 +79,7 @@ def utc(wall_ns: int) -> str | None:
 
 
 def word(text: str) -> str:
-    """A printable key or name as people tell it from the words around it: quoted if it has blanks, or is empty."""
+    """A printable key or name for a sentence: quoted if it is empty, or has one of QUOTED."""
     return text if text and not set(text) & QUOTED else f"'{text}'"
 
 

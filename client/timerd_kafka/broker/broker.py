@@ -29,7 +29,7 @@ from timerd_kafka.wire.connection import Connection
 LOOK_S = 0.002  # the least time between two looks at the file of the topics
 OPEN_S = 0.01  # the longest time for which the opening of partitions keeps the loop from other work
 CATALOG = "catalog"  # the key whose events are the changes of the topics
-ANY = topic_key("")  # the key of the events that tell that a broker has read a version of the topics
+ANY = topic_key("")  # each event on this key means that a broker has read a version of the topics
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -60,8 +60,8 @@ class Broker:
         self.catalog = Catalog(settings.data)
         self.catalog.refresh()
         self._looked = 0.0
-        # The version whose topics the broker uses, which may be older than the catalog's, and the version whose
-        # partitions are open.
+        # `_taken`: the version whose topics the broker uses; it may be older than the catalog's version.
+        # `_opened`: the version whose partitions are open.
         self._taken, self._opened = self.catalog.version, 0
         self._taken_topics, self._opened_topics = self._topics(), set[tuple[str, UUID]]()
         self._is_opening = False
@@ -97,7 +97,7 @@ class Broker:
         """Take the newest topics: open new partitions, and drop deleted ones. Returns whether any topic has changed."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
-            return False  # a request may name many unknown topics
+            return False  # a request may name many unknown topics: the file is not read for each of them
         self._looked = now
         if not self.catalog.refresh() and self._taken == self.catalog.version:
             return False
@@ -148,8 +148,8 @@ class Broker:
     def all_have_read(self, version: int) -> bool:
         """Whether all brokers have read this version of the topics. The timer client's thread calls it, too.
 
-        This broker counts by its own variable and not by its watermark, which may still be on its way to the daemon:
-        no later event would make the operation look again.
+        For this broker its own variable counts, and not its watermark. The watermark may still be on its way to the
+        daemon, and its arrival is no event that would make the operation look again.
         """
         return self._opened >= version and (self.others is None or self.others(CATALOG, version)[0])
 
@@ -192,7 +192,7 @@ class Broker:
     # quotas -----------------------------------------------------------------------------------------------------------
 
     def throttle(self, quotas: Quotas, call: Call, size: int) -> float:
-        """Note bytes that a client used. Beyond its quota, mute its connection. Returns the seconds of the mute."""
+        """Note bytes that a client used. If it is beyond its quota, mute its connection, and return for how long."""
         seconds = round(quotas.record(call.client_id, size, time.monotonic()), 3)  # rounded to ms, as in the answer
         if seconds > 0:
             connection = call.connection
@@ -208,7 +208,7 @@ class Broker:
 
 
 def unmute(connection: Connection, waited: asyncio.Future[Any]) -> None:
-    """Unmute: the throttle time is over, or its wait has ended with the timer daemon or the connection."""
+    """Unmute: the throttle time is over, or the wait for it has ended with the timer daemon or the connection."""
     if not waited.cancelled():
         waited.exception()  # marks it as seen: else asyncio would log it
     connection.unmute()

@@ -71,7 +71,7 @@ class Catalog:
         return True
 
     def create(self, wanted: Mapping[str, Wanted]) -> tuple[set[str], set[str]]:
-        """Make topics in one change. Returns the names of existing topics, and those with too many partitions."""
+        """Make topics in one change. Returns the names that exist already, and those with too many partitions."""
         with self._changing():
             exist = {name for name in wanted if name in self.by_name}
             used, made, many = sum(topic.partitions for topic in self.by_id.values()), [], set()
@@ -94,7 +94,7 @@ class Catalog:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Lock the topics for the block, and read the newest. A killed broker leaves no lock."""
+        """Lock the topics for the block, and read their newest version. A killed broker leaves no lock."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

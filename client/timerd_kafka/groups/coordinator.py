@@ -59,7 +59,7 @@ class Coordinator:
         self._directory = broker.settings.data / "groups"
         self._sessions = Sessions(broker.waits, self._expired)
         delay = broker.settings.initial_rebalance_delay
-        self._pending = 0  # clients with a new member id, with which they have not joined
+        self._pending = 0  # clients that got a new member id, and have not joined with it
         self._rebalances = Rebalances(broker.waits, self._sessions, delay, self._forget_if_unused)
         self.groups: dict[str, Group] = {}
         for remembered in Remembered.all_of(self._directory, self._is_own):
@@ -201,7 +201,7 @@ class Coordinator:
         member = group.members[asked.member]
         is_same = member.protocols == asked.protocols
         if group.state is State.COMPLETING and is_same:
-            return group.join_answer(member)  # the member has not received the answer
+            return group.join_answer(member)  # the member has not received the answer to its first request
         if group.state is State.STABLE and is_same and member.id != group.leader:
             return group.join_answer(member)
         return self._rejoin(group, member, asked)
@@ -221,7 +221,7 @@ class Coordinator:
         if member.joining is None:
             member.joining = self._broker.waits.loop.create_future()
         joining = member.joining
-        if member.is_new:  # it waits for other members again; a member that was in a generation is kept meanwhile
+        if member.is_new:  # any other member is kept while it waits, without heartbeats (Member.is_kept)
             self._sessions.beat(group.id, member, NEW_MEMBER_S)
         group.publish()
         self._rebalances.changed(group)
@@ -243,7 +243,8 @@ class Coordinator:
         answer = group.join_answer(member)
         if asked.may_skip_assignment:
             return answer._replace(skip_assignment=member.id == group.leader)
-        # An older client that led gets its old id as the leader's, so that it does not assign the work again.
+        # An older client that was the leader gets its old id as the leader's id. So it does not take itself for the
+        # leader, and does not assign the work again.
         return answer._replace(leader=leader or "", members=())
 
     # syncing ----------------------------------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ class Coordinator:
         return syncing
 
     def _member_of(self, who: Identity) -> tuple[Group | None, ErrorCode]:
-        """The group of a client, and an error unless the client is a member of this generation."""
+        """The group of a client; and an error, or `none` if the client is a member of this generation."""
         group = self.groups.get(who.group)
         if error := self.refusal(who.group):
             return group, error

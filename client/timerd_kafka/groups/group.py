@@ -72,7 +72,7 @@ class Group:
         return f"{(asked.instance or asked.client_id)[:PREFIX_MAX]}-{uuid4()}"
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a new member. The first member leads."""
+        """Add a new member. The first member becomes the leader."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.id] = member
@@ -83,7 +83,7 @@ class Group:
         self.publish()
 
     def remove(self, member: Member) -> None:
-        """Remove a member. If it was the leader, the oldest member leads."""
+        """Remove a member. If it was the leader, the oldest member becomes the leader."""
         del self.members[member.id]
         if member.instance is not None and self.instances.get(member.instance) == member.id:
             del self.instances[member.instance]
@@ -110,12 +110,12 @@ class Group:
             self.instances[old.instance] = new_id
         if self.leader == old.id:
             self.leader = new_id
-        self.unsynced -= {old.id}  # the DelayedSync does not know the new id, whose session watches the member
+        self.unsynced -= {old.id}  # the DelayedSync does not know the new id: the member's session alone watches it
         self.publish()
         return new
 
     def check(self, member: str, instance: str | None) -> ErrorCode:
-        """The error unless this is a member, and the newest member with its instance id; else `none`."""
+        """`none` if this is a member, and the newest member with its instance id; otherwise the error."""
         if instance is not None:
             current = self.instances.get(instance)
             if current is not None and current != member:
@@ -157,7 +157,7 @@ class Group:
     # generations ------------------------------------------------------------------------------------------------------
 
     def elect(self) -> bool:
-        """If the leader has not joined, a member that has joined leads. Returns False if no member has joined."""
+        """If the leader has not joined, one that has joined becomes the leader. Returns False if none has joined."""
         leader = self.members.get(self.leader or "")
         if leader is None or leader.joining is None:
             joined = next((member for member in self.members.values() if member.joining is not None), None)

@@ -113,7 +113,7 @@ class Rebalances:
         group.publish()
 
     def _begin_generation(self, group: Group) -> None:
-        """Begin a generation of the members that have joined: all have, or the rebalance timeout is over.
+        """Begin a generation of the members that have joined, when all have joined or the rebalance timeout is over.
 
         Other members are removed. But a static member that has not joined stays until its session ends.
         """

@@ -19,7 +19,7 @@ import msgpack
 from timerd_kafka.groups.offsets import Offsets, offsets_of, record_of
 
 GROUP, OFFSETS, GENERATION = 0, 1, 2  # kinds of records
-SIZE = struct.Struct(">I")  # before each record: its bytes, of msgpack
+SIZE = struct.Struct(">I")  # before each record: the number of its bytes, which are msgpack
 REWRITE_MIN = 256 << 10  # bytes: a shorter file is not rewritten while the broker runs
 REWRITE_TIMES = 4  # a file is rewritten when it is this many times as long as after the last rewrite
 
@@ -38,7 +38,7 @@ class Remembered:
 
     @classmethod
     def all_of(cls, directory: Path, is_meant: Callable[[str], bool]) -> Iterator[Remembered]:
-        """The stored data of each group in the folder for which `is_meant` holds."""
+        """The stored data of the groups in the folder for whose names `is_meant` returns True."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in sorted(directory.iterdir()):
             if path.suffix:
@@ -92,7 +92,7 @@ class Remembered:
             draft.replace(self.path)
         except OSError:
             log.warning("%s cannot be rewritten", self.path, exc_info=True)
-            self._rewritten = self._size  # try again when the file has grown by REWRITE_TIMES again
+            self._rewritten = self._size  # try again when the file is REWRITE_TIMES as long as now
         else:
             self._size = self._rewritten = len(data)
 
@@ -139,6 +139,6 @@ def _records(path: Path) -> Iterator[tuple[int, Any, int]]:
         try:
             kind, value = msgpack.unpackb(data[begin:end])
         except (ValueError, TypeError, msgpack.UnpackException):
-            log.warning("%s is damaged: the records behind the damage are lost", path)
+            log.warning("%s is damaged: the records after the damage are lost", path)
             return
         yield kind, value, end

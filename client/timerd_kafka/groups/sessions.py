@@ -16,7 +16,7 @@ from timerd_client.operations import DelayedHeartbeat, Errors
 from timerd_kafka.waits.waits import Waits
 
 NAME_MAX = 100  # bytes of a name in a key. A key may have two names, and 255 bytes
-AGAIN_S = 1.0  # the interval in which sessions that the daemon has refused are tried again
+AGAIN_S = 1.0  # sessions that the daemon has refused are tried again at this interval
 AGAIN_MAX = 100  # sessions that are tried at once: each takes some 50 us of the loop
 
 log = logging.getLogger("timerd_kafka.groups")
@@ -55,7 +55,7 @@ class Sessions:
     """The sessions of one broker's members. Call the methods in the broker's loop."""
 
     def __init__(self, waits: Waits, expired: Callable[[str, Holder], object]) -> None:
-        """`expired` gets the group's id."""
+        """`expired` gets the group's id, and the holder whose session has expired."""
         self._waits, self._expired = waits, expired
         self._without: dict[Holder, tuple[str, float]] = {}  # holders whose sessions the daemon refused
         self._again_at = 0.0

@@ -16,7 +16,7 @@ SIZE = HEADER.size  # 61
 RECORD_MIN = 7  # the bytes of an empty record: its size, its attributes, and five more numbers
 PLACED = struct.Struct(">qi")  # base offset, which only the leader decides, and length
 EPOCH_AT = 12
-CRC_FROM = 21  # the check sum covers all bytes from here on, so a leader may set the offset and its epoch before
+CRC_FROM = 21  # the check sum covers all bytes from here on; so a leader may set the fields before: offset and epoch
 MAGIC = 2
 LEADER_EPOCH = 0  # there is no election
 CODECS = 0b111
@@ -115,7 +115,7 @@ def read_produced(data: bytes) -> Batch:
     batch = next(read_batches(data), None)
     if batch is None:
         raise InvalidBatch("no record batch")
-    if len(data) > batch.size:  # not read: a frame has room for a million batches
+    if len(data) > batch.size:  # the further batches are not read: a frame has room for a million of them
         raise InvalidBatch(f"{len(data) - batch.size} bytes behind a batch: a producer sends one for each partition")
     count, codec = batch.last_offset_delta + 1, batch.attributes & CODECS
     if not codec and count * RECORD_MIN > batch.size - SIZE:

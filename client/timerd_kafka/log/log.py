@@ -27,7 +27,8 @@ class PartitionLog:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = directory / NAME
         self.producers = Producers()
-        # Each batch's position in the file, largest timestamp and first offset. `_bases` grows last.
+        # For each batch: its position in the file, its largest timestamp, its first offset. `_bases` grows last: other
+        # threads look up a batch there first.
         self._positions: list[int] = []
         self._timestamps: list[int] = []
         self._bases: list[int] = []
@@ -147,7 +148,7 @@ class PartitionLog:
         first = self._number_of(offset)
         begin, end = self._positions[first], self._end_of(end_offset)
         if end - begin > max_bytes:
-            # The last batch that begins within max_bytes is cut off, unless it ends there.
+            # The last batch that begins within max_bytes may end beyond them. It is left out: `end` is its beginning.
             number = bisect_right(self._positions, begin + max_bytes) - 1
             end = self._positions[number]
             if end <= begin:

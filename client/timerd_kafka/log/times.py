@@ -16,7 +16,7 @@ from timerd_kafka.log.batch import CODECS, SIZE, read_header
 
 RECORDS_MAX = 20_000  # read for one request at most: the broker serves no other request meanwhile
 BATCH_RECORDS = 16  # reading a batch from the file takes as long as 16 records
-KIB = 1024  # reading 1 KiB counts as one record; with decompression it takes as long as three records at most
+KIB = 1024  # reading 1 KiB counts as one record; 1 KiB that is decompressed takes as long as three at most
 DECOMPRESSED_MAX = 16 << 20  # of one batch: a hostile batch may have any size
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16
@@ -75,11 +75,11 @@ def decompressed(codec: int, data: bytes, work: Work) -> bytes | memoryview:
     if codec == 0:
         work.spend(len(data) // KIB)
         return data
-    size = DECOMPRESSED_MAX  # for a codec that fails, which may have filled the buffer
+    size = DECOMPRESSED_MAX  # counts if the codec fails, because it may have filled the buffer before
     try:
         size = INTO[codec](data, work)
     finally:
-        work.spend(max(size, len(data)) // KIB)  # a megabyte may have 100,000 empty frames
+        work.spend(max(size, len(data)) // KIB)  # `data` may be larger: a megabyte of 100,000 empty frames, for example
     return work.room[:size].toreadonly()
 
 

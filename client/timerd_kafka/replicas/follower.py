@@ -1,4 +1,4 @@
-"""Copies partitions from a leader by fetch requests, one after the other over one connection, as Kafka's followers.
+"""Copies partitions from a leader by fetch requests, one after the other over one connection, as Kafka's followers do.
 
 The offsets in a follower's request show the leader which records the follower has. The leader's answer has the high
 watermark. No partition delays the leader's other partitions: a partition that got records is asked for last in the next
@@ -23,7 +23,7 @@ from timerd_kafka.replicas.store import Store
 from timerd_kafka.wire.codec import Question
 
 FETCH = 1
-VERSION = 13  # the first version with topic ids. The request itself has the replica's id
+VERSION = 13  # the first version with topic ids. The replica's id is a plain field of the request, up to version 14
 MAX_WAIT_S = 1.0
 BYTES = 4 << 20  # of an answer
 PARTITION_BYTES = 1 << 20  # of a partition in an answer
@@ -82,7 +82,7 @@ class Followers:
     async def _fetch(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, again: dict[Partition, float]
     ) -> None:
-        """Send one request, and handle its answer. It comes at the latest when a partition that was left out is due."""
+        """Send one request, and handle its answer. The leader may wait until a partition that was left out is due."""
         clock = asyncio.get_running_loop().time
         now = clock()
         partitions = [partition for partition, when in again.items() if when <= now]

@@ -33,7 +33,7 @@ class Partition:
         if self.log.is_damaged:
             log.error("%s is damaged from offset %d on", self.log.path, self.log.end_offset)
             if not self.is_leader:
-                self.log.cut_damage()  # the part is copied from the leader again
+                self.log.cut_damage()  # the part that is cut off is copied from the leader again
         self.is_deleted = False
         self.high_watermark = self.log.checkpoint.high_watermark
         self.start_offset = self.log.checkpoint.start_offset
@@ -112,7 +112,7 @@ class Partition:
         return Available(max(end, offset), self.log.size_of(offset, end))
 
     def available_to(self, broker: int, offset: int) -> Available:
-        """The records that a follower may read. A new watermark counts as a byte: its consumers need it (KIP-392)."""
+        """The records that a follower may read. New watermarks count as a byte: the follower's consumers need them."""
         if self.is_deleted:
             return Available(0, 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
         if offset > self.end_offset:

@@ -1,4 +1,4 @@
-"""The partitions that one broker holds, by the catalog."""
+"""The partitions that one broker holds, as the catalog demands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timerd_kafka.cluster.placement import replicas_of
 from timerd_kafka.replicas.partition import Partition
 
 SAY_S = 10.0  # between two messages in the log
-AGAIN_S = 1.0  # the interval in which partitions that cannot be opened are tried again
+AGAIN_S = 1.0  # partitions that cannot be opened are tried again at this interval
 
 Missing = tuple[Topic, int, tuple[int, ...]]  # a partition that is to be opened: its topic, number and replicas
 
@@ -38,7 +38,8 @@ class Store:
         self.refresh()
         self.open_some(inf)
         held = {partition.directory.name for partition in self}
-        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted meanwhile
+        # Remove the directories of topics that were deleted while this broker did not run.
+        for left in directory.iterdir() if not self._failed else ():
             if left.is_dir() and left.name not in held:
                 shutil.rmtree(left, ignore_errors=True)
 

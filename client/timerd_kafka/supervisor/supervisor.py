@@ -57,7 +57,7 @@ class Supervisor:
     """One cluster."""
 
     def __init__(self, settings: Settings, daemon_flags: tuple[str, ...] = ()) -> None:
-        """`daemon_flags`: for the timer daemon that the supervisor starts unless the settings name an instance."""
+        """`daemon_flags`: for the timer daemon that the supervisor starts if the settings name no instance."""
         settings.check()
         self._lock = claim(settings)
         self._reserved: list[socket.socket] = []
@@ -92,7 +92,7 @@ class Supervisor:
         return f"{host}:{self.settings.port}"
 
     def _reserve(self, host: str, port: int) -> int:
-        """Keep a port of this machine, any port with 0. Returns its number. Raises SettingsError."""
+        """Keep a port of this machine; port 0 stands for any free port. Returns its number. Raises SettingsError."""
         try:
             check_free(host, port)
             kept = shared_port(host, port)

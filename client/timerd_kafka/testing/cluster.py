@@ -48,7 +48,7 @@ class KafkaCluster:
     """A cluster of three brokers. `flags` are added to the default flags, as on the command line."""
 
     def __init__(self, flags: Sequence[str] = (), *, data: Path | None = None) -> None:
-        """`data`: a directory, which is kept; with None the cluster has a new directory, removed at the end."""
+        """`data`: a directory, which is kept; with None the cluster has a new one, which is removed at the end."""
         if isinstance(flags, str) or "--data" in flags:
             raise KafkaClusterError(
                 f"flags={flags!r}: give a list such as ['--workers', '4'], and data= for a directory"
@@ -109,7 +109,7 @@ class KafkaCluster:
             self._scratch = None
 
     def _end_daemon(self) -> None:
-        """End the cluster's own timer daemon if the supervisor was killed: else it would wait some time for clients."""
+        """End the cluster's own timer daemon if the supervisor was killed: the daemon alone would wait for clients."""
         paths = InstancePaths(Path(self.runtime_dir), self.instance)
         is_own = self._scratch is not None and paths.directory == Path(self._scratch.name, "run")
         if not is_own or not daemon_running(paths):
@@ -202,8 +202,8 @@ class KafkaCluster:
         """Stop the replication to followers of a topic. Then producers with acks=all time out.
 
         `partition` and `broker` select the followers of one partition, or those at one broker. Returns the number of
-        followers that were stopped. After a restart, a broker's followers copy again. Raises KafkaClusterError if there
-        is no such follower.
+        followers that were stopped. When a broker is started again, its followers copy again. Raises KafkaClusterError
+        if there is no such follower.
         """
         return self._follow("stop_follower", topic, partition, broker)
 

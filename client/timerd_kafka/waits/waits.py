@@ -21,7 +21,7 @@ from timerd_client.errors import TimerdError
 from timerd_client.operations import NamedOperation
 
 PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota", "replica")
-GRACE_S = 1.0  # the time after a deadline in which a daemon may settle the operation, unless it is known to have ended
+GRACE_S = 1.0  # how long after a deadline the daemon may still settle the operation, if it is not known to have ended
 LOOK_S = 0.1  # between two calls of `Waits.watch`
 COMMANDS_MAX = 50_000  # unacknowledged, at most: with a full window (65,536), a call would block the loop
 
@@ -62,7 +62,7 @@ class Waits:
             raise
 
     def begin(self, purgatory: str, timeout: float, make: Callable[[Callable[..., Any]], NamedOperation]) -> Wait:
-        """As until(), but several requests may await the wait's `future`, shielded. It may fail with DaemonLost."""
+        """As until(), but several requests may await the `future`, if they shield it. It may fail with DaemonLost."""
         wait = Wait(self)
         wait.operation, wait.deadline = make(wait.give), self.loop.time() + timeout
         self._open.add(wait)

@@ -29,7 +29,7 @@ START = struct.Struct(">hhi")  # of each request: API key, version, correlation 
 
 
 class BadFrame(Exception):
-    """A frame that is not a request: cut, of another shape, or with bytes behind its end."""
+    """A frame that is not a request that this broker can read: it is cut, or of another shape."""
 
 
 class UnknownApi(BadFrame):

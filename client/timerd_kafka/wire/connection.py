@@ -14,7 +14,7 @@ from typing import cast
 
 from timerd_kafka.wire.codec import BadFrame
 
-AHEAD = 64 << 10  # bytes behind the current request that are read before it is answered
+AHEAD = 64 << 10  # how many bytes after the current request are read before it is answered
 BYTES_MAX = 512 << 20  # of all connections of a broker
 CLOSE_S = 5.0  # the longest time for the last answers of a closed connection
 
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def look_for_end(self) -> None:
-        """Check repeatedly whether the client has closed its end, which asyncio does not see while nothing is read."""
+        """Check whether the client has closed its end. Called every LOOK_S: asyncio does not see it without reading."""
         if not self._paused or self.transport.is_closing():
             return
         poll = select.poll()

@@ -22,7 +22,7 @@ from kio.serial._introspect import (
     is_optional,
 )
 
-ELEMENTS_MAX = 200_000  # of all arrays of a frame: 10,000 partitions of 20 topics
+ELEMENTS_MAX = 200_000  # of all arrays of a frame together: for example, 20 topics with 10,000 partitions each
 SIZES = {
     "bool": 1,
     "int8": 1,
@@ -89,7 +89,7 @@ def steps_of(kind: Any) -> Step:
     plain, tagged = [], dict[int, Step]()
     for field in fields(kind):
         tag = get_field_tag(field)
-        # The client's id in a header is an old string in every version.
+        # The client's id in a header is a string of the old form, not a compact one, in every version.
         of_header = kind.__name__ == "RequestHeader" and field.name == "client_id"
         step = step_of(field, flexible=flexible and not of_header, is_tagged=tag is not None)
         if tag is None:
@@ -132,7 +132,10 @@ def step_of(field: Any, *, flexible: bool, is_tagged: bool) -> Step:
 
 
 def array(element: Step, *, flexible: bool, may_be_null: bool) -> Step:
-    """The step over an array, which follows its length (in a compact array: length + 1). kio lets any array be null."""
+    """The step over an array, which follows its length (in a compact array: length + 1).
+
+    kio accepts null for every array. This step refuses it for an array that may not be null.
+    """
 
     def walk(over: Walk, position: int) -> int:
         if flexible:

@@ -6,7 +6,7 @@ import socket
 
 
 def shared_port(host: str, port: int) -> socket.socket:
-    """A socket that is bound to a port, any port with 0. Other processes may bind to it, too. Raises OSError.
+    """A socket that is bound to a port (0: any free one). Other processes may bind to this port, too. Raises OSError.
 
     The system divides the connections among the listening sockets (SO_REUSEPORT). A socket that does not listen only
     keeps the port.

@@ -64,7 +64,8 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     link.say({"ready": broker.id})
     tick(broker, connections)
     await end.wait()
-    # A second SIGTERM may come: one goes to the process group, one is the supervisor's. It would find a closed loop.
+    # A second SIGTERM may come: somebody signals the process group, and then the supervisor signals its brokers. The
+    # second SIGTERM would find a closed loop.
     loop.remove_signal_handler(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for server in servers:
@@ -94,7 +95,7 @@ def tick(broker: Broker, connections: set[Connection]) -> None:
         for connection in list(connections):
             connection.look_for_end()
     except Exception:
-        log.exception("looking failed; it goes on")
+        log.exception("a periodic look failed; the next one follows")
     broker.loop.call_later(LOOK_S, tick, broker, connections)
 
 

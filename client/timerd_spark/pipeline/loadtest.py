@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PLAYERS_MAX: Final = 4_096
-LEAD_NS: Final = 1_500_000_000  # until the start: once a second, Spark lets tasks pass a barrier
-PATIENCE_S: Final = 60.0  # the longest wait for outcomes, after the last deadline; also for room in the window
+LEAD_NS: Final = 1_500_000_000  # from the plan to the start: Spark lets tasks pass a barrier only once a second
+PATIENCE_S: Final = 60.0  # the longest wait for outcomes after the last deadline, and for room in the window
 BATCH: Final = 4_096  # operations in a call, at most
 PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it go out together
 # The columns of a result: the terminal view, and the delays that the machine has added to the plan.
@@ -94,7 +94,7 @@ def loadtest(
 
 
 def common_start_ns() -> int:
-    """The time at which all tasks start, in ns of this host's CLOCK_MONOTONIC. Hosts agree by their wall clocks."""
+    """The time at which all tasks start, in ns of this host's CLOCK_MONOTONIC. Hosts agree on it by wall clock."""
     from pyspark import BarrierTaskContext
 
     wall, monotonic = time.time_ns(), time.monotonic_ns()
@@ -141,8 +141,8 @@ def play(
                 called_ns = batch.registered_ns - start_ns
                 sent.append(Sent(at, due, called_ns, batch))
                 at = due
-            # No event is fired before its registration. The plan has the registration MARGIN_NS earlier, but it may be
-            # late.
+            # No event is fired before its registration. The plan has the registration MARGIN_NS earlier, but the
+            # registration may be late.
             until = min(int(fires_ns.searchsorted(now, "right")), fired + BATCH)
             ready = order[fired:until]
             registered = int((ready >= at).argmax()) if len(ready) and (ready >= at).any() else len(ready)
@@ -206,7 +206,7 @@ def results(
 def results_of(
     part: Part, end: int, outcomes: Sequence[Outcome], behind: np.ndarray, instance: str, origin_us: int
 ) -> pyarrow.RecordBatch:
-    """The results of the rows of a part before `end`, one for each outcome."""
+    """The results of the last rows of a part before `end`: as many rows as there are outcomes."""
     import numpy as np
     import pyarrow as pa
 

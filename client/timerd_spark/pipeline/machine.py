@@ -55,7 +55,7 @@ class Machine:
         yield found
         self._look()
         after = psutil.cpu_times()
-        every = sum(after) - sum(before) - (after.guest - before.guest)  # guests count as user, too
+        every = sum(after) - sum(before) - (after.guest - before.guest)  # `user` includes `guest`
         idle = after.idle + after.iowait - before.idle - before.iowait
         if every > 0:
             busy = min(max(1 - idle / every, 0.0), 1.0)

@@ -12,7 +12,7 @@ from timerd_spark.source.segments import hosts_of
 from .loadtest import PLAYERS_MAX
 from .plans import shape_of
 
-AUTO: Final = "auto"  # a window that gives a hundred points or more
+AUTO: Final = "auto"  # the shortest window that gives 300 points or fewer (pipeline.WINDOWS)
 
 
 class Options(NamedTuple):

@@ -98,7 +98,7 @@ def _clock(at: float) -> str:
 
 
 def _load(run: Results) -> tuple[float, float] | None:
-    """The load of the machine while the run played: busy, and with other work."""
+    """The load of the machine while the run played: how busy it was in all, and how busy with other work."""
     steps = [step for name, step in run.state["steps"].items() if name.startswith("play-") and "busy" in step]
     seconds = sum(step["seconds"] for step in steps)
     if not seconds:
@@ -193,7 +193,7 @@ def _real(run: Results, name: str) -> DataFrame:
 
 def _over_time(run: Results) -> str:
     windows = _real(run, "windows")
-    own = windows.where(windows["what"] != SEEN)  # of one view: the other view has the same
+    own = windows.where(windows["what"] != SEEN)  # of one view, because these measures are the same in both
     if own.count() < WINDOWS_MIN:
         return ""
     window = run.state["steps"]["rollup"].get("window", run.options.window)
@@ -222,7 +222,7 @@ def _over_time(run: Results) -> str:
 
 
 def _added(run: Results) -> Any:
-    """The rounds together."""
+    """The row of all rounds together."""
     rounds = run.stored("rounds")
     return rounds.where(rounds["round"].isNull()).collect()[0]
 
@@ -256,14 +256,14 @@ def _rounds(run: Results) -> str:
         title,
         table(["", *(head or ["all"])], lines),
         note(
-            f"{every}Waits count from the intended time, and are not read from histograms. Longer than planned: the "
-            "plan says when each event is fired, so all beyond that is of the client, the daemon and the machine."
+            f'{every}Waits count from the intended time, and are not read from histograms. "Longer than planned": the '
+            "plan says when each event is fired; a longer wait comes from the client, the daemon and the machine."
         ),
     )
 
 
 def _timeouts(run: Results, reports: dict[str, Any]) -> str:
-    """what_if() as a pivot: first the line "as it was", then a line for each timeout; columns for each kind."""
+    """what_if() as a pivot: the line "as it was", then a line for each timeout; columns for each kind of operations."""
     rows = run.stored("what_if").collect()
     kinds = [what for what in ORDER if any(row["what"] == what for row in rows) and what != SEEN]
     cells = {(row["timeout_ns"], row["what"]): row for row in rows}
@@ -285,8 +285,8 @@ def _timeouts(run: Results, reports: dict[str, Any]) -> str:
             "An operation that expired did not show how long it would have waited: it is censored at its timeout. The "
             "share that would expire is the share that has neither settled nor been cancelled before: the Kaplan-Meier "
             "estimate, with its limits at 95 % confidence. Where fewer than one in a hundred operations were watched "
-            "there are bounds only (hollow triangles). In flight: the rate of registrations times the mean wait, cut "
-            "off at the timeout (Little's law)."
+            'there are bounds only (hollow triangles). "In flight" is the rate of registrations times the mean wait, '
+            "cut off at the timeout (Little's law)."
         ),
     )
 
@@ -335,8 +335,8 @@ def _audit(run: Results) -> str:
         lines = ([row["op_id"] or "", f"{row['row']:,}", row["what"]] for row in rows)
         found = table(["operation", "row", "what"], lines)
         found += note(
-            f"The first {len(rows)} of {step['findings']:,}: audit/ has all. Missing rows come first, and "
-            "what may come from them comes last."
+            f"The first {len(rows)} of {step['findings']:,}: audit/ has all. Missing rows come first. Findings that "
+            "may come from them come last."
         )
     return section(
         "The audit",

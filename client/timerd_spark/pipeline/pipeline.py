@@ -55,7 +55,7 @@ ROUND: Final = 170_000  # operations of a round, which is a step; an interrupted
 PART: Final = 1_000_000  # planned operations of a task
 ROWS_PER_BATCH: Final = 4_000_000  # rows of the journal, with texts
 KEEP: Final = 1 << 40  # bytes: the daemon never removes files of the run's own journal
-BYTES_OF_LIFE: Final = 350  # of a journal of level events, for an operation; for estimates
+BYTES_OF_LIFE: Final = 350  # that an operation takes in a journal of level events; for estimates
 # Windows that --window auto chooses from, in seconds.
 WINDOWS: Final = {
     "1 second": 1, "2 seconds": 2, "5 seconds": 5, "10 seconds": 10, "30 seconds": 30, "1 minute": 60,
@@ -175,7 +175,7 @@ class Pipeline:
         fresh.rename(self._state_path)
 
     def _steps(self) -> Iterator[Step]:
-        """All steps, with estimates from two idle processors."""
+        """All steps, with estimates that were measured on two idle processors."""
         o = self.options
         recorded = o.played if o.journal is None else bytes_of(o.journal) // BYTES_OF_LIFE
         rows = o.ops + o.played if o.journal is None else recorded
@@ -296,7 +296,7 @@ class Pipeline:
         arenas: list[AuditedArena] = []
         try:
             found = audit(reader.load(self.journal), open_end=self.options.open_end, show=arenas.append)
-        except InvalidValueError as error:  # of level outcomes, or without its first files: the rest is worth a page
+        except InvalidValueError as error:  # the journal has no events, or lacks its first files: a page without audit
             self.show(f"      not audited: {error}")
             return {"not_audited": str(error)}
         self._store(found, "audit")
@@ -346,14 +346,17 @@ def share_of(progress: Mapping[str, Any] | None) -> float | None:
 
 
 def window_for(lives: DataFrame) -> str:
-    """A window for a report of these lives, such that the time from first to last has a hundred windows or more."""
+    """The shortest of WINDOWS of which WINDOWS_MAX are enough for the time in which these lives settled.
+
+    If there is none, the longest.
+    """
     seconds = "(unix_micros(max(settled_at)) - unix_micros(min(settled_at))) / 1e6D"
     length_s = lives.selectExpr(seconds).collect()[0][0] or 0.0
     return next((name for name, each in WINDOWS.items() if length_s <= WINDOWS_MAX * each), [*WINDOWS][-1])
 
 
 def rounds_of(played: DataFrame) -> DataFrame:
-    """A row for each round of a load test, and a row for all with `round` null: rates, and percentiles in ms.
+    """Rates, and percentiles in ms: a row for each round of a load test, and a row for all rounds, with `round` null.
 
     `played` has the columns of a loadtest() and the column `round`. Waits are of completed operations, from the
     intended time. `added` is the wait beyond the plan, `behind` the lateness of sending.

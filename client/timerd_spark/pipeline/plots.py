@@ -42,7 +42,7 @@ GROUPS_MAX = 12
 LABELS_MAX = 12  # on an axis
 POINTS_MAX = 5_000
 FULL: Final = 0.9  # of the median rate: a window at an end with a lower rate is not full
-PARTLY_MAX: Final = 3  # windows of a part that may not be full: one at its beginning, two at its end
+PARTLY_MAX: Final = 3  # of a part's windows, at most these may be left out: one at its beginning, two at its end
 POINT_MS: Final = 1e-6  # the position of waits of 0 on the logarithmic axis
 UNSETTLED_MAX: Final = 0.999  # a figure of waits begins at the time when one operation in a thousand has ended
 UNITS: Final = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
@@ -197,7 +197,7 @@ def svg(figure: Figure, title: str = "") -> str:
 def _axes(x: str, y: str) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, layout="constrained")  # savefig() has the labels and the legend
+    figure = Figure(figsize=SIZE, layout="constrained")  # so that the image has room for the labels and the legend
     axes = figure.add_subplot()
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)

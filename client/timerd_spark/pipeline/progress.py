@@ -1,7 +1,7 @@
 """The remaining time of a run, estimated from the work of each step and from the times of finished steps.
 
-[2/9] play operations 100,000 to 199,999: 17 s, some 1 min 20 s for all that is left
-      60 % of it, 7 s left; 1 min 10 s for all
+[2/9] play operations 100,000 to 199,999: some 17 s, some 1 min 20 s for all that is left
+      60% of it, 7 s left; 1 min 10 s for all
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 SAY_S: Final = 5.0  # between two lines of a step
-# Limits of the pace that finished steps give for a later step: OWN for steps of its kind, OTHERS for other kinds, which
-# may have run cold.
+# The pace of finished steps gives the pace of a later step, within limits: OWN if they are of its kind, else OTHERS,
+# which are narrower, because the first steps of a run may have been slow.
 OWN, OTHERS = (0.1, 10.0), (0.5, 2.0)
 
 
@@ -43,7 +43,7 @@ class Rest:
         self._took[step.name] = seconds
 
     def of(self, step: Step) -> float:
-        """The estimated seconds of a step, by the pace of finished steps of its kind, or else of all finished steps."""
+        """The estimated seconds of a step, by the pace of finished steps of its kind, or else of all but "play"."""
         same = [one for one in self._steps if one.name in self._took and one.kind == step.kind]
         known = same or [one for one in self._steps if one.name in self._took and one.kind != "play"]
         expected = sum(one.estimate_s for one in known)
@@ -52,7 +52,7 @@ class Rest:
         return step.estimate_s * min(max(pace, least), most)
 
     def after(self, step: Step) -> float:
-        """The seconds of all steps behind this one."""
+        """The seconds of all steps after this one."""
         at = self._steps.index(step)
         return sum(self.of(one) for one in self._steps[at + 1 :] if one.name not in self._took)
 

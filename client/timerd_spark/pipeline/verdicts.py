@@ -80,9 +80,9 @@ def of_audit(step: Mapping[str, Any]) -> Verdict:
         return Verdict("bad", f"The audit disagrees with the daemon: {base}, and {defects:,} defects were found.{more}")
     if causes:
         others = f" There are {len(causes) - 1:,} more such findings." if len(causes) > 1 else ""
-        may = f" {follows:,} outcomes or rows behind disagree, which may come from that." if follows else ""
+        may = f" {follows:,} outcomes or rows after it disagree, which may come from it." if follows else ""
         whole = "The journal may lack its last rows" if set(causes) == {OPEN_END} else "The journal is not whole"
-        return Verdict("bad", f"{whole}: {causes[0]}.{others} Else the audit holds: {base}.{may}")
+        return Verdict("bad", f"{whole}: {causes[0]}.{others} Otherwise the audit holds: {base}.{may}")
     if not outcomes:
         return Verdict("", "There was nothing to audit: no operation has settled.")
     if not all(arena["ended"] for arena in arenas):
@@ -116,7 +116,7 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
     saving = [one for one in known if one["in_flight"] <= (1 - SAVING) * flying and one["timeout_ratio"] >= now]
     if not saving:
         return Verdict(
-            "", f"No timeout of the {len(known)} that the data reach would save a tenth of what is in flight."
+            "", f"None of the timeouts that the data reach ({len(known)}) would save a tenth of what is in flight."
         )
     best = max(saving, key=lambda one: one["timeout_ns"])
     saved = 1 - best["in_flight"] / flying
@@ -128,9 +128,9 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
 
 
 def flying_now(row: Any, asked: Sequence[Any]) -> float:
-    """The mean number of operations in flight as it was, to compare with `asked`, rows of what_if(); 0: not known.
+    """The mean number of operations that were in flight, to compare with `asked`, the rows of what_if(); 0: not known.
 
-    `row` is of a report. Its own figure is at the rate of the outcomes, and what_if() has the rate of registrations.
+    `row` is of a report, which counts at the rate of outcomes. what_if() counts at the rate of registrations.
     """
     rate = next((one["rate"] for one in asked if one["rate"]), 0.0)
     return float(rate * (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0))

@@ -52,7 +52,7 @@ log = logging.getLogger("timerd_spark")
 
 
 class AuditedArena(NamedTuple):
-    """The extent of one arena's journal that an audit has read. `str()` gives a line for people."""
+    """How much of one arena's journal an audit has read, and whether rows are missing. str() is a line for people."""
 
     host: str
     incarnation: str  # of the arena: each fresh start makes a new one
@@ -89,9 +89,9 @@ def audit(
 ) -> DataFrame:
     """Compute all outcomes again from a journal's events. The result has a row for each finding: none, if all is right.
 
-    `df` is the events view of whole journals, of any number of hosts, from before their first operation on; it may have
-    been stored as Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect;
-    -1: the journal's end), op_id (null: no operation), what (the finding in words), cause and follows (booleans).
+    `df` is the events view of the journals of any number of hosts, each from its row 0 on. It may have been stored as
+    Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect; -1: the
+    journal's end), op_id (null: no operation), what (the finding in words), cause and follows (booleans).
 
     A *cause* is no defect of the daemon: rows are missing. They were left out (`failOnDataLoss` is `false`) or dropped,
     or the journal has no END row at its end, so that it may lack its last rows (no finding with `open_end`). A finding
@@ -114,12 +114,12 @@ def audit(
     is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
     if partitions is not None and not (is_number and 1 <= partitions <= 100_000):
         raise InvalidValueError(f"audit(): partitions={partitions!r}: give 1 to 100,000")
-    # Spark uses persisted rows for each equal plan, and a plan is equal even if the files of its path have changed. A
-    # killed audit may have left persisted rows. So this plan has a random condition, which Spark folds away.
+    # Spark uses persisted rows again for each plan that is equal to theirs, even if the files of its path have changed.
+    # A killed audit may have left persisted rows. So this plan has a random condition, which Spark folds away.
     new = F.lit(token_hex()).isNotNull()
     sent = df.select(*COLUMNS).where(new).mapInArrow(parcels, PARCELS).persist()
     try:
-        # Findings are not persisted, for the same reason. A checkpoint is freed with its last reference.
+        # Findings are not persisted, because they would stay. A checkpoint is freed with its last reference.
         return _findings(sent, partitions, open_end, show).localCheckpoint()
     finally:
         sent.unpersist()
@@ -200,7 +200,7 @@ def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tu
             is_cause = facts.lost_events > 0 and not (facts.left_out or facts.gaps)
             found.append((host, incarnation, -1, None, what, is_cause))
         if facts.apart != NEVER:
-            what = "it is a part of a registration, and the row before it is none"
+            what = "it is a later row of a registration, and the row before it is not of that registration"
             found.append((host, incarnation, facts.apart, None, what, False))
         if facts.fall != NEVER:
             what = "the number of this event is not above that of the event before it"

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 PARCELS: Final = "host string, incarnation string, purgatory string, share int, first bigint, content binary"
 PLACED: Final = f"{PARCELS}, bucket int"  # with the number of the task that audits it
-# Of the audit's tasks, and of the result: a `cause` is that rows are missing, and what `follows` may come from one.
+# The columns of findings: from the audit's tasks, and in the result. `cause`: rows are missing. `follows`: the finding
+# may come from a cause.
 FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string, cause boolean"
 ORDERED: Final = f"{FINDINGS}, follows boolean"
 BOUND: Final = "host string, incarnation string, purgatory string, id string, operation bigint, several boolean"

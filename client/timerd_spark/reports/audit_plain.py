@@ -177,7 +177,7 @@ class Events:
         self._at = _joined(self.watches, places)[self._order]
 
     def beside(self, watches: Numbers, places: Numbers) -> tuple[Numbers, Numbers]:
-        """For rows of these keys: the numbers of the newest event before each row and of the first behind it, or -1."""
+        """For each row: the number of the last event on its key before it, and of the first after it; -1 if none."""
         behind = np.searchsorted(self._at, _joined(watches, places))
         found = []
         for at in (behind - 1, behind):
@@ -186,7 +186,7 @@ class Events:
         return found[0], found[1]
 
     def senders_until(self, events: Numbers) -> tuple[Numbers, Numbers]:
-        """For each of these events the lowest and highest sender of events on its key up to then; -1 for event -1."""
+        """For each of these events: the lowest and the highest sender of the events on its key up to it; -1 for -1."""
         names, codes = np.unique(self.clients, return_inverse=True)
         _, keys = np.unique(self.watches[self._order], return_inverse=True)
         most, code = len(names), codes[self._order]
@@ -233,11 +233,14 @@ class Operations:
         self.is_alone[groups[groups >= 0]] = False
 
     def of(self, operations: np.ndarray) -> Numbers:
-        """The numbers of the registrations of these operations, or -1."""
+        """The numbers of the registrations of these operations; -1 for an operation without a registration."""
         return taken(self._first, found_in(self._numbers, operations), -1)
 
     def _one(self, operations: np.ndarray) -> Numbers:
-        """For each registration, the number of its only row among rows with these operations; -1 if it has no row."""
+        """For each registration, the number of its row among rows with these operations; -1 if it has no row.
+
+        A registration with several rows is not alone.
+        """
         of = self.of(operations)
         known = np.flatnonzero(of >= 0)
         self.is_alone[np.bincount(of[known], minlength=len(self.places)) > 1] = False
@@ -246,7 +249,7 @@ class Operations:
         return found
 
     def right(self, events: Events) -> Mask:
-        """The plain operations that have settled rightly, by the events of their keys, their deadlines and cancels."""
+        """Which operations are plain, and have settled rightly or are rightly pending."""
         deadline, effective = self.r["deadline_ns"], _signed(self.s["effective_ns"])
         before, after = events.beside(self.watches, self.places)
         fine = self._registered_rightly(effective) & self._nothing_since(events, before)
@@ -304,9 +307,10 @@ class Operations:
         )
 
     def _nothing_since(self, events: Events, before: Numbers) -> Mask:
-        """Whether no event on an operation's key came after its mark (other clients' by sequence, its own by command).
+        """Whether no event on an operation's key came after its mark.
 
-        False if a key has both events of the operation's own client and events of others.
+        Events of other clients are compared by their sequence, those of the operation's own client by their command.
+        False if a key has events of both kinds.
         """
         flags, none = self.r["command_flags"], before < 0
         lowest, highest = events.senders_until(before)
@@ -385,7 +389,7 @@ def commands_rise(rows: Rows, operations: Operations, events: Events) -> bool:
 
 
 def lines_of(rows: pyarrow.Array, size: int = ROW_SIZE) -> np.ndarray:
-    """Values of the same size as an array with a line for each. Raises ValueError for values of another size."""
+    """Values of `size` bytes, as an array with a line for each value. Raises ValueError for values of another size."""
     ends = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1]
     if rows.null_count or (len(rows) and (np.diff(ends) != size).any()):
         raise ValueError(f"the column `bytes` has values of other than {size} bytes: it is not from a journal")

@@ -104,7 +104,7 @@ class Facts(NamedTuple):
 
     @property
     def lost_events(self) -> int:
-        """The number of events that are numbered and not there."""
+        """How many events are missing between the first and the last one, by their numbers."""
         return self.last - self.first + 1 - self.events if self.events else 0
 
     @property
@@ -147,7 +147,7 @@ def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch
             taken[first + at] = True
         for begin, end in _runs(~taken):
             if begin > 0:
-                joiner.end()  # a complete registration lies between
+                joiner.end()  # a complete registration lies between the fragments before and these
             joiner.take(_fragments(batch, lines, parts[begin:end]))
             if end < len(parts):
                 joiner.end()
@@ -291,7 +291,7 @@ def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray, is_part: np.ndarray) -
 
 
 def _left_out(batch: pyarrow.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """A packed row for each row of the view that stands for rows which were left out: Facts of these."""
+    """A packed row with Facts for each row of the view that stands for rows which were left out."""
     for row in batch.select(["host", "incarnation", "bytes"]).to_pylist():
         one = LeftOut.of(row["bytes"])
         facts = Facts(oldest=NEVER, newest=-1, left_out=((one.row, one.rows, str(one)),))
@@ -344,7 +344,7 @@ class Joiner:
         self._held: list[Fragment] = []
         self._whole: list[list[Fragment]] = []
         self._left: list[Fragment] = []
-        self.left_over: dict[tuple[str, str], Facts] = {}  # by arena, of the fragments that packed() has yielded
+        self.left_over: dict[tuple[str, str], Facts] = {}  # by arena: facts of what packed() yielded from `_left`
 
     def take(self, fragments: Iterable[Fragment]) -> None:
         held = self._held
@@ -363,7 +363,7 @@ class Joiner:
         self._held = held
 
     def end(self) -> None:
-        """End a run of fragments: those that are held are left over."""
+        """End a run of fragments: the fragments that are still held are left over."""
         self._left += self._held
         self._held = []
 

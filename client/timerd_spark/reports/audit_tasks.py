@@ -92,7 +92,7 @@ class Task:
         return self._is_first or bool((left & is_own).any())
 
     def _release(self, before: int | None) -> None:
-        """Pass the held rows to the Audit: all, or those before a row, if further rows may come between the others."""
+        """Pass held rows to the Audit: all, or those before row `before` if more rows may come from that row on."""
         if not self._held:
             return
         rows = self._sorted()

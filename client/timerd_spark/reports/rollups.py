@@ -140,7 +140,7 @@ def window_of(window: str) -> int:
 
 
 def quoted(names: Sequence[str]) -> str:
-    """Names of columns for a template of SQL, before other columns: `name`, with a comma each, and braces doubled."""
+    """Names of columns for a template of SQL, before other columns: each as `name` and a comma, with braces doubled."""
     return "".join(f"`{name}`, " for name in names).replace("{", "{{").replace("}", "}}")
 
 
@@ -218,9 +218,10 @@ def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> 
 def _in_flight(names: str, window_ns: int | None) -> str:
     """SQL for the largest number of registered and not settled operations at the end of a millisecond, by window.
 
-    It also has the pauses that begin in the window. It adds up within parts of time first, and then over the parts, so
-    that no task has to see a whole group. `every` is 0 in all rows. Spark warns of each window without a partition, or
-    with a constant as its partition. It does not see that this aggregate is a constant.
+    The result also has the pauses that begin in the window. The query adds up within parts of time first, and then over
+    the parts, so that no task has to see a whole group. All parts of a group are partitioned by `every`, which is 0 in
+    all rows. Spark would warn of a window without a partition, or with a constant as its partition, but it does not see
+    that this aggregate is a constant.
     """
     return f"""
         SELECT {names} cell, greatest(peak, 0) + before AS in_flight_max, concat(

@@ -45,10 +45,10 @@ TAKEN: Final = (
     "timeout_ratio_low", "total", "until", "watched",
 )  # fmt: skip
 TIMEOUTS_MAX: Final = 1_000
-WATCHED_SHARE: Final = 0.01  # of all operations: this share has to be watched still
-Z: Final = 1.959964  # of limits that hold with 95 %
-BEYOND_Z: Final = 0.025  # the probability beyond each of them
-STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that more lives do not make more of them
+WATCHED_SHARE: Final = 0.01  # the estimate ends where a smaller share of all operations is still watched
+Z: Final = 1.959964  # of limits with a confidence of 95 %
+BEYOND_Z: Final = 0.025  # the probability beyond each of the two limits
+STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that more lives do not make more distinct times
 
 
 def what_if(
@@ -201,7 +201,7 @@ def _limits(ratio: Column, steps: Column, watched: Column, all_settled: Column) 
     """The limits of a share that still waits. `steps` is Greenwood's sum.
 
     If none of the `watched` has settled, or all of the last `all_settled` have, there is no such sum. Then the limits
-    are those of a share without a seen case.
+    are the exact ones for a sample of which none, or all, have settled.
     """
     from pyspark.sql import functions as F
 

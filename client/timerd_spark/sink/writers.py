@@ -110,7 +110,7 @@ class StreamSink(Sending, DataSourceStreamArrowWriter):
 
 
 def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any]:
-    """The values of a column as bytes, numbers as str; `null` for a null. Raises InvalidValueError if that is None."""
+    """The values of a column as bytes, numbers as str. `null` replaces a null; if it is None, InvalidValueError."""
     values = values_of(batch.column(name))
     if batch.column(name).null_count:
         if null is None:
@@ -120,7 +120,7 @@ def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any
 
 
 def check_times(options: WriteOptions, times: Sequence[float | None], ids: Sequence[Any]) -> None:
-    """Raises InvalidValueError for a timeout that no operation can have, and for a missing one that needs a group.
+    """Raises InvalidValueError for a timeout that no operation can have, and without a group for a missing timeout.
 
     The sink's client ends with its task. Without a deadline an operation would stay only while it has an owner: a
     group. An operation that is kept for nobody gets the daemon's retention as its deadline.

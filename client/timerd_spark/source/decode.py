@@ -137,7 +137,10 @@ class SegmentRows:
         self._gapless = len(self._blocks) > 0 and self._blocks[-1] - self._blocks[0] == len(self._blocks) - 1
 
     def _read_one_block(self, block: int, end: int) -> tuple[memoryview, int]:
-        """A block that is not full or not good, and its rows. The last one is tried again: the daemon may write it."""
+        """A block that is not full or is damaged, and the number of its good rows.
+
+        The segment's last block is read several times, because the daemon may be writing it.
+        """
         data, rows = self._segment.good(block, 1)
         for _ in range(TORN_RETRIES):
             if block * BLOCK_ROWS + rows >= self.span.end or block < end - 1:
@@ -147,7 +150,7 @@ class SegmentRows:
         return data, rows
 
     def _skip_damaged(self, record: int, end: int) -> int:
-        """The number of the next good block behind a damaged one. Raises JournalError, unless blocks may be skipped."""
+        """The number of the next good block behind a damaged one. Raises JournalError if blocks may not be skipped."""
         block = record // BLOCK_ROWS
         later = self._segment.next_good(block + 1, end - block - 1) if end > block + 1 else None
         until = end if later is None else later
@@ -164,8 +167,8 @@ class SegmentRows:
     def _anchors(self) -> tuple[np.ndarray, np.ndarray]:
         """Records, and the ns by which the wall clock is ahead of CLOCK_MONOTONIC from each of these records on.
 
-        The last anchor before the span counts too; if there is none, the times in the segment's header. Looking for it
-        may take as long as reading the span, and few queries need the wall clock.
+        The last anchor before the span counts too; if there is none, the times in the segment's header do. The search
+        for it may take as long as reading the span. So it is made only for queries that need the wall clock.
         """
         records, offsets = [-1], [self.header.wall_ns - self.header.monotonic_ns]
         block = self.span.first // BLOCK_ROWS
@@ -259,7 +262,7 @@ class SegmentRows:
         """A block outside the span; zeros if it is absent, or damaged and may be skipped. Raises JournalError."""
         data, rows = self._segment.good(number, 1)
         if rows == 0:
-            # Blocks before the first one are gone, or were in a file that was removed while it was written. No damage.
+            # It is no damage if blocks before the first one are missing: they were removed, or never written.
             if not self._skip and number >= self._segment.first():
                 raise JournalError(
                     f"{self.span.directory}: segment {self.span.segment} is damaged in block {number}; {SKIP_HINT}"

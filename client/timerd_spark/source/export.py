@@ -92,7 +92,7 @@ def by_segment(spans: Iterator[Span]) -> Iterator[tuple[int, list[Span]]]:
 
 
 def segment_name(directory: Path, sequence: int) -> str:
-    """A segment's name, unique among all hosts: the arena's incarnation, and the numbers of first row and segment."""
+    """A segment's name, unique among all hosts: the incarnation, the first row's number, and the segment's number."""
     segment = Segment(directory, sequence, older=True)
     try:
         return f"{segment.header.incarnation:016x}-{segment.header.first_row:012}-{sequence:012}"

@@ -2,7 +2,7 @@
 
     kind = left_out, row = the number of the first row that was left out, rows = their number, segment and record: where
 
-No file has such a row. An audit needs it: nothing is complete behind it.
+No file has such a row. An audit needs it, because the journal is not complete from these rows on.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@
 numbers, and rows of another arena. `number` counts the arena's rows from its first one. `at_us` is the time of the
 newest row before the position, in microseconds since 1970. These two show how far a reader is behind.
 
-`gone` is true where the journal was away, and the query went on without it (failOnDataLoss=false). The position stays:
-if the journal comes back, reading goes on there.
+`gone` is true if the journal was away, and the query went on without it (failOnDataLoss=false). The position stays: if
+the journal comes back, reading goes on there.
 
-`begun` is in the offsets of a stream, up to the end of the first batch that has rows of the journal: the position where
-that batch begins. Spark keeps only the ends of batches. When it reads the first batch again, it asks again where it
-begins, and by then "latest" has moved.
+`begun` is the position at which the first batch with rows of the journal begins. The offsets of a stream have it up to
+the end of that batch. Spark keeps only the ends of batches. When it reads the first batch again, it asks the source
+again where the batch begins, and by then "latest" has moved.
 
 Standard library only, as segments.py.
 """
@@ -30,20 +30,21 @@ from timerd_shm.read.segment import JournalError, Offset, Segment
 
 from .segments import BEGINNING, OTHER_JOURNAL, first_offset, last_offset, list_segments, open_segment
 
-# The field of each kind of row with the time at which it was written. Times of calls and effects may differ from it.
+# For each kind of row, the field with the time at which the row was written. Kinds whose time is that of a call or an
+# effect are left out.
 CLOCKS = {
     int(kind): offset_of(ROWS[kind], name)
     for kind, name in TIMES.items()
     if kind not in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.EVENT)
 }
-LOOK_BACK_BLOCKS = 64  # in this number of blocks before a position, a row with a time is looked for
+LOOK_BACK_BLOCKS = 64  # a row with a time is looked for in this many blocks before a position
 EARLIEST, LATEST = "earliest", "latest"
 Vector = Mapping[str, Mapping[str, Any]]
 Start = str | Mapping[str, Any]  # of a journal: "earliest", "latest", or a position
 
 
 class Places:
-    """The positions of journals, by their names. `begun`: the beginning of a journal's first batch, if it ends here."""
+    """The positions of journals, by their names. `begun`: where a journal's first batch begins, until that ends."""
 
     def __init__(self, vector: Vector = MappingProxyType({})) -> None:
         self.offsets = {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
@@ -59,7 +60,7 @@ class Places:
         check_incarnation(directory, self.offsets[host], self._more[host].get("incarnation"))
 
     def expected(self, host: str, offset: Offset) -> tuple[int, int] | None:
-        """(incarnation, number) of the row at an offset of the host, if it is this position and has both."""
+        """(incarnation, number) of the row at `offset`; None if the host is at another offset, or lacks one of them."""
         more = self._more.get(host, {})
         if self.offsets.get(host) != offset or not {"incarnation", "number"} <= more.keys():
             return None
@@ -70,30 +71,30 @@ class Places:
         return f"segment {self.offsets[host].segment}, row {self.offsets[host].record}"
 
     def away(self, host: str) -> bool:
-        """The host's journal is not there: mark its position. Returns whether it has the mark already."""
+        """Note that the host's journal is not there. Returns whether that was noted before."""
         marked = "gone" in self._more[host]
         self._more[host]["gone"] = True
         return marked
 
     def back(self, host: str) -> None:
-        """The host's journal is there."""
+        """Note that the host's journal is there."""
         self._more[host].pop("gone", None)
 
     def begin(self, host: str, directory: Path, offset: Offset) -> None:
-        """A stream begins to read the host's journal at this offset."""
+        """Note that a stream begins to read the host's journal at this offset."""
         self.move(host, directory, offset)
         self.begun[host] = offset
         self._unread.add(host)
 
     def move(self, host: str, directory: Path, offset: Offset) -> None:
-        """The host is at this offset now."""
+        """Move the host's position to this offset."""
         if self.offsets.get(host) != offset or not self._more[host]:
             self.offsets[host], self._more[host] = offset, facts_at(directory, offset)
             if host not in self._unread:  # an earlier batch was the first of this journal
                 self.begun.pop(host, None)
 
     def first(self, host: str, end: Places) -> Offset:
-        """The beginning of the host's batch that ends at `end`: this position, or where its first batch began."""
+        """Where the host's batch up to `end` begins: at this position; but its first batch at the stored `begun`."""
         if host in self.offsets and (host not in self._unread or host not in end.begun):
             return self.offsets[host]
         return end.begun.get(host, BEGINNING)
@@ -182,7 +183,7 @@ def start_of(directory: Path, start: Start) -> Offset:
 
 
 def offset_at(directory: Path, at_us: int) -> Offset:
-    """The position of the first row of that time, in microseconds since 1970, or of a later one; else the end."""
+    """The position of the first row whose time is `at_us` (microseconds since 1970) or later; the end if none is."""
     listed = list_segments(directory)
     if not listed:
         return BEGINNING
@@ -204,7 +205,7 @@ def offset_at(directory: Path, at_us: int) -> Offset:
 
 
 def _record_at(segment: Segment, at_us: int) -> int | None:
-    """The first record of a segment that is of that time or later."""
+    """The first record of a segment whose time is `at_us` or later; None if there is none."""
     low, high = segment.header.first_block, -(-segment.end() // BLOCK_ROWS)
     while low < high:  # the first block whose last time is not before `at_us`
         middle = (low + high) // 2

@@ -18,7 +18,8 @@ class Behind(NamedTuple):
     """The distance of a query from the end of one journal, at the end of the query's newest batch."""
 
     journal: str  # its name in the offsets
-    # Of the journal, with the texts of keys; None: not known, because the arena is another one, or the journal is away.
+    # Rows of the journal, rows of texts included. None: not known, because the arena is another one, or the journal is
+    # away.
     rows: int | None
     bytes: int | None  # of these rows in the journal's files
     age: timedelta | None  # from the newest row that was read to the newest row of the journal
@@ -28,9 +29,9 @@ class Behind(NamedTuple):
 def progress(query: StreamingQuery) -> list[Behind]:
     """How far a query is behind each of its journals: rows, bytes and time; [] before its first batch.
 
-    The query may run anywhere, also behind Spark Connect: this looks only at `query.lastProgress`. Spark makes it at
-    the end of a batch, and each ten seconds while there is nothing new. Raises InvalidValueError for a query that reads
-    no journal.
+    The query may run anywhere, also behind Spark Connect: this looks only at `query.lastProgress`. Spark makes this
+    report at the end of a batch, and each ten seconds while there is nothing new. Raises InvalidValueError for a query
+    that reads no journal.
     """
     if not hasattr(query, "lastProgress"):
         raise InvalidValueError(
@@ -75,6 +76,6 @@ def behind(journal: str, read: Mapping[str, Any], newest: Mapping[str, Any]) -> 
 
 
 def places_in(source: Mapping[str, Any], name: str) -> Any:
-    """An offset in Spark's report: JSON, or what JSON says."""
+    """An offset in Spark's report, which has it as JSON text or as an object."""
     found = source.get(name)
     return json.loads(found) if isinstance(found, str) else found

@@ -74,7 +74,7 @@ def beginnings(journals: Mapping[str, Path], options: ReadOptions, *, others: St
 
 
 def starts_in(journals: Mapping[str, Path], given: Start | Mapping[str, Start], option: str) -> Mapping[str, Start]:
-    """The option's value for each journal. Raises InvalidConfigError unless it names exactly the existing journals."""
+    """The option's value for each journal. Raises InvalidConfigError if it does not name exactly these journals."""
     if isinstance(given, str):
         return dict.fromkeys(journals, given)
     if given.keys() != journals.keys():
@@ -137,8 +137,8 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     Example of an offset: {"web1": {"segment": 17, "row": 40960, "incarnation": "5d0c..."}}. Positions are in files that
     do not change once they are written, so a batch that is read again after a crash is the same. With `consumer`, the
-    files that the query still needs are held until Spark calls commit() for their batch: that is when Spark plans the
-    next batch.
+    files that the query still needs are held until Spark calls commit() for their batch, which it does when it plans
+    the next batch.
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
@@ -255,9 +255,10 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return None if self._until is None else self._until.get(host, BEGINNING)
 
     def _hold(self, offsets: Mapping[str, Offset], *, first: bool = False) -> None:
-        """Hold the files behind these offsets. At the beginning, also hold files that an earlier run has held.
+        """Hold the files that come after these offsets.
 
-        Spark also asks for the beginning when it reads the first batch again.
+        `first`: at the beginning, also hold files that an earlier run has held. Spark asks for the beginning also when
+        it reads the first batch again, and then it needs these files.
         """
         consumer = self.options.consumer
         if consumer is None:

@@ -61,7 +61,7 @@ TERMINAL: tuple[Column, ...] = (
     Column("deadline", TIMESTAMP, "us", "the operation's deadline; null = none"),
     Column("settled_at", TIMESTAMP, "us", "when the operation settled", False),
     Column("timeout_ns", LONG, "ns", "deadline - registered; null = no deadline"),
-    Column("wait_ns", LONG, "ns", "settled - registered; 0 if the call lies ahead of the turn that settled it", False),
+    Column("wait_ns", LONG, "ns", "settled - registered; 0 if it settled in a turn that began before the call", False),
     Column("lateness_ns", LONG, "ns", "for an expired operation: settled - deadline; never negative"),
     Column(
         "flags",

@@ -19,7 +19,7 @@ from timerd_shm.declare.journal import BLOCK_ROWS
 from timerd_shm.read.segment import LOCK_NAME, JournalError, Offset, Segment, is_unfinished, segments_of
 
 SPAN_ROWS_MAX = 1 << 20  # for one task, which costs Spark some 50 ms; a segment of the default size is one span
-LOOK_AHEAD_BLOCKS = 64  # damaged blocks behind which more good ones are looked for
+LOOK_AHEAD_BLOCKS = 64  # how many blocks after a damaged one are searched for a good one
 BEGINNING = Offset(0, 0)  # of a journal that has no segment yet: segments count from 1
 SKIP_HINT = 'option("failOnDataLoss", "false") passes over it'
 OTHER_JOURNAL = (
@@ -38,7 +38,7 @@ class Span(NamedTuple):
     segment: int
     first: int
     end: int
-    missing: int = 0  # rows that should be right before `first`, and are in no segment
+    missing: int = 0  # number of rows that should directly precede `first`, but are in no segment
 
 
 def hosts_of(path: str) -> dict[str, Path]:
@@ -88,7 +88,7 @@ def expanded(path: str) -> list[str]:
 
 
 def base_of(pattern: Path) -> Path:
-    """The directory in which a pattern begins; that of a path without wildcards."""
+    """The directory in which a pattern begins. For a path without wildcards, the directory that contains it."""
     base = pattern.parent
     while glob.has_magic(str(base)):
         base = base.parent
@@ -263,7 +263,7 @@ class Walk:
     ) -> None:
         self.directory, self.position, self._end, self._skip = directory, start, end, skip
         self._expected = expected  # of the row that comes next
-        self._missing = 0  # rows before it that are in no segment
+        self._missing = 0  # number of rows before that row that are in no segment
 
     def spans(self, rows: int | None = None) -> Iterator[Span]:
         """A span for each segment, several for a large one; `rows` rows at most in all. Raises JournalError."""
@@ -320,7 +320,7 @@ class Walk:
                 self._lost(f"{self.directory}: {missing} rows before segment {sequence} are missing")
                 self._missing += missing
             first -= min(missing, 0)  # rows that are in two segments are read once
-        # The last block may be unreadable while the daemon writes it: a block less does not mean another journal.
+        # The last block may be unreadable while the daemon writes it. So one block less does not mean another journal.
         if sequence == self.position.segment and self.position.record >= last + BLOCK_ROWS and not self._skip:
             was = self.position.record
             raise JournalError(

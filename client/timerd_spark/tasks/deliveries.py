@@ -60,7 +60,7 @@ def deliver(
     runtime_dir: str | None = None,
     autostart: bool = False,
 ) -> DataFrame:
-    """Send every row with `send(batch)`, in threads of the tasks. The result has a row with the outcome of each.
+    """Send every row with `send(batch)`, in threads of the tasks. The result has the outcome of each row.
 
     `send` gets a pyarrow.RecordBatch of 1 to `batch_size` rows, a MiB or so. When it returns, the rows are delivered.
     When it raises a `retriable` error, the rows are sent again after a backoff that doubles up to a second. By default,

@@ -41,10 +41,10 @@ def await_events(
 ) -> DataFrame:
     """Let each row wait for an event on its key, `timeout` at most.
 
-    `key` is a column of strings or binaries, or of arrays, of which any key completes the row. Any process of the
-    task's host may fire: `client.fire(key, value=...)`. A row waits from the time at which its task registers it. An
-    earlier event completes the row only if the event was limited and has grants left. At most `in_flight` rows of a
-    task wait at once, within a client's quota at the daemon. The other rows follow when these have settled.
+    `key` is a column of strings or binaries, or of arrays of them: then any key of the array completes the row. Any
+    process of the task's host may fire: `client.fire(key, value=...)`. The wait begins when the task registers the row.
+    Earlier events do not count. At most `in_flight` rows of a task wait at once, within a client's quota at the daemon.
+    The other rows follow when these have settled.
 
     Result: the rows in the order in which they settled, with these columns: outcome (string: completed, expired,
     failed, cancelled; or unavailable if the daemon was lost, and the outcome is not known), value (binary, the event's

@@ -33,7 +33,7 @@ class Marks:
             self._kept.popleft()
 
     def before(self, due_ns: int) -> tuple[Mark, int]:
-        """The newest mark read before `due_ns` (else the oldest mark), and when. Call it with rising `due_ns`."""
+        """The newest mark read before `due_ns`, else the oldest, and when it was read. Call it with rising `due_ns`."""
         kept = self._kept
         while len(kept) > 1 and kept[1][1] <= self._start_ns + due_ns:
             kept.popleft()

@@ -54,7 +54,7 @@ class Usage(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """A registrar's answer: columns in the order of its plan. 0 = it did not happen, or was not looked at."""
+    """A registrar's answer: columns in the order of its plan. A 0 means: this did not happen, or was not looked at."""
 
     rows: Rows
     sent_ns: array[int]  # when register() was called, for each call

@@ -1,6 +1,7 @@
 """Outcomes of millions of operations: during a run only their bytes are kept, and columns are made after it.
 
-The records of many outcomes stand one behind the other. A record has twelve words: every twelfth word makes a column.
+The records of many outcomes stand one behind the other. A record has twelve words, so every twelfth word of these bytes
+belongs to the same column.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Outcomes:
         self._records = bytearray(RECORD_SIZE * rows)
         pages = range(0, len(self._records), PAGE_SIZE)
         self._records[:: pages.step] = bytes(len(pages))  # the kernel gives a page when it is first written
-        self._used = 0  # bytes of these records
+        self._used = 0  # how many bytes of `_records` are in use
         self._seen = array("q")  # the rows whose times are in the next two columns
         self._fired_ns = array("q")
         self._delivered_ns = array("q")
@@ -105,7 +106,7 @@ class Outcomes:
         return int.from_bytes(value, "little")
 
     def _times(self, times: array[int]) -> array[int]:
-        """A column of times that are known for some rows."""
+        """A column of times that are known only for the rows in `_seen`; 0 in all other rows."""
         column = array("q", bytes(STAMP_SIZE * (self._used // RECORD_SIZE)))
         for row, at_ns in zip(self._seen, times, strict=True):
             column[row] = at_ns

@@ -11,7 +11,7 @@ import time
 from array import array
 from bisect import bisect_right
 
-PERIOD_NS = 1_000_000  # in bulk: from one call to the next, which takes all due rows
+PERIOD_NS = 1_000_000  # in bulk: from one call to the next; each call takes all due rows
 PASS_NS = 500_000  # otherwise: from pass to pass; sleeps of a few microseconds would take all the time of the process
 ROWS_MAX = 4_096  # in one pass: outcomes are collected, and a stop is seen, only between passes
 SLEEP_S_MAX = 0.05
@@ -26,7 +26,7 @@ class Pace:
         self._start_ns = start_ns
         self._period_ns = PERIOD_NS if bulk else PASS_NS
         self._began_ns = 0  # when the last pass began
-        self._free_ns = 0  # from then on, only the schedule delays the next pass
+        self._free_ns = 0  # when the calls of the last pass had returned: since then, only the schedule delays a pass
 
     def left_ns(self, row: int) -> int:
         """How long the pass that begins with this row may wait; negative when it is late."""

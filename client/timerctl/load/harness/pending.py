@@ -7,7 +7,7 @@ from timerd_client.workload import key_names
 from .part import Part
 
 CHUNK = 16_384
-HOURS_S = (7_200.0, 10_800.0)  # they are due in two to three hours
+HOURS_S = (7_200.0, 10_800.0)  # the operations are due in two to three hours
 PREFIX = "-"  # no key of the run begins with it
 
 

@@ -2,7 +2,8 @@
 
 Each of its rows is one command, so row i of the plan has the command number `first + i`. Handles are kept, and looked
 at when their operations must have settled: a callback for each would cost half as much as its registration. To measure
-the latency, some handles have a callback that notes the time: every n-th handle, for at most CALLBACKS_PER_S a second.
+the latency, every n-th handle has a callback that notes the time. n is so large that CALLBACKS_PER_S are called in a
+second at most.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .part import STAMP, STAMPED, Meter, Part, Times
 
 CALLBACKS_PER_S = 5_000
 TOGETHER = 1_024  # handles that are looked at together
-TAKEN_TOGETHER = 64  # deliveries that are taken together: 0.1 ms, in which nothing else of the process runs
+TAKEN_TOGETHER = 64  # deliveries that are taken together; this takes 0.1 ms, in which nothing else of the process runs
 LOOK_NS = 20_000_000  # from the timeout to the first look at a handle, and from look to look until it has settled
 GRACE_NS = 5_000_000_000  # after the last deadline: an operation without an outcome by then is lost
 POLL_S = 0.001
@@ -51,7 +52,7 @@ class Registrar(Part):
         self._open: deque[tuple[int, list[ThreadedOperation]]] = deque()  # when to look, and at which handles
         self._batches: deque[tuple[int, ThreadedBatch]] = deque()
         self._outcomes = Outcomes(len(self._rows.due_ns))
-        self._numbered = 0  # outcomes received, by their numbers
+        self._numbered = 0  # how many outcome numbers the client has received
         self._sent_ns, self._marked_ns = (Times(len(self._rows.due_ns)) for _ in range(2))
         self._timeout = task.workload.timeout_ns / 1e9
         self._payload = bytes(task.workload.payload)

@@ -41,7 +41,7 @@ def main(descriptor: int) -> int:
         part.prepare()
         connection.send(Ready(part.client._protocol.session.topic))
         gc.collect()
-        gc.disable()  # a run makes no cycles, and a collection would visit all pending operations
+        gc.disable()  # a run makes no reference cycles, and a collection would visit all pending operations
         start = messages.get()
         if isinstance(start, Start):
             connection.send(part.play(start.start_ns))

@@ -29,7 +29,7 @@ async def answer(broker: Broker, call: Call) -> Any:
         for asked in topic.partitions:
             key = keys[topic.name, asked.partition_index] = key_in(broker, topic.name, asked.partition_index)
             if key in wanted:
-                errors[key] = ErrorCode.invalid_request  # the request names it twice
+                errors[key] = ErrorCode.invalid_request  # the request names the partition twice
                 continue
             wanted[key] = asked.offset
             partition = broker.led(broker.topic(topic.name), asked.partition_index)

@@ -163,7 +163,7 @@ def read(call: Call, replica: int, one: Wanted, left: int, *, is_first: bool, lo
             most = min(left, one.asked.partition_max_bytes)
             records = partition.log.read(offset, there.end_offset, most, at_least_one=is_first)
         if not error and not records and lost:
-            error = ErrorCode.not_leader_or_follower  # after this code alone every client asks again, with a pause
+            error = ErrorCode.not_leader_or_follower  # the one code after which every client pauses and asks again
         if replica != CONSUMER:
             partition.tell(replica)
     data = call.api.make(

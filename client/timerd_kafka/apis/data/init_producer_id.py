@@ -21,7 +21,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     error, producer, epoch = ErrorCode.none, -1, -1
     known, known_epoch = getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1)
     if body.transactional_id is not None:
-        error = ErrorCode.transactional_id_authorization_failed  # no transactions; clients give up at once
+        error = ErrorCode.transactional_id_authorization_failed  # after this code clients give up at once
     elif known >= 0 and 0 <= known_epoch < EPOCH_MAX:
         producer, epoch = known, known_epoch + 1
     else:

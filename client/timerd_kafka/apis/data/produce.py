@@ -59,7 +59,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     for partition in partitions.values():
         broker.appended(partition)
     parts = await replicated(broker, call, appended, partitions)
-    throttle = broker.throttle(broker.produced, call, size)  # counts from now on, because the answer goes out now
+    throttle = broker.throttle(broker.produced, call, size)  # now, because the pause begins when the answer goes out
     if body.acks == 0:
         if any(part.error for part in parts.values()):
             call.connection.refuse("a produce request with acks=0 has failed, and gets no answer with the error")
@@ -154,7 +154,7 @@ def find(broker: Broker, call: Call, topic: Any, index: int) -> Partition:
 
 
 def append(partition: Partition, data: bytes) -> tuple[int, int]:
-    """Append a batch, unless it was appended before. Returns its first offset, and the offset behind its last."""
+    """Append a batch, unless it was appended before. Returns its first offset, and the offset after its last record."""
     try:
         batch = read_produced(data)
         most = int(partition.topic.configs.get(MESSAGE_MAX, SETTABLE[MESSAGE_MAX]))

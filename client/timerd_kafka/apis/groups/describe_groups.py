@@ -11,8 +11,8 @@ from timerd_kafka.groups.group import State
 from timerd_kafka.groups.messages import DescribedGroup
 from timerd_kafka.wire.codec import milliseconds
 
-NOT_FOUND = 6  # from this version on an unknown group is an error; before, it is "Dead"
-NOT_ASKED = -(2**31)  # for authorized operations
+NOT_FOUND = 6  # from this version on an unknown group is an error; in older versions its state is "Dead"
+NOT_ASKED = -(2**31)  # as "authorized operations": the answer does not have them
 
 
 async def answer(broker: Broker, call: Call) -> Any:

@@ -10,7 +10,7 @@ from timerd_kafka.wire.codec import milliseconds
 
 NEEDS_KNOWN_ID = 4  # from this version on a client without an id gets one, and joins again (KIP-394)
 NULLABLE = 7  # from this version on an answer may have no protocol
-SKIPS_ASSIGNMENT = 9  # KIP-814
+SKIPS_ASSIGNMENT = 9  # from this version on an answer may say that no assignment is needed (KIP-814)
 
 
 async def answer(broker: Broker, call: Call) -> Any:

@@ -18,7 +18,7 @@ SETTABLE = {
     "retention.ms": "-1",
     "segment.bytes": "1073741824",
 }
-LEAST = {"min.insync.replicas": 1, "retention.bytes": -1, "retention.ms": -1, "segment.bytes": 14}  # others: 0
+LEAST = {"min.insync.replicas": 1, "retention.bytes": -1, "retention.ms": -1, "segment.bytes": 14}  # all others: 0
 INTEGER = re.compile(r"-?[0-9]{1,19}")
 FIXED = {"cleanup.policy": ("delete",), "compression.type": ("producer",), "message.timestamp.type": ("CreateTime",)}
 

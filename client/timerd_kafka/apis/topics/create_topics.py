@@ -116,9 +116,9 @@ async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout:
 class ReadByAll(DelayedTopics):
     """Complete when all brokers have read the topics.
 
-    The awaited version may be newer than the topics of the request: another broker may have changed other topics since.
-    If a broker has read the topics of the request earlier, it then fires events for the other topics only. So a broker
-    also fires an event for each version that it reads.
+    The operation waits for a version of the catalog. This version may be newer than the topics of the request, because
+    another broker may have changed other topics since. A broker that has read the topics of the request earlier then
+    fires events only for the other topics. So each broker also fires ANY for each version that it reads.
     """
 
     def watch_keys(self) -> Iterable[str]:

@@ -16,7 +16,7 @@ from timerd_kafka.wire.codec import milliseconds
 
 CREATE_S = 5.0  # the longest wait of a request for a topic that it creates
 NULL_NAMES = 12  # the version from which a topic of the answer may have no name
-CONTROLLER = 0  # any broker may change the topics; clients expect one name
+CONTROLLER = 0  # any broker may change the topics, but clients expect that one broker is the controller
 
 
 async def answer(broker: Broker, call: Call) -> Any:
