@@ -49,7 +49,7 @@ from timerd_shm.host.paths import SHM_DIRECTORY
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = re.compile(rb"GCC: \([^\0]+|clang version [^\0(]+")
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
-CHILD_END_S = 60.0  # for a child to show what it has so far
+CHILD_END_S = 60.0  # after SIGINT a child has this time to show its results so far
 MEMORY_SPARE = 256 << 20
 INTERRUPTED = 130
 
