@@ -169,7 +169,7 @@ def processes_of(directory: Path, timeout: float = LEAVE_TIMEOUT_S) -> list[psut
 
 
 def clean_up(directory: Path) -> list[str]:
-    """End what still runs for this runtime directory, remove its shared memory, and say what that was."""
+    """End processes that still run for this runtime directory, and remove its shared memory. Returns a list of both."""
     left = []
     for process in processes_of(directory):
         left.append(f"process {process.pid} ({process.name()})")
