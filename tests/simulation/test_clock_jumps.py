@@ -1,4 +1,6 @@
-"""The wall clock jumps. A period goes on. A cron schedule runs no point twice, and makes one call of all missed points.
+"""The wall clock jumps. A schedule with a period goes on. A cron schedule makes one call for all points that it missed.
+
+No point of a cron schedule runs twice.
 
 The client's steps against the real conductor, on a manual clock.
 """

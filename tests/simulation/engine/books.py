@@ -125,7 +125,7 @@ class Books:
         self.runs: dict[tuple[str, object, int], list[Running]] = defaultdict(list)
         self.failings: dict[tuple[str, object, int], list[Running]] = defaultdict(list)  # the same for on_failure
         self.running_now: list[Running] = []
-        # For the same keys, the announcements to the daemon: the phase, and the incarnation of the client.
+        # By the keys of `runs`, the announcements to the daemon: the phase, and the incarnation of the client.
         self.announced: dict[tuple[str, object, int], list[tuple[CallPhase, bytes]]] = defaultdict(list)
         self.dead: set[bytes] = set()  # incarnations of clients whose processes have ended
         self.newest: dict[str, bytes] = {}  # id -> payload of the call that was asked for last
@@ -140,8 +140,8 @@ class Books:
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
         self.evicted: Callable[[], int] = lambda: 0  # calls and outcomes of ended clients that have made room
-        self.hurry = False  # handlers take no time: the simulation ends
-        self.points_may_repeat = False  # schedules change
+        self.hurry = False  # at the end of the simulation: handlers take no time
+        self.points_may_repeat = False  # whether schedules change: then a point may run twice
         self.latest_wall_ns = 0  # the latest time of a call of the wall clock
         self.forgotten: set[str] = set()  # cancelled schedules, of which the daemon has forgotten the past points
         self.living: list[Process] = []
