@@ -23,14 +23,16 @@ BOUNDS = {
     "cancel_during_max_ms": Bound(
         1e3 * BACKPRESSURE_TIMEOUT_S, "a call that gets no room raises after this time, and no call takes longer"
     ),
-    "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same"),
-    "refusal_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same: a refusal arrives, it does not time out"),
+    "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "as for a cancel"),
+    "refusal_during_max_ms": Bound(
+        1e3 * BACKPRESSURE_TIMEOUT_S, "the refusal itself arrives: the call does not time out"
+    ),
     "cancel_during_p99_ms": Bound(
         250.0,
         "a few turns of some 10 ms each (a step of a turn touches up to 32,768 records), while two busy processes "
         "share each CPU",
     ),
-    "fire_wait_during_p99_ms": Bound(250.0, "the same"),
+    "fire_wait_during_p99_ms": Bound(250.0, "as for a cancel"),
     "recovered_ms": Bound(1e3, "service is normal within a second after the end"),
     "stats_max_ms": Bound(5e3, "Python starts among busy processes; reading the arena needs no daemon"),
     "lateness_p99_ms": Bound(250.0, "as for a cancel: an expiry waits for the turn that is under way"),

@@ -51,8 +51,8 @@ REACHED = 0.99
 MISSED = 0.001
 NARROWLY = 0.9
 ATTEMPTS = 2
-NOT_REACHED = 2  # rates in a row
-MEMORY_PER_REQUEST = 1_500  # for its plan, its command and its outcome
+NOT_REACHED = 2  # rates in a row: after them a design is tried at no higher rate
+MEMORY_PER_REQUEST = 1_500  # bytes for its plan, its command and its outcome
 
 
 class Design(NamedTuple):

@@ -113,7 +113,7 @@ def in_words(what: Series | Goal) -> str:
 def judge(suite: Suite, document: dict[str, Any]) -> None:
     """Check that every outcome was right."""
     held = not document["violations"]
-    says = "none lost, delivered twice or early" if held else "; ".join(document["examples"])
+    says = "no outcome was lost, delivered twice or early" if held else "; ".join(document["examples"])
     suite.check("outcomes", held, says)
 
 

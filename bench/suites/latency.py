@@ -65,7 +65,7 @@ def play(suite: Suite) -> None:
                 workload = workload_of(rate, seconds, case, suite.seed + run)
                 document = run_load(workload, api, flags=[f"--tick={tick}"], transport=transport)
                 held = not document["violations"]
-                says = "; ".join(document["examples"]) if not held else "none lost, delivered twice or early"
+                says = "; ".join(document["examples"]) if not held else "no outcome was lost, delivered twice or early"
                 suite.check("outcomes", held, says)
                 for what, name in LATENCIES.items():
                     if (what == "completion") == (case == "low"):
