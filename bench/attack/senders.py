@@ -27,8 +27,8 @@ from timerd_wire.outlet import SUBSCRIBE, connect_outlet
 
 from .frames import HEADER, WAITS, S, bodies, packed, register
 
-IN_FLIGHT = 65_536  # at most: commands that are sent and not yet applied, of the sender in phase KEEP_UP
-ASKED_FOR = 4_096  # outcomes that a sender of `asks` has pending
+IN_FLIGHT = 65_536  # the most commands of the sender in phase KEEP_UP that are sent and not yet applied
+ASKED_FOR = 4_096  # outcomes that a sender of the flood `asks` leaves unacknowledged
 SINK_FRAMES = 8  # queued at the sink's socket, at most
 PATIENCE_S = 30.0
 REPORT = struct_of(ReportHeader)

@@ -14,7 +14,7 @@ rows so far:
     {"suite", "about", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
      "tables": {name: [{column: value}, ...]}, "checks": {name: {"held", "says"}}}
 
-Exit status 0; 1 when a check does not hold, or a started program failed; 2 for refused arguments; 130 after Ctrl-C.
+The exit status is 0; 1 if a check does not hold or a started program failed; 2 for refused arguments; 130 after Ctrl-C.
 """
 
 from __future__ import annotations

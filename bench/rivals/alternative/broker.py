@@ -1,4 +1,4 @@
-"""A daemon that takes an hour to write: asyncio timers, a dict, ZeroMQ.
+"""A daemon that one can write in an hour: asyncio timers, a dict, ZeroMQ.
 
 python -m bench.rivals.alternative.broker ADDRESS [uvloop]
 """
