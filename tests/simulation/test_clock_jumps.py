@@ -2,7 +2,7 @@
 
 No point of a cron schedule runs twice.
 
-The client's steps against the real conductor, on a manual clock.
+The tests play the client's steps with the real conductor, on a manual clock.
 """
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ class Books:
             self.running_now.remove(now)
 
     def _look_at_ends(self, now: Running, before: list[Running], who: str) -> None:
-        """After two processes have ended in a call, it rests, and then runs alone. (Points of schedules may repeat.)"""
+        """After two processes have ended in a call, it rests, and then runs alone. Calls of schedules are left out."""
         died = [run.died_ns for run in before if run.died_ns is not None and not self.was_silent(run.incarnation)]
         if not now.call.payload or len(died) < ALONE_FROM:
             return
@@ -462,7 +462,7 @@ class Books:
     # dead letters -------------------------------------------------------------------------------------------------
 
     def settle_letters(self, letters: list[Letter], made: int) -> None:
-        """Judge the dead letters of the group. `made` of them were made in this arena."""
+        """Judge the dead letters of the group. `made` also counts older ones of this arena, which have given way."""
         if [letter.number for letter in letters] != list(range(made + 1 - len(letters), made + 1)):
             self.fail(f"of {made} dead letters the newest must be kept, found: {letters}")
         once = Counter((letter.name, letter.which) for letter in letters)

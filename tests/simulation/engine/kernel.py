@@ -315,7 +315,7 @@ class Kernel:
     # acts on this kernel ----------------------------------------------------------------------------------------------
 
     def connect(self, path: str) -> Half:
-        """A connection to the listener there: the side of the caller. Raises OSError."""
+        """Connect to the listener at this path. Returns the caller's side of the connection. Raises OSError."""
         listening = self._listening.get(path)
         if listening is None or listening.is_closed:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")

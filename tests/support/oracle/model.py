@@ -267,7 +267,7 @@ class Model:
         self._behave_as_if_registered_at_its_mark(op, command, now_ns)
 
     def _evict(self, needs: Callable[[int], int], share: int) -> bool:
-        """If ended clients are beyond their share: drop their oldest outcome for a group that is beyond its part.
+        """If ended clients have more than `share`, drop their oldest outcome of a group that has more than its part.
 
         `needs(keys)`: how many of the wanted records an operation with that number of keys holds.
         """
@@ -401,7 +401,11 @@ class Model:
             self._answer(client, ErrorCode.NONE)
 
     def watchers(self, event: Event) -> list[Operation]:
-        """Operations that watch the event's key: on events by registration, on watermarks by (target, registration)."""
+        """The operations that watch the event's key, in the order in which they see the event.
+
+        First come those that observe the key, then those that wait for events, both by registration. Last come those
+        that wait for a watermark, by target and registration.
+        """
         found = []
         for op in self.pending:
             ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None

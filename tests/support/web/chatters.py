@@ -80,7 +80,7 @@ class Chat:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             status, answer = response.status, response.read()
-        except (OSError, http.client.HTTPException):  # its worker was killed
+        except (OSError, http.client.HTTPException):  # the server's worker was killed
             status, answer = 0, b""
         finally:
             connection.close()
