@@ -8,7 +8,7 @@ from bench.lib.common import Suite
 from timerd.config.config import FRAME_MEMORY
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 
-OVERLOAD = 3.0  # the offered rate is at least this multiple of the sustained one. Slack divides the part above 1
+OVERLOAD = 3.0  # the offered rate is at least this multiple of the sustained one: 1 + (3 - 1) / slack, with --slack
 SPARE_BYTES = 64 << 20  # for the daemon itself, and for what malloc keeps
 
 
@@ -23,12 +23,16 @@ BOUNDS = {
     "cancel_during_max_ms": Bound(
         1e3 * BACKPRESSURE_TIMEOUT_S, "a call that gets no room raises after this time, and no call takes longer"
     ),
-    "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same"),
-    "refusal_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same: a refusal arrives, it does not time out"),
-    "cancel_during_p99_ms": Bound(
-        250.0, "a few turns of 32,768 records a step (10 ms each), while two busy processes share each CPU"
+    "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "as for a cancel"),
+    "refusal_during_max_ms": Bound(
+        1e3 * BACKPRESSURE_TIMEOUT_S, "the refusal itself arrives: the call does not time out"
     ),
-    "fire_wait_during_p99_ms": Bound(250.0, "the same"),
+    "cancel_during_p99_ms": Bound(
+        250.0,
+        "a few turns of some 10 ms each (a step of a turn touches up to 32,768 records), while two busy processes "
+        "share each CPU",
+    ),
+    "fire_wait_during_p99_ms": Bound(250.0, "as for a cancel"),
     "recovered_ms": Bound(1e3, "service is normal within a second after the end"),
     "stats_max_ms": Bound(5e3, "Python starts among busy processes; reading the arena needs no daemon"),
     "lateness_p99_ms": Bound(250.0, "as for a cancel: an expiry waits for the turn that is under way"),
@@ -39,7 +43,7 @@ BOUNDS = {
 
 
 def memory_bound(at_rest: int) -> int:
-    """Private bytes that the daemon may have: those at rest, and the memory for the frames of all connections."""
+    """The most private bytes that the daemon may have: those at rest, and the memory for frames of all connections."""
     return at_rest + FRAME_MEMORY + SPARE_BYTES
 
 

@@ -16,17 +16,17 @@ from timerd_shm.declare.wire import CommandHeader, CommandKind, RegisterFlag, Up
 
 S = 1_000_000_000
 PENDING_NS = 3_600 * S  # longer than any flood, so that an event completes each operation
-COMMANDS = 1_024  # in a frame. With fewer the senders write less than the daemon applies
+COMMANDS = 1_024  # in a frame. With smaller frames the senders write fewer commands than the daemon applies
 BODIES = 8  # frames that a sender has ready
-WAITS = 100_000  # listed in a hello
+WAITS = 100_000  # commands that a hello lists as waited for
 HEADER = struct_of(CommandHeader)
-# Frames a second, of all senders, for the kinds without commands.
+# For the floods without commands: frames a second, of all senders together.
 RATES = {"hellos": 300, "asks": 30_000, "queries": 300_000, "snapshots": 3_000}
 FLOODS = ("commands", "single", "largest", *RATES)
 
 
 def register(key: bytes, timeout_ns: int, registered_ns: int = 0, id: bytes = b"") -> bytes:
-    """A REGISTER command. With `registered_ns` 0 it is due at once. With `id` (16 bytes) it replaces that operation."""
+    """A REGISTER command. With `registered_ns` 0 it is due at once. It replaces the operation that has the id `id`."""
     flags, size = RegisterFlag.NO_MARK, REGISTER_SIZE + len(id) + 2 + len(key)
     if id:
         flags |= RegisterFlag.HAS_ID | RegisterFlag.REPLACE
@@ -48,7 +48,7 @@ def packed(message: dict[str, Any]) -> bytes:
 
 
 def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
-    """Frames without their headers, sent again and again: (kind, number of commands, bytes)."""
+    """The frames that a sender repeats, without their headers: (kind, number of commands, bytes)."""
     keys = [b"%d/%d" % (sender, number) for number in range(BODIES * COMMANDS // 2)]
     now_ns = time.monotonic_ns()
     # Each registration has an id, like the web sessions of docs/recipes.md. Such a command costs the daemon more time

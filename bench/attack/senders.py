@@ -27,8 +27,8 @@ from timerd_wire.outlet import SUBSCRIBE, connect_outlet
 
 from .frames import HEADER, WAITS, S, bodies, packed, register
 
-IN_FLIGHT = 65_536  # commands of the sender in phase KEEP_UP, at most
-ASKED_FOR = 4_096  # outcomes that a sender of `asks` has pending
+IN_FLIGHT = 65_536  # the most commands of the sender in phase KEEP_UP that are sent and not yet applied
+ASKED_FOR = 4_096  # outcomes that a sender of the flood `asks` leaves unacknowledged
 SINK_FRAMES = 8  # queued at the sink's socket, at most
 PATIENCE_S = 30.0
 REPORT = struct_of(ReportHeader)
@@ -107,7 +107,7 @@ class Sender:
         self.protocol = Protocol(identity(f"sender-{index}", Orphans.CANCEL, None), time.monotonic_ns())
         self.next = 1
         self.applied = 0
-        self.outcome = self.answer = 0  # numbers of the last ones that were acknowledged
+        self.outcome = self.answer = 0  # the newest outcome and the newest answer that the next header acknowledges
         self.hello_body = b""
 
     def count(self, name: str, amount: int = 1) -> None:

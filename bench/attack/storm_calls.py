@@ -25,7 +25,7 @@ GROUP = "calls"
 CALM = "calm"
 AT_ONCE = 4
 PATIENCE_S = 120.0
-KILLS = 1 / 75  # the share of calls that end their process
+KILLS = 1 / 75  # the share of calls whose handler ends its process
 CANCELS = 0.05
 ENDED = 255  # deliveries that an innocent call may have: the storm itself ends processes, too
 KEPT = 20  # the newest ids: one of them may be cancelled
@@ -128,7 +128,7 @@ def main() -> None:
     caller = Caller(client, notes, name, rng)
     while not ended:
         if not calm.exists():
-            with contextlib.suppress(td.TimerdUnavailableError):  # nobody knows whether it was applied
+            with contextlib.suppress(td.TimerdUnavailableError):  # nobody knows whether the command was applied
                 caller.act()
         time.sleep(rng.random() * 2 / float(per_s))
     client.close()

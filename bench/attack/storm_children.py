@@ -24,12 +24,12 @@ from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import JournalReader
 
 RECORDS = "children"
-METHODS = {"fork": 18, "forkserver": 1, "spawn": 1}  # with their weights: the last two start an interpreter
+METHODS = {"fork": 18, "forkserver": 1, "spawn": 1}  # with weights: the last two start an interpreter, so they are rare
 VERBS = ("fire", "advance", "register", "call_later")
 LIVING_MAX = 8  # children of one worker that live at the same time
 KEY = "child/"
 SAID = re.compile(r"the process ends, and .* lost|all that follows to .* is lost as well")
-LATE_S = 0.5  # after a start of the daemon
+LATE_S = 0.5  # an act up to this time after a start of the daemon may still be lost
 
 
 def configure() -> None:

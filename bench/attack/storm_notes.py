@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 NOTES = "notes"
 INNOCENT = "innocent"
-KILLERS = {"killer2": 2, "killer3": 3}  # handlers that end their process, with their deliveries
+KILLERS = {"killer2": 2, "killer3": 3}  # handlers that end their process, each with its `deliveries`
 TOGETHER_MAX = 2  # starts of a call beside others; in later starts it is alone in its process
 
 

@@ -2,7 +2,7 @@
 
     python -m bench.attack.storm_worker DIRECTORY NAME ACTS_PER_S
 
-bench/attack/storm_children.py has its children.
+Its children are in bench/attack/storm_children.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Three witnesses beside an attack, each an ordinary process: how long it waits, and what goes wrong.
+"""Three witnesses beside an attack. Each is an ordinary process that notes how long it waits, and what goes wrong.
 
     member      a client that is connected: a registration, its event, its outcome
     newcomer    connects, makes its first round trip, and closes
     call        a worker of a group: from call_later(name, 0) to the begin of the handler
 
-The member runs in a pid namespace of its own if this process may make one, as a sidecar does.
+Like a sidecar, the member runs in a pid namespace of its own, if this process may make one.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Witness:
 
 
 def enter_namespace() -> None:
-    """Go on in a child that is the first process of a new pid namespace; in this process if that is not allowed."""
+    """Go on in a child, the first process of a new pid namespace. If that is not allowed, go on in this process."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWPID):
         return
     child = os.fork()

@@ -16,9 +16,9 @@ The commands were acknowledged, and the list that holds the handles is not count
   `tracemalloc` (bytes that were asked for) and by the kernel (resident pages, with what the allocators round up). Only
   the kernel's figure has the memory that the client gets from the C library.
 * Parts. *object* is the handle itself, with the slots for its callbacks, its id and its reply. *collector's header* is
-  what the garbage collector has before the object. *table entry* is the handle's share of the table of pending
-  operations. *settlement* is what the handle gained when it settled: the record and the value. *command* is kept until
-  the daemon has acknowledged it; it is counted with the spare room in the list of commands.
+  the header of the garbage collector, which lies in front of the object. *table entry* is the handle's share of the
+  table of pending operations. *settlement* is what the handle gained when it settled: the record and the value.
+  *command* is kept until the daemon has acknowledged it; it is counted with the spare room in the list of commands.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, 
             else:
                 for operation in made[start:upto]:
                     assert operation.outcome().value
-        others.append(register("another", timeout=3600.0))  # the table shrinks here, when it has become emptier
+        others.append(register("another", timeout=3600.0))  # an insert: only then does an emptier table shrink
         rig.send()
         rig.receive(rig.header())
 

@@ -14,7 +14,7 @@ rows so far:
     {"suite", "about", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
      "tables": {name: [{column: value}, ...]}, "checks": {name: {"held", "says"}}}
 
-Exit status 0; 1 when a check does not hold, or a started program failed; 2 for refused arguments; 130 after Ctrl-C.
+The exit status is 0; 1 if a check does not hold or a started program failed; 2 for refused arguments; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from timerd_shm.host.paths import SHM_DIRECTORY
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = re.compile(rb"GCC: \([^\0]+|clang version [^\0(]+")
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
-CHILD_END_S = 60.0  # for a child to show what it has so far
+CHILD_END_S = 60.0  # after SIGINT a child has this time to show its results so far
 MEMORY_SPARE = 256 << 20
 INTERRUPTED = 130
 

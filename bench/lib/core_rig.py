@@ -1,4 +1,4 @@
-"""A core alone: its commands encoded and applied in frames, and one run of all that the suite `core` measures."""
+"""A core without a daemon. Frames of encoded commands are applied, and `measure()` is one run of the suite `core`."""
 
 from __future__ import annotations
 

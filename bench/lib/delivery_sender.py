@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import timerd as td
 from timerd_client.delivery import Delivery, Producer, RetriableError
 
-BATCH_S = 0.001  # records that are planned within this time are sent at once
+BATCH_S = 0.001  # records that are planned within this time are sent together, without a pause between them
 
 
 class Sent:

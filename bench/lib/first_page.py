@@ -63,8 +63,9 @@ FIRST_PAGE = (
             ),
             Extract(
                 "The article's experiment, the core alone",
-                "The requests of the article wait on the same three keys. timerd's core has them in process, without "
-                "the daemon's sockets. It keeps up with a rate if it reaches 99 % of it and refuses nothing.",
+                "The requests of the article wait on the same three keys. timerd's core runs in the process that "
+                "makes the requests, without the daemon's sockets. It keeps up with a rate if it reaches 99 % of the "
+                "rate and refuses nothing.",
                 "article",
                 "saturation",
                 (("design", "timerd"),),
@@ -74,8 +75,8 @@ FIRST_PAGE = (
                 "Kafka's own figures",
                 "Kafka's purgatory is another program, and no suite here runs it. It was measured in process, without "
                 "sockets and clients, with the article's load, in another hour than the tables above. The machine was "
-                f"{MACHINE_OF_THE_HOUR}. timerd's core had the same load in that hour. A row has the least and the "
-                "most. Compare the two rows with each other, and not with the tables above.",
+                f"{MACHINE_OF_THE_HOUR}. timerd's core had the same load in that hour. The figures are the least and "
+                "the most of that hour's runs. Compare the two rows with each other, and not with the tables above.",
                 given=quoted(),
             ),
         ),
@@ -86,8 +87,8 @@ FIRST_PAGE = (
             Extract(
                 "Latency of an operation",
                 "From the call of fire() in one process to the return of result() in the owner, with 2 ms of rest "
-                "before each: the median of the rounds, and the worst round beside it. *hops* are two bare hops of "
-                "pyzmq, *seqpacket* is a hub in Python without I/O threads.",
+                "before each operation. A row has the median of the rounds, and the worst round beside it. *hops* are "
+                "two bare hops of pyzmq, *seqpacket* is a hub in Python without I/O threads.",
                 "quiet",
                 "latency",
                 columns=("way", "rounds", "p50_us", "p99_us", "p50_us_worst", "p99_us_worst", "why_not"),

@@ -45,7 +45,7 @@ def run_load(
 def load_on(
     paths: InstancePaths, workload: Workload, api: str, pending: int = 0, transport: Transport = TRANSPORTS[0]
 ) -> dict[str, Any]:
-    """The document of one run with that daemon. Raises Failed when there is none."""
+    """The document of one run with that daemon. Raises Failed if the run prints none."""
     environment = {RUNTIME_DIR_VARIABLE: str(paths.directory)}
     done = run_child(load_command(workload, api, pending, transport), environment)
     if not done.stdout:

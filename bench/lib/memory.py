@@ -1,4 +1,4 @@
-"""Memory of a process; and memory for a measurement, with small pages or pages of 2 MiB, allocated before it begins.
+"""The memory of a process; and memory for a measurement, on small pages or pages of 2 MiB, allocated beforehand.
 
 The small pages are shared, as the arena's are. If the machine gives huge pages to private memory only, the huge pages
 are private. Using a private page costs the same.
@@ -19,7 +19,8 @@ from timerd.arena.pages import huge_bytes, map_huge
 # Whether a process that asks for huge pages gets them: for shared memory without a file, and for private memory.
 SHARED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 PRIVATE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-ANONYMOUS = Path("/dev/zero (deleted)")  # the name of shared memory without a file among a process's mappings
+# The name of shared memory without a file, in the list of a process's mappings.
+ANONYMOUS = Path("/dev/zero (deleted)")
 ROLLUP = Path("/proc/self/smaps_rollup")
 
 

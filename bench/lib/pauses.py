@@ -1,7 +1,7 @@
 """How often the machine itself stops a program: a process on each processor does nothing but read the clock.
 
-A delay of a timer service that is no longer than such a pause may be the machine's fault. On a virtual machine the host
-causes most pauses, and few of them are accounted as stolen time.
+If a delay of a timer service is no longer than such a pause, it may be the machine's fault. On a virtual machine the
+host causes most pauses, and few of them are accounted as stolen time.
 """
 
 from __future__ import annotations

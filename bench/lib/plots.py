@@ -1,6 +1,6 @@
 """The plots of bench/RESULTS.md. Each plot names a table and columns. The same results give the same bytes of SVG.
 
-Without matplotlib (`pip install 'timerd[bench]'`) there are no plots, and the text is the same.
+Without matplotlib (`pip install 'timerd[bench]'`) no plots are drawn, and the text of RESULTS.md is the same.
 """
 
 from __future__ import annotations

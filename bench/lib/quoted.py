@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 ARTICLE = '"Apache Kafka, Purgatory, and Hierarchical Timing Wheels", Confluent: on its own machine'
-TRUNK = "its own benchmark, of the original semantics: JDK 17, another 2-core machine of this kind"
+TRUNK = "Kafka's own benchmark: JDK 17, another 2-core machine of this kind"
 # For each case of the article's experiment: the requests a second after which the design saturates, and the source.
 QUOTED: dict[str, dict[str, tuple[int | None, str]]] = {
     "low": {

@@ -104,14 +104,14 @@ def core(what: str, figure: str, goal: float, unit: str, pending: int, keys: int
 def over_bare(what: str, figure: str, goal: float) -> Target:
     """A figure of the core, divided by the bare loop's figure: recent timers, beside a million pending."""
     rows: list[Row] = [{"contestant": name, "pending": M} for name in ("timerd", "bare")]
-    name = f"core, 1M pending, one key, over a bare loop, on pages of 2 MiB: {what}"
+    name = f"core's time divided by a bare loop's, 1M pending, one key, on pages of 2 MiB: {what}"
     return Target(name, goal, "times", "rivals", ratio(figure, *rows), "recent_on_huge_pages")
 
 
 def over_one_key(call: str, what: str, stage: str) -> Target:
     """The client's CPU for a registration with three keys, divided by its CPU for a registration with one key."""
     rows: list[Row] = [{"call": call, "keys": keys, "stage": stage} for keys in (3, 1)]
-    name = f"client's CPU for three keys over that for one, {call}(): {what}"
+    name = f"client's CPU for three keys divided by its CPU for one key, {call}(): {what}"
     return Target(name, 2, "times", "client", ratio("ns", *rows), "calls")
 
 
@@ -133,7 +133,7 @@ def at_goal(goal: Goal, cpu_us: float | None = None) -> list[Target]:
     found = [
         target("runs sustained without a violation, all or none", "sustained", 1, "", at_least=True),
         target("reached", "reached_rate", 0.99 * goal.rate, "/s", at_least=True),
-        target("other than planned", "misjudged_percent", 0.1, "%"),
+        target("settled other than planned", "misjudged_percent", 0.1, "%"),
     ]
     return found if cpu_us is None else [*found, target("CPU of all processes for a request", "cpu_us", cpu_us, "us")]
 
@@ -171,7 +171,7 @@ def quiet_unix(figure: str, goal: float) -> Target:
 def under_blpop(what: str, table: str, column: str, **where: Any) -> Target:
     """timerd's figure over packets, divided by the figure of redis-py's BLPOP in the same run."""
     find = ratio(column, {"way": "timerd unix", **where}, {"way": "redis blpop", **where})
-    return Target(f"quiet machine, over unix, over redis-py's BLPOP: {what}", 1, "times", "quiet", find, table)
+    return Target(f"quiet machine, unix divided by redis-py's BLPOP: {what}", 1, "times", "quiet", find, table)
 
 
 def scale(
@@ -183,7 +183,7 @@ def scale(
 
 def over_hops(figure: str, goal: float) -> Target:
     """A latency on a quiet machine, divided by the latency of two bare hops of libzmq in the same run."""
-    what = f"fire() to result() on a quiet machine, over two bare hops, {figure}"
+    what = f"fire() to result() on a quiet machine, divided by two bare hops, {figure}"
     return Target(what, goal, "times", "quiet", cell(figure, way="timerd", over="hops"), "ratios")
 
 
@@ -204,7 +204,7 @@ def model_off(transport: Transport) -> Target:
 
 def recovery(size: str, goal: float, pending: int) -> Target:
     """A start on the arena of a daemon that was killed."""
-    what = f"recovery of {size} operations after SIGKILL, attach to first turn"
+    what = f"recovery of {size} operations after SIGKILL, from attach to first turn"
     return Target(what, goal, "ms", "recovery", cell("first_turn_ms", pending=pending), "recovery")
 
 
@@ -229,9 +229,9 @@ THREE_KEYS = (
     article("high"),
     *core("core, 1M pending, three keys: insert", "insert_ns", 500, "ns", M, keys=3),
     over_one_key("register", "the call alone", "caller"),
-    over_one_key("register", "its whole lifetime", "lifetime"),
+    over_one_key("register", "the operation's whole lifetime", "lifetime"),
     over_one_key("register_many", "the call alone", "caller"),
-    over_one_key("register_many", "its whole lifetime", "lifetime"),
+    over_one_key("register_many", "the operation's whole lifetime", "lifetime"),
     Target(
         "arena bytes for a pending operation, three keys, payload of 100 bytes", 500, "bytes", "core",
         cell("median", figure="bytes_per_op_full", pending=M), "figures_with_3_keys",
@@ -267,7 +267,7 @@ TARGETS = (
     ),
     latency("completion, fire() to owner, 100k/s", "p50", 0.2, "completion", 100_000, "1ms"),
     latency("completion, fire() to owner, 100k/s", "p99", 2, "completion", 100_000, "1ms"),
-    latency("completion, fire() to owner, 100k/s, further", "p50", 0.1, "completion", 100_000, "1ms"),
+    latency("completion, fire() to owner, 100k/s, a further goal", "p50", 0.1, "completion", 100_000, "1ms"),
     latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p50", 0.7, "expiry", 100_000, "1ms"),
     latency("completion, fire() to owner, 10k/s", "p99", 0.8, "completion", 10_000, "1ms"),
     latency("completion, fire() to owner, 10k/s", "p999", 2, "completion", 10_000, "1ms"),

@@ -57,7 +57,7 @@ KEYS = (b"fakeKey17", b"fakeKey42", b"fakeKey80")  # drawn once for a whole run,
 BATCH = 4_096
 TURN_COMMANDS = BATCH  # in a turn, at most: the daemon's turns are bounded too (32,768 records)
 BUDGET = 1 << 40
-PATIENCE = 1.25  # times the planned time. A design that is still behind then stops registering
+PATIENCE = 1.25  # after so many times the planned time, a design that is still behind stops registering
 DRAIN_NS = TIMEOUT_NS + S  # after the last registration: a request that has not settled by then counts as unsettled
 HEAD_START_NS = 20 * MS
 # Regions with records of an operation.
@@ -102,7 +102,7 @@ class Point(NamedTuple):
     registered: int
     refused: int
     seconds: float  # from the start until the last request was registered
-    drained_seconds: float  # from then until the last request settled
+    drained_seconds: float  # from the last registration until the last request settled
     cpu_seconds: float  # of the whole process, until the last request settled
     memory_bytes: int  # of the records that were ever in use
     states: Sequence[int]  # PENDING, COMPLETED, EXPIRED, REFUSED
@@ -117,7 +117,7 @@ class Verdict(NamedTuple):
 
     expired: int
     expired_planned: int
-    missed: int  # expired, though planned to complete MARGIN_NS before the deadline or sooner
+    missed: int  # expired, though planned to complete at least MARGIN_NS before the deadline
     unsettled: int  # when the run ended
     wrong: list[str]  # outcomes that must never happen
     late_ns: list[int]  # lateness of each expiry, sorted
@@ -271,7 +271,7 @@ class Script:
 
 
 def plan_within(budget: int) -> ArenaPlan:
-    """The plan of the largest arena for these requests in `budget` bytes."""
+    """The plan of the largest arena that has `budget` bytes at most, for requests of the experiment."""
     capacity = budget // OldPurgatory.bytes_for(len(KEYS), PAYLOAD)
     while True:
         nodes = (len(KEYS) - 1) * capacity

@@ -57,12 +57,12 @@ class OldPurgatory:
     def generate(
         self, commands: ReadableBuffer, due_ns: ReadableBuffer, delay_ns: ReadableBuffer, start_ns: int, give_up_ns: int
     ) -> None:
-        """Register a request at each time of `due_ns` (int64, from `start_ns`), all of one millisecond together.
+        """Register a request at each time of `due_ns` (int64, from `start_ns`); those of one millisecond go together.
 
         Ends when all are registered, or at `give_up_ns`. No thread completes a request whose delay is NEVER.
         """
     def complete_all(self, numbers: ReadableBuffer, due_ns: ReadableBuffer, start_ns: int) -> None:
-        """Complete these requests (uint32) at these times, but none before all requests due by then are registered."""
+        """Complete these requests (uint32) at these times. Before each, all requests due by then must be registered."""
     def reap_until_stopped(self) -> None: ...
     def stop(self) -> None:
         """End the work of the threads."""

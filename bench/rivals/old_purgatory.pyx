@@ -1,6 +1,6 @@
 """Kafka's purgatory as it was before its timing wheels (see old_purgatory.pyi). All loops run without the GIL.
 
-    check_and_watch   try; append to the list of each key; try again; put it in the delay queue
+    check_and_watch   try the operation; append it to the list of each key; try again; put it in the delay queue
     complete          a compare-and-swap on the operation's state; it stays in its lists and in the queue
     reap              remove what is due from the delay queue, and expire it; then the two purges
 

@@ -5,8 +5,8 @@
 Each rival keeps timers with a name of 12 bytes and a deadline in ms. Each has the same operations: insert; cancel, by
 the handle that insert returned; complete, by name; reschedule; expire. A measurement is a loop over many timers,
 without a function call for each. So a figure holds the rival's own work, a dict for the names, and a turn of Python's
-loop. Each rival runs in a process of its own, so that its memory can be measured. After the fill gc.freeze() is called,
-so that no garbage collection walks the timers that stay.
+loop. Each rival runs in a process of its own, so that its memory can be measured. Once the timers that stay are
+inserted, gc.freeze() is called, so that no garbage collection walks them.
 
     timerd            compiled, frames of 4,096 commands (bench/suites/core.py)
     wheel of 20       compiled, in bulk: the article's timing wheels (wheel_of_20.pyx); no locks, no outcomes
@@ -307,7 +307,7 @@ class Uvloop(Loop):
         return [(deadline + FAR_MS) / 1e3 for deadline in deadlines_ms]
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Insert timers beside those that stay, wait until they are overdue, and let them expire: one figure."""
+        """Insert timers beside those that stay, wait until they are overdue, and let them expire: one time for all."""
         stay = len(self.by_name)
         names = [b"due/%08x" % number for number in range(min(stay, EXPIRED))]
         self.insert(names, [OVERDUE_S] * len(names))
@@ -354,7 +354,7 @@ class Wheels(Timers):
         self.wheel.reschedule(handles, deadlines)
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Expire all. The clock moves from each bucket's beginning to the next, even if that bucket is empty by now."""
+        """Expire all. The clock moves to each bucket's beginning in turn, even if the bucket is empty by now."""
         spent, before = [], self.wheel.pending
         while (tick := self.wheel.next_ms) is not None:
             began = time.perf_counter()

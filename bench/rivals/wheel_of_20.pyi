@@ -30,11 +30,11 @@ class WheelOf20:
         ValueError when there is no room for all.
         """
     def cancel(self, handles: ReadableBuffer) -> int:
-        """Drop those of these tasks (uint32) that are pending. Returns their number."""
+        """Drop these tasks (uint32), except those that are no longer pending. Returns the number dropped."""
     def complete(self, names: ReadableBuffer) -> int:
         """Drop the task of each of these names. Returns the number of tasks dropped."""
     def reschedule(self, handles: ReadableBuffer, deadlines_ms: ReadableBuffer) -> int:
-        """Give new deadlines to those of these tasks that are pending. Returns their number."""
+        """Give new deadlines to these tasks, except those that are no longer pending. Returns the number changed."""
     def advance(self, now_ms: int) -> array[int]:
         """Expire tasks. Returns their handles, bucket by bucket; the order within a bucket is that of insertion."""
     @property

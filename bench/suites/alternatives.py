@@ -4,8 +4,8 @@
                                   [--short] [--json FILE]
 
 Each run has one process that registers and one that fires, and a server between them if the way needs one. Both make
-their calls at the load test's times; above 10k/s each sends one batch a millisecond, as with timerd's bulk API. timerd
-is in the same table. The load test's judge judges all ways, so *sustained* means the same as in the load test.
+their calls at the load test's times; above 10k/s each sends a batch every millisecond, as with timerd's bulk API.
+timerd is in the same table. The load test's judge judges all ways, so *sustained* means the same as in the load test.
 *unheard* are operations that expired although their event was handled before their deadline: the event overtook its
 registration, and the way forgets an event that no operation waits for yet. *lost* operations have no outcome; *early*
 operations expired before their deadline. CPU is that of all processes. For a way that is not installed, the row says

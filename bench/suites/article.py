@@ -15,8 +15,8 @@ rate counts up to the last registration.
 Both designs are compiled from the same language, by the same compiler, with the same options. Their records have the
 same sizes, and payloads are copied in the same way (old_purgatory.pyx, designs.py). Both have --memory MiB for records:
 a request that does not fit is refused, and the point fails. The old design purges its lists when they together have
---purge entries, and its queue when it has --purge entries. It has three threads, as in Kafka. timerd's core has one
-thread and none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
+--purge entries, and its queue when the queue has --purge entries. It has three threads, as in Kafka. timerd's core has
+one thread and none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
 
 The article also plots the time of the JVM's garbage collections. Nothing here makes garbage for a collector: the
 designs manage the memory of their records. Three figures stand for the collections (table "reclaiming"). The first is
@@ -26,9 +26,9 @@ time of Python's own collections while the requests ran.
 
 A design keeps up with a rate if it reaches 99 % of the rate and refuses nothing. It saturates after the last rate that
 it keeps up with. `right` is stricter. Of a thousand requests, at most one may expire although it should have completed
-5 ms or more before its deadline. And all requests must have settled a second after the last timeout. A rate that is
-narrowly missed is tried once more, because any machine has other things to do. After two rates in a row that are not
-reached, a design's ladder ends.
+5 ms or more before its deadline. And all requests must have settled within a second after the last timeout. A rate that
+is narrowly missed is tried once more, because any machine has other things to do. After two rates in a row that it did
+not reach, a design is tried at no higher rate.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ REACHED = 0.99
 MISSED = 0.001
 NARROWLY = 0.9
 ATTEMPTS = 2
-NOT_REACHED = 2  # rates in a row
-MEMORY_PER_REQUEST = 1_500  # for its plan, its command and its outcome
+NOT_REACHED = 2  # rates in a row: after them a design is tried at no higher rate
+MEMORY_PER_REQUEST = 1_500  # bytes for its plan, its command and its outcome
 
 
 class Design(NamedTuple):

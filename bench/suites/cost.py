@@ -7,9 +7,9 @@
 The terms are fitted to *runs*, by least squares of the relative error; no term is below 0. *terms* has the CPU of a
 wake-up of a thread, of a frame, of an operation and of each key after the first. *call* is the CPU that register() and
 fire() take beyond register_many() and fire_many(). *second* is the CPU that the three processes of a load test take
-each second, at any rate. *predictions* are runs to which no term was fitted. Their frames and wake-ups are counted and
-given to the model; *off* is the model's error. CPU is the sum over all processes: registrar, firer and daemon. A figure
-is the median of the rounds.
+each second, whatever the rate of requests is. *predictions* are runs to which no term was fitted. Their frames and
+wake-ups are counted and given to the model; *off* is the model's error. CPU is the sum over all processes: registrar,
+firer and daemon. A figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Terms(NamedTuple):
 
 
 def times_of(load: Load, spent: Spent) -> tuple[float, ...]:
-    """How often an operation of the run has each of the terms."""
+    """How many times each term counts for an operation of the run."""
     return spent.wakeups, spent.frames, 1.0, load.keys - 1.0, float(load.api == "per-op"), 1e3 / load.rate
 
 

@@ -2,7 +2,7 @@
 
     python bench/suites/instructions.py [--tree DIR] [--count 20k]
 
-For example, compare a change of the core with the tree before it, which is built at ../before:
+For example, compare a change of the core with the tree before the change, which is built at ../before:
 
     python bench/suites/instructions.py --tree ../before
 

@@ -2,11 +2,12 @@
 
     python bench/suites/journal.py [--rows 1M] [--repeat 5] [--directory DIR] [--short] [--json FILE]
 
-The operations are those of the suite `core`. Each has a 12-byte key of its own, so an outcome is two rows. An insert
-and a completion are measured beside 10,000 pending operations, in turns without a journal and at both levels. At the
-end of each frame the frame's rows are freed, as if they had been written. Then the buffer is written to files in a new
-directory (under DIR, if it is given), by the call that the daemon's thread makes. The files are read by chunks() and by
-rows(). These figures are the least of the repeats: the cost of the code, not of a busy machine.
+The operations are those of the suite `core`. Each has a 12-byte key of its own, so an outcome makes two rows of the
+journal: the name of the key, and the outcome. An insert and a completion are measured beside 10,000 pending operations,
+in turns: without a journal, and at each of its two levels (*outcomes* and *events*). At the end of each frame the
+frame's rows are freed, as if they had been written. Then the buffer is written to files in a new directory (under DIR,
+if it is given), by the call that the daemon's thread makes. The files are read by chunks() and by rows(). All figures
+of this paragraph are the best of the repeats: the cost of the code, not of a busy machine.
 
 The last two tables show how long a turn takes, and how many rows were dropped. *turns*: 500 operations settle in each
 millisecond, which is a million rows a second, with the journal's thread and without. *burst*: 200,000 operations expire
@@ -90,7 +91,7 @@ def cost(level: JournalLevel) -> dict[str, float]:
 
 
 def write(directory: Path, rows: int) -> float:
-    """Write a segment of `rows` rows, the rows of a full buffer again and again. Returns seconds."""
+    """Write a segment of `rows` rows, by writing the rows of a full buffer again and again. Returns seconds."""
     rig = CoreRig(BUFFER_ROWS)
     buffer = empty_buffer()
     rig.core.open_journal(buffer, JournalLevel.OUTCOMES, SEGMENT_ROWS, 0, rig.now_ns)

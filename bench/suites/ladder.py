@@ -13,9 +13,9 @@ counts (*goal runs* has each run). Goals for the transport `unix` run over `unix
 column *transport*.
 
 *sustained* means: at least 99 % of the rate was reached, all operations had settled within 1 s of the end, at most 0.1
-% ended other than planned, no outcome was wrong, and the harness itself was punctual. *busy* is CPU time divided by
-time. A process at 100 % is the limit. If the sum over all processes is near 100 % for each core, the machine is the
-limit.
+% of them ended other than planned, no outcome was wrong, and the harness itself was punctual. *busy* is CPU time
+divided by time. A process that is 100 % busy limits the rate. If the sum over all processes is near 100 % for each
+core, the machine limits it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def in_words(what: Series | Goal) -> str:
 def judge(suite: Suite, document: dict[str, Any]) -> None:
     """Check that every outcome was right."""
     held = not document["violations"]
-    says = "none lost, delivered twice or early" if held else "; ".join(document["examples"])
+    says = "no outcome was lost, delivered twice or early" if held else "; ".join(document["examples"])
     suite.check("outcomes", held, says)
 
 

@@ -2,12 +2,12 @@
 
     python bench/suites/latency.py [--seconds 5] [--repeat 3] [--short] [--json FILE]
 
-These are runs of `timerctl load` with a daemon of its own. Each kind has three runs, with seeds of their own, and the
-worst of each figure counts (*runs* has each run). A completion is measured from the call of fire() in one process to
-the owner's callback in another process, in the low case. An expiry is measured from the deadline to the owner's
-callback, in a case in which nearly all operations expire: at ticks of 1 ms for 100k/s, and of 100 us for 10k/s. Each
-transport has such runs, in turns. *settled* is the first part of this time: until the daemon has settled the operation,
-at the end of the tick or later.
+These are runs of `timerctl load`, each with a daemon of its own. Each kind has three runs, with seeds of their own, and
+the worst of each figure counts (*runs* has each run). A completion is measured from the call of fire() in one process
+to the owner's callback in another process, in the low case. An expiry is measured from the deadline to the owner's
+callback, in a case in which nearly all operations expire: at ticks of 1 ms for 100k/s, and of 100 us for 10k/s. Both
+transports have such runs, in turns. For an expiry, *settled* is the first part: the time from the deadline until the
+daemon has settled the operation, which it does at the end of the tick or later.
 
 *hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over the sockets that
 timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport can be faster on
@@ -65,7 +65,7 @@ def play(suite: Suite) -> None:
                 workload = workload_of(rate, seconds, case, suite.seed + run)
                 document = run_load(workload, api, flags=[f"--tick={tick}"], transport=transport)
                 held = not document["violations"]
-                says = "; ".join(document["examples"]) if not held else "none lost, delivered twice or early"
+                says = "; ".join(document["examples"]) if not held else "no outcome was lost, delivered twice or early"
                 suite.check("outcomes", held, says)
                 for what, name in LATENCIES.items():
                     if (what == "completion") == (case == "low"):

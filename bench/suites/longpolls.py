@@ -7,8 +7,8 @@
 to random keys and any worker. The latency of a post counts from its planned time to the reader's answer. One client
 process makes all requests in an open loop: a slow answer delays no later post. With "timerd" a reader's next poll names
 the mark of its last value. "redis blpop" keeps a list for each key. "redis pubsub" subscribes in each poll, so it loses
-messages between two polls. Redis appends to its log. Memory is the growth of the workers and of the server when all
-readers wait; a shared page counts in equal parts for its processes (PSS).
+messages between two polls. Redis logs its writes to a file. Memory is the growth of the workers and of the server when
+all readers wait; a shared page counts in equal parts for its processes (PSS).
 
 In the table `restart` the server is ended in the middle of the posts, by SIGTERM, and started again. A message is lost
 if its post was answered with success and no reader ever gets it. The ways are run in turns, all in one run.

@@ -5,7 +5,7 @@
 
 One process fires the events of operations that another process owns. Most machines are quiet most of the time: an event
 comes now and then, and all threads sleep. Then the cost is wake-ups, and each further thread between fire() and
-result() adds one.
+result() adds a wake-up.
 
 *latency* is from the call of fire() to the return of the owner's result(), with 2 ms of rest before each fire(). *cost*
 is counted in an open loop: --rates events a second. CPU and switch-ins are sums over all threads of all processes, the

@@ -7,8 +7,8 @@ hours) through the ordinary API. A fifth of the records were used before, by ope
 of the records differs from the order of registration. Then the client is stopped. The daemon is killed, and started
 again on its arena, `repeat` times. The stamps are the daemon's own, read from the arena:
 
-* `first_turn_ms`: the time from just before the daemon maps the arena's pages to its first turn. The goal is for this
-  time.
+* `first_turn_ms`: the time from just before the daemon maps the arena's pages to its first turn. The goal in "Numbers
+  to reach" is a bound of this time.
 * `process_ms`: the time from the start of the process to this turn, with interpreter and imports. Clients wait this
   long.
 

@@ -17,7 +17,7 @@ hash without the core's promises (bench/rivals/bare.pyx).
 With --huge-pages timerd, "wheel of 20" and "bare" are also measured on pages of 2 MiB, in turns with the others.
 `huge_share` is the share of their memory that is on such pages.
 
-Figures are medians of the repeats. For the worst tick the least repeat counts, because any tick can be interrupted.
+Figures are medians of the repeats, but the worst tick is the least of them, because any tick can be interrupted.
 Beside a million pending timers only timerd, "wheel of 20" and "bare" have all repeats. Beside more than a million each
 contestant has one run.
 """

@@ -180,7 +180,7 @@ def play(suite: Suite) -> None:
 
 def check(suite: Suite, what: str, wrong: int) -> None:
     """Note whether a run was right."""
-    says = "each completed once, with its value" if not wrong else f"{wrong} of the {what} were wrong"
+    says = "each operation completed once, with its value" if not wrong else f"{wrong} of the {what} were wrong"
     suite.check("outcomes", not wrong, says)
 
 

@@ -10,8 +10,9 @@ second. A bystander fires, and waits for the answer, some 200 times a second. A 
 * `tend_cpu_ms`: the conductor's CPU, in the worst turn, for the beginning, checking, ending and removal of a copy.
 * `images_a_turn`: how many lines of the arena the worst turn has logged.
 * `turn_cpu_ms` and `quiet_turn_cpu_ms`: all CPU of the conductor in the worst turn, during a copy and without one.
-* `touched_a_turn` and `quiet_touched_a_turn`: the records that the worst turn touched, likewise.
-* `round_trip_p99_ms` and `quiet_p99_ms`: the bystander's round trips, likewise. `lost`: round trips that failed.
+* `touched_a_turn` and `quiet_touched_a_turn`: the records that the worst turn touched, during a copy and without one.
+* `round_trip_p99_ms` and `quiet_p99_ms`: p99 of the bystander's round trips, during a copy and without one. `lost`:
+  round trips that failed.
 * `memory_mb`: the growth of the daemon's own memory, without the copy's file, which is as large as the arena.
 
 On a busy machine the figures also measure the other work. CPU is CLOCK_THREAD_CPUTIME_ID of the conductor's thread.
@@ -138,7 +139,8 @@ def ask(directory: str, copies: int, suite: Suite) -> int:
     os.environ[RUNTIME_DIR_VARIABLE] = directory
     refused = 0
     for number in range(copies):
-        with contextlib.closing(td.connect(INSTANCE, timeout=PATIENCE_S)) as client:  # its end removes the copy
+        # When the client ends, its copy is removed.
+        with contextlib.closing(td.connect(INSTANCE, timeout=PATIENCE_S)) as client:
             try:
                 client.snapshot(timeout=COPY_PATIENCE_S)
                 suite.say(f"copy {number + 1} of {copies}")

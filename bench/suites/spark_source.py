@@ -3,11 +3,11 @@
     .venv-spark/bin/python bench/suites/spark_source.py [--rows 4M] [--repeat 3] [--cores 2] [--audit JOURNAL]
 
 The journal is synthetic. Each outcome has a key of its own, so two rows of the journal make one row of Spark. Segments
-have 64 MiB, as the daemon writes them. The journal is decoded in one process without Spark; read into Spark's noop sink
-(two columns, the columns that rollup() and report() need, and all); and counted by outcome. The best of the repeats
-counts. Beside it is the CPU time of all processes, which shows on a busy machine how long an idle one would take.
-Each query takes some tenths of a second for any number of rows, and the JVM compiles in its first seconds. So give
---rows 16M for the rate of a large journal.
+have 64 MiB, as the daemon writes them. The journal is decoded in one process without Spark. Then Spark reads it into
+its noop sink (two columns; the columns that rollup() and report() need; all columns), and counts its rows by outcome.
+The best of the repeats counts. Beside it is the CPU time of all processes: on a busy machine it shows how long an idle
+machine would take. Each query takes some tenths of a second for any number of rows, and the JVM compiles in its first
+seconds. So give --rows 16M for the rate of a large journal.
 
 With --audit it measures audit() of a journal that a daemon has written with `--journal-level events`, and the same
 audit without Spark. The figures are rows of the journal per second, rows of texts included.
@@ -125,7 +125,7 @@ def best(
         run()
         took.append(time.perf_counter() - began)
         spent.append(cpu_s() - before)
-    rate = f"{rows / min(took) / 1e6:6.2f} M rows/s {min(spent) / rows * 1e6:6.2f} us of CPU a row"
+    rate = f"{rows / min(took) / 1e6:6.2f} M rows/s {min(spent) / rows * 1e6:6.2f} us of CPU per row"
     print(f"{what:<46} {min(took):6.2f} s {rate}", flush=True)
 
 

@@ -12,9 +12,8 @@ await_events a sink has it at the end of the task or stage, with transformWithSt
 
 The columns show how long after its event a completed row was made, and how long after its deadline an expired row was
 made. With await_events a row's timeout begins when the task gets the row's batch. The table `capacity` has await_events
-alone:
---capacity rows wait at once, with a timeout of 8 s and of 10 ms. The difference is the memory that waiting rows cost a
-Python worker.
+alone: as many rows as --capacity says wait at once, first with a timeout of 10 ms, then of 8 s. The difference between
+the two memories is the cost of waiting rows for a Python worker.
 
 The suite needs `protobuf` (pip install protobuf), which transformWithState imports.
 """
@@ -44,8 +43,8 @@ from bench.lib.common import Failed, Parser, Suite, amount, run_suite
 TIMEOUT_S = 0.5
 PATIENCE_S = 120.0
 EPHEMERAL_S = 11.0  # a daemon that a client started ends 10 s after its last client
-WARM_ROWS = 100  # expire before the measurement: during the first micro-batches of a stream the JVM compiles
-FEED_S = 0.05  # the period of rows without a timer, which keep micro-batches going: timers expire only in these
+WARM_ROWS = 100  # rows that expire before the measurement: in the first micro-batches of a stream the JVM compiles
+FEED_S = 0.05  # the period of rows without a timer. They keep micro-batches going: timers expire only in micro-batches
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 

@@ -263,7 +263,7 @@ class Storm:
         return letters
 
     def _wait(self, what: str, is_over: Callable[[], bool], calls: int = 0) -> None:
-        """Wait until `is_over`, with `calls` workers of calls. Raises Failed, whose text names `what` has not ended."""
+        """Wait until `is_over`, with `calls` workers of calls. Raises Failed if `what` still holds after CALM_S."""
         until = time.monotonic() + CALM_S
         self.tend(calls, calls)
         while not is_over():

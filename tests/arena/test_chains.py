@@ -101,7 +101,7 @@ def in_turns(rig: Rig, client: Client) -> list[int]:
 
 
 def test_steps_of_a_chain_count_as_records_of_the_turn() -> None:
-    """A turn stops at its bound, and the next goes on. It exceeds the bound by one batch at most."""
+    """A turn stops at its bound, and the next turn goes on. A turn exceeds the bound by one batch at most."""
     rig, keys = whoever_knew_the_seed(128)
     client = rig.client()
     for key in keys:
@@ -197,7 +197,7 @@ def test_a_start_with_another_seed_makes_all_hashes_anew() -> None:
 
 
 def test_after_another_seed_a_mark_before_the_oldest_event_is_too_old() -> None:
-    """For every key: nobody knows the keys of events that have left the ring. Marks within the ring are good."""
+    """So for every key, because nobody knows the keys of events that left the ring. Marks within the ring are good."""
     rig = Rig(ring_events=16)
     early = Mark(rig.core.newest, 0)
     rig.do(rig.client(), *(fire(b"other%d" % number) for number in range(40)))

@@ -42,7 +42,7 @@ def first_of(memory: bytes, name: bytes, kind: KeyKind = KeyKind.EVENT) -> int:
 
 
 def group_op(memory: bytes, state: OpState, *, told: bool = False) -> int:
-    """A group's operation in this state. The first operation that was delivered to a member was also received."""
+    """A group's operation in this state. With `told`, one that was delivered to a member and received by it."""
     with ArenaReader.from_bytes(memory) as reader:
         return next(
             index
@@ -338,43 +338,43 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         r"client \d is of group 0, which is not in use",
         write(Region.GROUPS, 0, state=0),
     ),
-    "a pending one that a client holds": (
+    "a group's pending operation that a client holds": (
         r"is pending and of group \d, yet held by a client",
         write(Region.OPS, of_group(OpState.PENDING), client_generation=1),
     ),
-    "a waiting one with a number": (
+    "an outcome that waits in its group, with a number": (
         r"waits in its group, and has outcome number 3",
         write(Region.OPS, of_group(OpState.SETTLED), outcome_number=3),
     ),
-    "held by a client of no group": (
+    "an outcome held by a client of no group": (
         r"of group 0 says that it is held by client \d of group -1",
         write(Region.CLIENTS, slot(ClientState.LIVE, 1), group=0),
     ),
-    "held, and never counted": (
+    "an outcome that is held after no delivery": (
         r"says that it is held by client \d .* after 0 deliveries",
         write(Region.OPS, of_group(OpState.SETTLED, told=True), deliveries=0),
     ),
-    "held, and in a list": (
+    "an outcome that was received, and is in the list of others": (
         r"outcomes of client \d: the list holds",
         write(Region.CLIENTS, slot(ClientState.LIVE, 1), acknowledged=2),
     ),
-    "received, and in no list": (
+    "an outcome that was not received, and is in no list": (
         r"outcomes of client \d: the list holds",
         write(Region.CLIENTS, slot(ClientState.LIVE, 1), acknowledged=0),
     ),
-    "without its keys": (
+    "a group's outcome without its keys": (
         r"has settled without its keys, and may go to another client",
         write(Region.OPS, of_group(OpState.SETTLED), flags=0),
     ),
-    "another's waiting one": (
+    "an outcome that waits in another group": (
         r"group 1: its lists hold operations",
         write(Region.OPS, of_group(OpState.SETTLED), group=1),
     ),
-    "kept by nobody's policy": (
+    "an operation that no policy keeps": (
         r"has orphans policy 0 and is of generation 0, and has no client any more",
         write(Region.OPS, pending, client_generation=0),
     ),
-    "left behind by a tombstone": (
+    "an operation that a tombstone left behind": (
         r"is of a client that is a tombstone",
         write(Region.CLIENTS, 0, state=ClientState.TOMBSTONE),
     ),
@@ -386,7 +386,7 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         r"client \d in state 4 of group -1 has the flag LISTENS",
         write(Region.CLIENTS, slot(ClientState.TOMBSTONE, 0), flags=1),
     ),
-    "one that leaves to a group, and has none": (
+    "a client that leaves its operations to a group, and has none": (
         r"client 0 leaves its operations to a group, and has none",
         write(Region.CLIENTS, 0, orphans=Orphans.GROUP),
     ),

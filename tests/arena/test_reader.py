@@ -258,7 +258,8 @@ def _chain_of(reader: ArenaReader, hash_: int) -> list[int]:
     return list(walk.chain(first, lambda index: reader.nodes[index].chain, len(reader.nodes), "chain"))
 
 
-# SipHash-1-3 with the key 00 01 .. 0f, of no bytes, of 00, of 00 01, up to 00 01 .. 0e. Rust tests with these, too.
+# SipHash-1-3 with the key 00 01 .. 0f: hashes of no bytes, of 00, of 00 01, and so on, up to 00 01 .. 0e. Rust tests
+# its SipHash with these vectors, too.
 VECTORS = """
 abac0158050fc4dc c9f49bf37d57ca93 82cb9b024dc7d44d 8bf80ab8e7ddf7fb cf75576088d38328 def9d52f49533b67
 c50d2b50c59f22a7 d3927d989bb11140 369095118d299a8e 25a48eb36c063de4 79de85ee92ff097f 70c118c1f94dc352

@@ -95,7 +95,7 @@ def commands_of(frame: bytes) -> Iterator[bytes]:
 def test_a_recovery_cut_off_at_any_ordering_point_can_be_repeated(name: str) -> None:
     rig = Rig(core=core_faults)
     copies = record(rig, SITUATIONS[name](rig))
-    done: set[bytes] = set()  # arenas that were tried, because an earlier recovery went through them
+    done: set[bytes] = set()  # arenas that are tried already: an earlier recovery also went through them
     for copy in copies:
         whole: list[Rig] = []
         cut = record(rig, lambda rig, copy=copy, whole=whole: whole.append(resume(rig.clone(copy))))  # type: ignore[misc]

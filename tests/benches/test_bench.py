@@ -186,7 +186,7 @@ def test_an_alternative_that_is_not_installed_says_how_to_install_it(
 
 
 def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way forgets an event that no operation waits for yet. Only operations that expire because of this count."""
+    """Each way forgets an event that no operation waits for yet. An operation counts if it expires because of this."""
     from bench.rivals.alternative.trial import unheard
 
     ms, none = 1_000_000, array("q")
@@ -230,7 +230,7 @@ def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
     return process.returncode, err
 
 
-@pytest.mark.long  # its short form is the one below: Ctrl-C in one suite
+@pytest.mark.long  # the test below is the short form: Ctrl-C in one suite
 def test_ctrl_c_ends_all_suites_and_keeps_the_rows_so_far(place: Path) -> None:
     status, err = interrupted("run", "why_cython", "core", f"--results={place}", after="run 1 of")
     assert status == 130, err

@@ -33,9 +33,9 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     assert found.exists(), done.stdout
     run = json.loads(found.read_text())
     failed = {name for name, check in run["checks"].items() if not check["held"]}
-    # Times are for the bench on a machine that does nothing else: here other tests take the processors for a second.
-    # `offered` compares two rates that are measured one after the other, and a busy machine changes in between. Another
-    # check below shows that the load was too high: the transport held senders back.
+    # Bounds of times are meant for a machine that does nothing else: here other tests may take the processors for a
+    # second. `offered` compares two rates that are measured one after the other, and a busy machine changes in between.
+    # Another check below shows that the load was too high: the transport held senders back.
     timed = {name for name in failed if name.endswith("_ms")}
     assert run["checks"] and failed - timed <= {"offered"}, done.stdout
     assert done.returncode == bool(failed), done.stdout
@@ -44,7 +44,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     counts = {(row["what"], row["when"]): row["count"] for row in run["tables"]["latency_us"]}
     assert counts["cancel", "during"] > 0 and counts["refusal", "arena full"] > 0
     if flood == "commands":
-        # If the machine gave the sender no time in the phase before, the flood asks for a tiny rate.
+        # If the machine gave the sender no time in the phase before the flood, the flood asks for a tiny rate.
         assert flooded["sustained_rate"] > 0 and (flooded["held_back_rate"] > 0 or "offered" in failed)
     left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
     assert not left, f"left behind: {left}"
@@ -75,7 +75,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
 def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
     attack: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
-    """Checks the first half of the gate. The second half is the bystander's times, which a busy machine spoils."""
+    """Checks the first half of the gate. The second half is the witnesses' times, which a busy machine spoils."""
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     found = runtime_dir / "found.json"
     command = [sys.executable, str(BENCH), f"--flood={attack}", f"--seconds={seconds}", "--runs=1", f"--json={found}"]
@@ -95,7 +95,7 @@ def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
 def test_a_daemon_is_there_after_an_attack_and_serves_a_bystander(
     attack: str, restarts: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
-    """`locks` kills the daemon, and locks all files that a neighbour can. `connections-limit` connects too often."""
+    """`locks` kills the daemon, and locks every file that a neighbour can. `connections-limit` connects too often."""
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     found = runtime_dir / "found.json"
     command = [sys.executable, str(BENCH), f"--flood={attack}", "--seconds=3", "--runs=1", f"--json={found}"]

@@ -23,7 +23,7 @@ def test_a_measurement_ends_every_timer_and_has_every_figure(name: str, seed: in
     steps = ("insert", "cancel", "complete", "reschedule", "cancel_any", "complete_any", "reschedule_any", "expire")
     assert set(found) == {*(f"{step}_ns" for step in steps), "bytes_per_op", "worst_tick_ms", "huge_share"}
     assert all(figure is None or figure >= 0 for figure in found.values()), found
-    assert (found["worst_tick_ms"] is None) == (name == "uvloop"), "its clock can not be moved"
+    assert (found["worst_tick_ms"] is None) == (name == "uvloop"), "uvloop's clock cannot be moved"
 
 
 @pytest.mark.parametrize("make", [Heap, Sorted, Asyncio])
@@ -57,7 +57,7 @@ def test_beside_many_timers_only_quick_contestants_are_repeated() -> None:
     assert not any(repeats_all(contestant, 4 * MANY) for contestant in CONTESTANTS.values())
 
 
-def test_a_row_has_the_median_of_each_figure_but_the_least_worst_tick() -> None:
+def test_a_row_has_the_median_of_each_figure_and_the_least_of_the_worst_ticks() -> None:
     runs: list[dict[str, float | None]] = [
         {"insert_ns": 3.0, "worst_tick_ms": 9.0},
         {"insert_ns": 1.0, "worst_tick_ms": None},

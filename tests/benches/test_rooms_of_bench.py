@@ -1,4 +1,4 @@
-"""The rooms of bench/: a room imports only rooms below it in LEVEL, and no import goes in a circle."""
+"""The rooms of bench/: a room imports only rooms with a lower number in LEVEL, and no import goes in a circle."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_errors_say_which_arguments_to_give() -> None:
         KafkaCluster(["--workers", "0"]).start()
 
 
-def test_a_directory_of_others_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("a year of work")
     with pytest.raises(KafkaClusterError, match=r"it has other files \(thesis.txt\)"):
         KafkaCluster(data=tmp_path).start()
@@ -186,7 +186,7 @@ def test_a_cluster_ends_quietly_and_removes_its_directory(name: signal.Signals, 
 def test_a_cluster_that_ends_right_after_its_daemon_leaves_no_arena() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         shared = [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
-        for _ in range(2):  # after the second kill it restarts only half a second later, because it was new
+        for _ in range(2):  # after the second kill the daemon restarts only half a second later, because it was new
             cluster.kill_daemon()
     assert shared and not [path for path in shared if path.exists()]
 
@@ -198,7 +198,7 @@ def test_a_cluster_ends_with_its_test_and_leaves_no_process() -> None:
     cluster._process.kill()  # so that the supervisor cannot end its processes
     eventually(lambda: not any(runs(pid) for pid in list(pids)[:3]))
     cluster.close()
-    assert not any(runs(pid) for pid in pids), "not even its daemon"
+    assert not any(runs(pid) for pid in pids), "no process may be left, and no daemon"
     assert not [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
     with KafkaCluster() as cluster:
         pids = cluster.pids().values()
@@ -239,7 +239,7 @@ def test_a_cluster_is_ready_within_seconds_and_prints_it(tmp_path: Path) -> None
     )
     assert process.stdout is not None
     said = process.stdout.readline()
-    assert time.monotonic() - begun < 10, "1.5 s on a machine that does nothing else: tests/kafka/acceptance"
+    assert time.monotonic() - begun < 10, "it takes 1.5 s on a machine that does nothing else"
     assert said.startswith("2 brokers at 127.0.0.1:") and str(tmp_path) in said
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 0
@@ -285,7 +285,7 @@ def test_the_only_broker_waits_for_no_other(tmp_path: Path) -> None:
         begun = time.monotonic()
         for _ in range(10):
             assert not raw.metadata(cluster.topic()).topics[0].error_code
-        assert time.monotonic() - begun < 8.0, "each would take 10 s, and time out"
+        assert time.monotonic() - begun < 8.0, "if it waited for another, each topic would take 10 s, and time out"
 
 
 # topics and quotas ----------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def xerial(*blocks: bytes) -> bytes:
 
 
 def packed(codec: int, records: bytes) -> bytes:
-    """The same records, compressed."""
+    """These records, compressed."""
     if codec == SNAPPY:
         return bytes(cramjam.snappy.compress_raw(records))
     return bytes({GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec].compress(records))
@@ -162,7 +162,7 @@ def test_batches_that_lie_about_their_times_are_decompressed_twice_at_most(
     add(partitions[1], batch([b"a", b"b"], timestamps=[0, 2**60]))
     work = Work()
     timestamp, offset = look(partitions[0], 2**59, work)
-    assert timestamp == 2**59 and 0 < offset <= 2, "the first batch that it did not decompress"
+    assert timestamp == 2**59 and 0 < offset <= 2, "the first batch that was not decompressed"
     assert look(partitions[1], 2**59, work) == (2**59, 0), "no work was left for another partition"
     assert len(opened) <= 2
     assert look(partitions[1], 2**59, Work()) == (2**60, 1)
@@ -171,7 +171,7 @@ def test_batches_that_lie_about_their_times_are_decompressed_twice_at_most(
 @pytest.mark.parametrize(
     "records",
     [
-        packed(ZSTD, record(bytes(DECOMPRESSED_MAX), 0)),  # larger than the room
+        packed(ZSTD, record(bytes(DECOMPRESSED_MAX), 0)),  # larger than the limit
         b"no zstd at all",
     ],
 )
@@ -218,7 +218,7 @@ def test_a_batch_of_tiny_blocks_and_of_tiny_members_costs_little() -> None:
         (record(b"a", 1), 2**62),
         (record(b"a", -1), 2**62),
     ],
-    ids=["a late time", "an early time", "an offset behind the batch", "an offset before it"],
+    ids=["a late time", "an early time", "an offset behind the batch", "an offset before the batch"],
 )
 def test_impossible_times_and_offsets_are_answered_with_the_start_of_the_batch(
     cluster: KafkaCluster, raw: RawKafka, records: bytes, base_timestamp: int

@@ -53,7 +53,7 @@ def test_three_members_join_and_get_what_the_leader_assigns(run: Run) -> None:
         await asyncio.sleep(0.1)
         assert broker.group().state is State.STABLE and broker.waits.pending == 0, "the DelayedSync has ended, too"
         assert [one.heartbeat() for one in (first, b, c)] == [NONE] * 3
-        assert (await b.sync()).assignment == b"B", "again, after a lost answer"
+        assert (await b.sync()).assignment == b"B", "b asks again, as after a lost answer"
 
     run(scenario)
 
@@ -125,7 +125,9 @@ def test_a_member_that_joins_again_unchanged_goes_on_and_the_leader_begins_a_reb
         assert broker.group().state is State.PREPARING and leader.heartbeat() is ErrorCode.rebalance_in_progress
         assert (await leader.join()).generation == (await joining).generation == generation + 1
         again = await leader.join()
-        assert again.generation == generation + 1 and len(again.members) == 2, "as after a lost answer"
+        assert again.generation == generation + 1 and len(again.members) == 2, (
+            "the leader asks again, as after a lost answer"
+        )
         await all_sync(a, b)
         joining = asyncio.create_task(leader.join())
         await asyncio.sleep(1)
@@ -271,7 +273,9 @@ def test_clients_that_never_join_take_no_room_from_others(run: Run, monkeypatch:
         one, two = (Consumer(broker, name, needs_known_id=True) for name in "de")
         assert await ask(one) is await ask(two) is ErrorCode.member_id_required
         await settle(broker, one, two)
-        assert await ask(Consumer(broker, "f", needs_known_id=True)) is ErrorCode.member_id_required, "they have joined"
+        assert await ask(Consumer(broker, "f", needs_known_id=True)) is ErrorCode.member_id_required, (
+            "d and e have joined"
+        )
 
     run(scenario)
 

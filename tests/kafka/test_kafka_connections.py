@@ -162,7 +162,7 @@ def test_many_connections_at_once_are_all_served(cluster: KafkaCluster, raw: Raw
 def test_records_sent_with_acks_0_before_the_connection_was_closed_are_kept(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
-    """The second connection's fetch is withdrawn when it closes, although requests are queued behind the fetch."""
+    """A waiting fetch is withdrawn when its connection closes, although requests are queued behind the fetch."""
     topic = cluster.topic(replicas=1)
     address = raw.leaders(topic)[0]
     with RawKafka(address) as client:
@@ -245,7 +245,7 @@ def test_every_version_of_every_api_is_answered(cluster: KafkaCluster, key: int)
     with RawKafka(cluster.bootstrap) as client:
         for version in versions_of(APIS[key][0]):
             if key == METADATA and version in (10, 11):
-                continue  # in these versions the name of a topic may be null, and `least` gives none
+                continue  # in these versions the name of a topic may be null, but `least` always gives a name
             question = Question(key, version)
             client.send(question.write(version, "least", least(question.request)))
             assert question.read(client.frame()) is not None, version

@@ -95,14 +95,16 @@ def test_a_log_that_was_cut_at_any_byte_has_its_whole_batches(tmp_path: Path) ->
         opened = PartitionLog(tmp_path)
         kept = sum(end <= cut for end in ends) - 1
         assert (opened.end_offset, opened.size) == (2 * kept, ends[kept])
-        if opened.is_damaged:  # records below the high watermark are lost, which only a crash of the machine can do
+        if opened.is_damaged:  # records below the high watermark are lost: only a crash of the machine can cause this
             assert opened.end_offset < 4 and cut > ends[kept]
             opened.cut_damage()
         assert opened.checkpoint.high_watermark <= opened.end_offset
         opened.checkpoint.high_watermark = 4
         if kept:
             again = batch([b"v" * (kept - 1), b"w"], producer=7, epoch=0, sequence=2 * (kept - 1))
-            assert opened.producers.duplicate_of(read_produced(again)) == 2 * (kept - 1), "a duplicate, by the file"
+            assert opened.producers.duplicate_of(read_produced(again)) == 2 * (kept - 1), (
+                "the file shows that the batch is a duplicate"
+            )
         opened.close()
 
 

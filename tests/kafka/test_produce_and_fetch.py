@@ -108,7 +108,7 @@ def test_a_stopped_follower_times_out_its_partition_alone(cluster: KafkaCluster,
         assert answers[stopped].error_code == ErrorCode.request_timed_out
         assert (answers[neighbour].error_code, answers[neighbour].base_offset) == (ErrorCode.none, 0)
         assert answers[99].error_code == ErrorCode.unknown_topic_or_partition
-        assert 2.0 <= took < 2.5, "2.1 s on a machine that does nothing else: tests/kafka/acceptance"
+        assert 2.0 <= took < 2.5, "at most 2.1 s on a machine that does nothing else"
         assert not leader.fetch(topic, {stopped: 0})[stopped].records, (
             "records are not read before all replicas have them"
         )
@@ -357,7 +357,9 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
     answer = raw.ask(DELETE_TOPICS, 6, topics=(module.DeleteTopicState(name=name, topic_id=None),), timeout=seconds(10))
     assert answer.responses[0].error_code == ErrorCode.none
     gone = Question(FETCH, 12).read(waiting.frame()).responses[0].partitions[0]
-    assert gone.error_code == ErrorCode.unknown_topic_or_partition, "it waits for the deleted topic, and is answered"
+    assert gone.error_code == ErrorCode.unknown_topic_or_partition, (
+        "the fetch waited for the deleted topic, and is answered"
+    )
     waiting.close()
     assert raw.metadata(name).topics[0].error_code == ErrorCode.unknown_topic_or_partition
     assert cluster.topic(name, replicas=3) == name

@@ -58,7 +58,7 @@ def test_two_changes_within_a_tick_of_the_file_systems_clock_are_both_read(
     """A new file may have the size, the time and even the inode of the file before it."""
     writer, reader = Catalog(tmp_path), Catalog(tmp_path)
     writer.create({"x": (1, 1, {})})
-    later = time.time() + 3_600  # so the file is new, however slow this test is
+    later = time.time() + 3_600  # so the file counts as new, however slow this test is
     os.utime(tmp_path / "topics.json", (later, later))
     same = (tmp_path / "topics.json").stat()
     monkeypatch.setattr(Path, "stat", lambda path: same)
@@ -70,7 +70,7 @@ def test_two_changes_within_a_tick_of_the_file_systems_clock_are_both_read(
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a purgatory is made while the loop stands still
 def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: Manual, tmp_path: Path) -> None:
-    """The creator has read a newer version than its own. Another broker reads the creator's version, then the newer."""
+    """One broker reads only a version newer than the creator's. Another reads the creator's version, then the newer."""
 
     async def main() -> int:
         with brokers(tmp_path, 3) as (one, two, three):

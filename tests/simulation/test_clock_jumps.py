@@ -1,6 +1,8 @@
-"""The wall clock jumps. A period goes on. A cron schedule runs no point twice, and makes one call of all missed points.
+"""The wall clock jumps. A schedule with a period goes on. A cron schedule makes one call for all points that it missed.
 
-The client's steps against the real conductor, on a manual clock.
+No point of a cron schedule runs twice.
+
+The tests play the client's steps with the real conductor, on a manual clock.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def incarnation_is_its_own_proof(patch: pytest.MonkeyPatch) -> None:
 
 
 def session_is_what_the_arena_tells(patch: pytest.MonkeyPatch) -> None:
-    """The daemon accepts in place of a session the hash of the session, or the client's incarnation."""
+    """In place of a session, the daemon accepts the session's hash, or the client's incarnation."""
     find = Sessions.find
 
     def forgeable(self: Sessions, secret: bytes) -> Session | None:

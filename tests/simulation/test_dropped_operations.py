@@ -1,6 +1,6 @@
 """The simulation with callers that give up: the grant of a limited event is seen by its caller, or is requeued.
 
-A job is a limited event. A caller waits for a job, but too short a time, and drops the operation at once, later or
+A job is a limited event. A caller waits for a job, but gives up too soon. It drops the operation at once, later or
 never. The journal names every operation that a job has completed, and every operation whose grant was requeued. The
 callers must have seen each completed operation whose grant was not requeued.
 """

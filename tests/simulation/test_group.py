@@ -197,7 +197,7 @@ def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_t
 
 
 def test_a_member_that_left_while_the_daemon_was_lost_and_serves_calls_gets_no_outcome(world: World) -> None:
-    """The daemon believes that the member listens. Outcomes that it gets would reach no caller while it lives."""
+    """The daemon believes that the member listens. Outcomes for the member would reach no caller while it lives."""
     worker = Worker(world).listen()
     worker.inbox.handle(["job"], 1, worker.now_ns)
     worker.pump()

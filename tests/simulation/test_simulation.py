@@ -26,7 +26,7 @@ from timerd_client.protocol.outgoing import Outgoing
 from timerd_client.transport.unix_sockets import UnixSockets
 from timerd_shm.generate import DEFECTS
 
-# A measured seed takes three times as long, so there are few. Together they run nearly all lines. Groups come first.
+# A measured seed takes three times as long, so there are few. They run nearly all lines. Seeds with groups come first.
 MEASURED_SEEDS = (102, 45, 22, 15, 128, 52, 62, 99, 8)
 OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 FAULTS = (

@@ -39,7 +39,7 @@ class NotHere(pytest.Module):
 
     def collect(self) -> Any:
         pytest.skip(
-            f"no {', '.join(MISSING)} in this environment: `make test` makes .venv-spark and runs these there",
+            f"no {', '.join(MISSING)} in this environment: `make test` makes .venv-spark and runs these tests there",
             allow_module_level=True,
         )
 

@@ -322,7 +322,7 @@ def test_an_audit_reads_the_files_as_they_are_at_its_start(
         return spark.read.parquet(str(path))
 
     true = loaded(table)
-    left = true.select(*COLUMNS).mapInArrow(parcels, PARCELS).persist()  # as if an audit was killed
+    left = true.select(*COLUMNS).mapInArrow(parcels, PARCELS).persist()  # as a killed audit leaves them
     assert left.count()
     before = audit(true, partitions=1)
     assert not before.collect()
@@ -346,7 +346,7 @@ def written(directory: Path, incarnation: int) -> Path:
 def test_what_is_left_out_is_a_finding_that_comes_first_and_nothing_behind_it_is_complete(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The same four journals for `audit` and for `audit_journal`: whole, with a bad block, a lost file, a lost end."""
+    """`audit` and `audit_journal` read four journals: one is whole, the others lost a block, a file and the end."""
     whole, bad, lost, cut = (written(tmp_path / name, 0xA0 + at) for at, name in enumerate("wblc"))
     with segment_path(bad, 2).open("r+b") as file:
         file.seek(3 * BLOCK_SIZE)  # behind the header's block: block 2

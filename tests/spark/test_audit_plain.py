@@ -1,4 +1,4 @@
-"""Rows that numpy accepts without an Audit: an Audit would accept each of them, whatever is falsified."""
+"""Rows that numpy accepts without an Audit: an Audit of the other rows still finds that a journal is falsified."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def moved(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def unordered(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Change numbers of commands, so that they do not rise, in each kind of row with such a number."""
+    """In rows of each kind that has the number of a command, change this number, so that the numbers do not rise."""
     numbered = [row for kind in (RowKind.REGISTER, RowKind.EVENT, RowKind.ACTION) for row in of_kind(rows, kind)]
     of_several = [row for row in of_kind(rows, RowKind.REGISTER) if record_of(row).keys > 1]
     for one in (*of_several, *rng.sample(numbered, UNORDERED)):

@@ -86,7 +86,9 @@ def test_a_played_plan_settles_as_it_was_planned(
         # A busy machine registers late, and a late registration waits less for its event.
         if plain.delay_ns - row.behind_ns > plain.timeout_ns + 50_000_000:
             assert row.outcome == "expired"
-        assert row.wait_ns > min(plain.delay_ns, plain.timeout_ns) - 5_000_000, "counted from the intended time"
+        assert row.wait_ns > min(plain.delay_ns, plain.timeout_ns) - 5_000_000, (
+            "the wait is counted from the intended time"
+        )
         assert row.behind_ns >= 0 and row.key == f"t/{plain.key}"
         assert row.added_ns == max(row.wait_ns - min(plain.delay_ns, plain.timeout_ns), 0)
         assert (row.lateness_ns is not None) == (row.outcome == "expired")

@@ -34,7 +34,9 @@ def reported(**more: Any) -> dict[str, Any]:
 
 def estimated(timeout_ms: int, ratio: float, flying: float, beyond: bool = False) -> dict[str, Any]:
     row = {"timeout_ns": timeout_ms * 1_000_000, "timeout_ratio": ratio, "in_flight": flying, "beyond": beyond}
-    return row | {"rate": 9_420.0}  # registrations; the report's rate is of outcomes, and the waits are the same
+    return row | {
+        "rate": 9_420.0
+    }  # counts registrations; the report's rate counts outcomes, and the waits are the same
 
 
 def test_a_machine_that_sends_late_is_called_overloaded_and_one_with_other_work_disturbed() -> None:
@@ -150,14 +152,14 @@ def test_the_rest_of_a_run_is_estimated_from_the_steps_that_are_done() -> None:
     steps = [Step(name, f"do {name}", dict, 10.0) for name in ("play-0", "play-9", "plan-0", "audit")]
     rest = Rest(steps, {})
     assert rest.head(steps[0]) == "[1/4] do play-0: some 10 s, some 40 s for all that is left"
-    rest.done(steps[0], 12.0)  # a load test has its own pace: it waits
+    rest.done(steps[0], 12.0)  # a load test waits for planned times: its pace says nothing about other steps
     assert [rest.of(step) for step in steps[1:]] == [12.0, 10.0, 10.0]
     rest.done(steps[1], 12.0)
     assert rest.line(steps[2], 4.0) == "40% of it, 6 s left; 16 s for all"
     assert rest.line(steps[2], 4.0, share=0.2) == "20% of it, 16 s left; 26 s for all"
     assert rest.line(steps[2], 14.0) == "14 s so far, where 10 s were expected; then 10 s for the rest"
     rest.done(steps[2], 30.0)
-    assert rest.of(steps[3]) == 20.0, "this machine is slow, or was cold: others count as twice as slow at most"
+    assert rest.of(steps[3]) == 20.0, "this machine is slow, or was cold: other steps count as twice as slow at most"
     assert rest.head(steps[3]) == "[4/4] do audit: some 20 s" and rest.line(steps[3], 5.0) == "25% of it, 15 s left"
     rest.done(steps[3], 1e9)
     assert rest.of(Step("audit", "", dict, 10.0)) == 100.0, "there is a limit"

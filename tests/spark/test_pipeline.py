@@ -50,7 +50,7 @@ def test_an_existing_journal_becomes_a_page(
     rig.drop_journal()
     asked = SMALL._replace(journal=str(tmp_path / "journal"))
     run = Pipeline(tmp_path / "out", asked, lambda _: None)
-    assert run.run(spark) == 1, "its end is not known"
+    assert run.run(spark) == 1, "the journal's end is not known"
     html = (tmp_path / "out/report.html").read_text()
     assert "<b>10</b>operations recorded" in html and "journal's end is not known</b>audit" in html.replace(
         "&#x27;", "'"
@@ -88,7 +88,7 @@ def test_an_interrupted_run_continues_and_ends_with_a_page(
     counts = {row.what: row.n for row in again.stored("report").collect()}
     assert counts[PLAYED] == 600 and counts[PLANNED] == 900
     html = (tmp_path / "out/report.html").read_text()
-    assert html.count("<svg") == 4 and "Over time" not in html, "the run was too short for it"
+    assert html.count("<svg") == 4 and "Over time" not in html, "the run was too short for figures over time"
     assert "holds</b>audit" in html and "900 more operations are planned lives" in html
     assert f"on {platform.node()} (" in html and "PySpark 4" in html, "the page names the machine and the versions"
     assert not re.search(r"<script|<link|<img|src=|@import|url\(h", html), "nothing is loaded from outside"

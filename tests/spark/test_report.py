@@ -90,7 +90,7 @@ def test_percentiles_are_at_most_a_sixteenth_above_the_true_ones(many: DataFrame
         assert true <= row[f"latency_{name}_ms"] <= true * (1 + ERROR)
 
 
-@pytest.mark.long  # its short form is the one above
+@pytest.mark.long  # its short form is the test above
 def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "rollup")
     rollup(many, by=["purgatory", "owner"], window="5 seconds").write.parquet(path)
@@ -106,7 +106,7 @@ def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark:
 
 
 def test_rates_and_means_leave_out_the_pauses_between_rounds(spark: SparkSession, tmp_path: Path) -> None:
-    """Three rounds of two seconds, with pauses of 40 s and 95 s. Each has 100 operations a second, of 50 ms each."""
+    """Three rounds of 2 s, with pauses of 40 s and 95 s. Each begins 100 operations a second, of 50 ms each."""
     starts = [0, 42_000, 139_000]
     df = lives(spark, *(life(start + 10 * at, 50) for start in starts for at in range(200)), partitions=2).cache()
     (row,) = report(df).collect()
@@ -161,7 +161,7 @@ def test_no_hour_is_lost_or_counted_twice_when_clocks_change(
         time.tzset()
 
 
-@pytest.mark.long  # its short form is the one above
+@pytest.mark.long  # its short form is the test above
 def test_times_without_a_zone_are_in_the_zone_of_the_session(spark: SparkSession) -> None:
     rows = [life(at * 700, 10 + at) for at in range(5)]
     df = lives(spark, *rows)

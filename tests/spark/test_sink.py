@@ -156,7 +156,7 @@ def test_a_task_killed_between_claim_and_event_loses_and_repeats_no_event(
         program = KILLED.format(chunks=chunks, after=after, rows=300)
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as task:
             assert task.stdout is not None and task.stdout.readline() == b"here\n"
-            time.sleep(0.05 if after else 0)  # the client's thread may send the frame
+            time.sleep(0.05 if after else 0)  # in this time the client's thread may send the frame
             task.kill()
         counts = send(options(action="fire"), rows_of(300))
         assert counts == (300 - counts.known, counts.known) and counts.known in (50 * chunks, 50 * max(chunks - 1, 0))
@@ -196,7 +196,7 @@ def test_a_daemon_killed_while_rows_are_written_loses_and_repeats_no_row(
     assert pending(sidecar) == (100 if action == "register" else 0)
 
 
-def test_an_event_without_room_for_its_value_is_fired_once_there_is_room(sidecar: Daemon) -> None:
+def test_an_event_without_room_for_its_value_is_fired_when_there_is_room(sidecar: Daemon) -> None:
     large = b"x" * 32_768
     with td.connect(timeout=PATIENCE_S) as client, contextlib.ExitStack() as stack:
         waiting = [client.register(f"order-{n}", timeout=3600) for n in range(3)]
@@ -299,7 +299,7 @@ def test_a_timeout_that_an_operation_cannot_have_is_refused_by_name(
     sink = BatchSink(given, StructType().add("order", StringType()).add("left", DoubleType()))
     with pytest.raises(InvalidValueError, match=f"column 'left' {said}"):
         sink.write(iter([pa.record_batch({"order": ["a", "b"], "left": pa.array([1.5, value])})]))
-    assert pending(sidecar) == 0, "no row of the same batch"
+    assert pending(sidecar) == 0, "no row of the refused batch is registered"
     assert sink.write(iter([pa.record_batch({"order": ["a", "b"], "left": [60.0, 0.0]})])) == Sent(2, 0)
 
 
@@ -403,7 +403,8 @@ def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: Spark
         done = threading.Event()
 
         def cancel() -> None:
-            # The result of fire_wait() is no sign: an event between a mark and its registration completes it later.
+            # The result of fire_wait() shows nothing: an event between an operation's mark and its registration
+            # completes the operation later.
             while not completed(sidecar) and not done.is_set():
                 client.fire_wait("order-300")
             spark.interruptAll()

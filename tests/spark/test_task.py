@@ -219,11 +219,11 @@ def test_tasks_in_pandas_and_in_foreach_partition_behave_the_same(spark: SparkSe
         assert (other.fire_wait("p4"), other.fire_wait("f4")) == (1, 1)
 
 
-@pytest.mark.long  # another daemon of Spark's workers starts; its short form is a task that commits its registrations
+@pytest.mark.long  # starts Spark's workers anew; the short form is the test of a task that commits its registrations
 def test_what_a_task_fires_last_arrives_whether_its_worker_is_used_again_or_ends(
     spark: SparkSession, is_connect: bool, daemon: Daemon
 ) -> None:
-    """A worker ends by os._exit(), so no handler of atexit flushes: the block, or a call that waits, does."""
+    """A worker ends by os._exit(), so no handler of atexit flushes. The block's end flushes, or a call that waits."""
     where = Sidecar.of(None, None, False)
 
     def fire(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

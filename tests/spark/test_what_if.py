@@ -40,7 +40,9 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
         width = 1.959964 * math.sqrt(total) / -math.log(row.timeout_ratio)
         assert row.timeout_ratio_low == pytest.approx(row.timeout_ratio ** math.exp(width))
         assert row.timeout_ratio_high == pytest.approx(row.timeout_ratio ** math.exp(-width))
-    assert rows[4].timeout_ratio_low == 0 and rows[4].timeout_ratio_high == pytest.approx(0.975), "one of one"
+    assert rows[4].timeout_ratio_low == 0 and rows[4].timeout_ratio_high == pytest.approx(0.975), (
+        "of the one operation left, one ended"
+    )
     assert rows[0].rate == 6 and rows[0].known_ns == 5 * MS
     assert rows[0].in_flight == pytest.approx(6 * 0.001)
     rolled = rollup(df, window="200ms")
@@ -65,7 +67,7 @@ def test_with_cancelled_operations_the_estimate_for_their_own_timeout_is_the_rat
     assert own.timeout_ratio == pytest.approx(told.timeout_ratio) and not own.beyond
     assert shorter.timeout_ratio == pytest.approx(sum(end > 100 for end in ends) / len(ends))
     assert own.mean_wait_ns / MS == pytest.approx(fmean(min(end, 200) for end in ends))
-    assert "WindowExec" not in capfd.readouterr().err, "a warning of Spark for each window of everything"
+    assert "WindowExec" not in capfd.readouterr().err, "Spark warns of each window over all rows"
     assert own.in_flight / own.rate == pytest.approx(told.in_flight_mean / told.rate, rel=0.01), "Little's law in both"
 
 
@@ -125,7 +127,7 @@ def test_a_few_operations_with_a_longer_timeout_give_no_bound(spark: SparkSessio
     assert row.timeout_ratio_high > row.timeout_ratio > true
 
 
-@pytest.mark.long  # its short form is the one above
+@pytest.mark.long  # its short form is the test above
 def test_the_true_log_normal_is_recovered_from_censored_lives(spark: SparkSession) -> None:
     rng = random.Random(11)
     median, sigma = 20.0, math.log(3) / NormalDist().inv_cdf(0.75)

@@ -1,4 +1,4 @@
-"""Helpers that several files of tests share. A helper of one test file stands in this file, or beside it.
+"""Helpers that several files of tests share. A helper that only one test file uses stands in it, or beside it.
 
 fakes/     stand in for a part of the system: networks, a daemon, sockets
 kafka/     raw requests to a Kafka broker, and members of its groups

@@ -63,7 +63,7 @@ def attack_daemon(data: bytes) -> None:
     world: World = small_world()
     victim, mallory = world.client("victim"), world.client("mallory")
     for frame in frames_of(data):
-        if frame[: len(mallory.session)] != bytes(len(mallory.session)):  # else a frame without a session
+        if frame[: len(mallory.session)] != bytes(len(mallory.session)):  # frames that begin with zeros stay unchanged
             frame = frame[:SESSION] + mallory.session + frame[SESSION + len(mallory.session) :]
         mallory.put(frame)
         world.turn(MS)
@@ -73,7 +73,7 @@ def attack_daemon(data: bytes) -> None:
 
 
 def attack_client(data: bytes) -> None:
-    """Send each frame as the daemon; no error may be raised, and no state may pile up."""
+    """Send each frame as the daemon. No error may be raised, and the client's state may not grow."""
     world = fakedaemon.World()
     world.exchange()
     world.register()

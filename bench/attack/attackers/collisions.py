@@ -2,8 +2,8 @@
 
 The attacker is a neighbour, so it reads the arena. It does not know the seed, which stands in a file of the daemon's
 user. So it can use two kinds of names. Names of the first kind would share a chain under the old hash (the finalizer of
-MurmurHash3), with the number that now stands at the seed's old offset as its seed. Names of the second kind have the
-same low bits.
+MurmurHash3) if the hash's seed were the number that now stands at the seed's old offset. Names of the second kind have
+the same low bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from timerd_shm.host.paths import open_arena_file
 from .attacker import Attacker
 
 NAMES = 30_000  # names in a round; a client may have more than twice as many keys
-HEADS_MOST = 1 << 20  # more heads than any table has: keys that share a chain here share one in a smaller table, too
+HEADS_MOST = 1 << 20  # more heads than any table has: keys that share one of these chains share one in every table
 SEED_AT = offset_of(ArenaHeader, "size") + 8  # where the seed stood
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 MULTIPLIERS = (0xC4CE_B9FE_1A85_EC53, 0xFF51_AFD7_ED55_8CCD)
@@ -38,7 +38,7 @@ def unmix(h: int) -> int:
 
 
 def keys_of_one_chain(seed: int) -> Iterator[list[bytes]]:
-    """Rounds of keys, without end: of one chain under the old hash with `seed`, then of equal low bits, and so on."""
+    """Endless rounds, two kinds in turn: keys of one chain under the old hash with `seed`; keys with equal low bits."""
     first = 1
     while True:
         numbers = range(first, first + NAMES)
@@ -48,7 +48,7 @@ def keys_of_one_chain(seed: int) -> Iterator[list[bytes]]:
 
 
 def collide_keys(attacker: Attacker) -> None:
-    """Let one chain grow by registrations, and walk over it by events."""
+    """Register keys of one chain, and fire them: each event walks along the whole chain."""
     descriptor = open_arena_file(attacker.paths)
     (seed,) = struct.unpack("<Q", os.pread(descriptor, 8, SEED_AT))
     os.close(descriptor)

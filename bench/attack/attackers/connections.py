@@ -53,7 +53,7 @@ def look_and_leave(attacker: Attacker) -> None:
 
 
 def leave_in_the_midst(attacker: Attacker) -> None:
-    """Send more messages than libzmq's queues take, then a PING, then close: libzmq 4.3.5 aborts its process then."""
+    """Send more messages than libzmq's queues take, then a PING, then close: a receiver with libzmq 4.3.5 aborts."""
     while attacker.is_on():
         with contextlib.suppress(OSError), greeted(attacker) as connection:
             connection.sendall(b"\0\1x" * 150 + b"\4\x07\4PING\0\0")

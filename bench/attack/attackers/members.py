@@ -58,7 +58,7 @@ def drop_clients(attacker: Attacker) -> None:
 
 
 def fill_and_end(attacker: Attacker) -> None:
-    """Come as ever new clients, each within its quotas: make outcomes for a group that nobody takes, and end."""
+    """Connect as one new client after another, each within its quotas. Each makes outcomes that nobody takes."""
     number = 0
     while attacker.is_on():
         number += 1

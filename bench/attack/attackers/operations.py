@@ -48,12 +48,12 @@ def fire_many_watchers(attacker: Attacker) -> None:
 
 
 def fire_20_at_counting_watchers(attacker: Attacker) -> None:
-    """Fire a key with 120,000 watchers, which count each event and never complete: 20 fires in a frame."""
+    """Fire a key with 120,000 watchers, which count each event and never complete. Each frame has 20 fires."""
     _fire_at_counting_watchers(attacker, 20)
 
 
 def fire_1000_at_counting_watchers(attacker: Attacker) -> None:
-    """The same, with 1,000 fires in a frame."""
+    """As `fire_20_at_counting_watchers`, with 1,000 fires in each frame."""
     _fire_at_counting_watchers(attacker, 1_000)
 
 
@@ -72,7 +72,7 @@ def _fire_at_counting_watchers(attacker: Attacker, fires: int) -> None:
 
 
 def advance_many_watchers(attacker: Attacker) -> None:
-    """Let 120,000 operations wait for random watermarks of one key, and raise it above all: one advance settles all."""
+    """Let 120,000 operations wait for random numbers of one watermark key, then settle all of them by one advance."""
     with attacker.client(name="one") as one, attacker.client(name="two") as two:
         mark = 0
         while attacker.is_on():
@@ -90,7 +90,7 @@ def advance_many_watchers(attacker: Attacker) -> None:
 
 
 def leave_calls_unhandled(attacker: Attacker) -> None:
-    """Make 20,000 calls due that no member handles, and let members change their handlers all the time."""
+    """Make 20,000 due calls that no member handles. Meanwhile a member changes its handlers again and again."""
     with attacker.client(name="asker", group="attackers") as asker, attacker.client(group="attackers") as member:
         for number in range(CALLS):
             with contextlib.suppress(td.TimerdError):

@@ -16,9 +16,9 @@ from .attacker import Attacker
 from .members import hello
 
 CONNECTIONS = 400
-FRAMES = 150  # frames over a connection, before it is closed within a further frame
-PACKETS = 64  # that a connection may send before the next one has its turn
-WAITS = 100_000  # listed in a hello
+FRAMES = 150  # frames over a connection; then it is closed in the middle of a further frame
+PACKETS = 64  # packets over a connection, before the next connection has its turn
+WAITS = 100_000  # commands that a hello lists as waited for
 LINGER_S = 5
 
 
@@ -52,13 +52,13 @@ def hang_in_large_frames(attacker: Attacker) -> None:
 
 
 def send_smallest(attacker: Attacker) -> None:
-    """Send empty frames, parts without bytes and sessions that nobody has over many connections, and read no answer."""
+    """Send empty frames, parts of one byte and unknown sessions over many connections, and read no answer."""
     mixed = [(FRAME, b""), (MORE, b"x"), (SUBSCRIBE, os.urandom(16))] * (PACKETS // 3)
     _over_many(attacker, mixed)
 
 
 def show_sessions(attacker: Attacker) -> None:
-    """Show the attacker's session over connection after connection: each replaces the connection before."""
+    """Show the attacker's session over connection after connection: each becomes the outlet instead of the last."""
     with attacker.client(name="attacker") as client:
         _over_many(attacker, [(SUBSCRIBE, client._link.protocol.session.secret)] * PACKETS)
 
@@ -99,7 +99,7 @@ def send_descriptors(attacker: Attacker) -> None:
                     along = array.array("i", [full.fileno()])
                     try:
                         connection.sendmsg([bytes((FRAME,)) + b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, along)])
-                    except OSError:  # refused: this process has the last copy
+                    except OSError:  # the daemon refused it: this process has the last copy, whose close must not block
                         full.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
         attacker.rest(0.05)
 

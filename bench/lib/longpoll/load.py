@@ -113,7 +113,10 @@ class Load:
             self._poll(reader)
 
     def run(self, rate: float, seconds: float) -> Result:
-        """Post at this rate for `seconds`. The readers go on; `rest` waits for posts that are under way."""
+        """Post at this rate for `seconds`, while the readers go on polling.
+
+        It returns once the last post was due. settle() waits for posts that are under way.
+        """
         first, count = self._next, round(rate * seconds)
         self._result = Result(count, set(), {}, [])
         began = time.monotonic()
@@ -128,7 +131,7 @@ class Load:
         return self._result
 
     def rest(self, seconds: float) -> None:
-        """Go on without posts."""
+        """Go on polling for `seconds`, without posts."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.turn(left)
@@ -153,7 +156,7 @@ class Load:
             self._poll(self._readers[heapq.heappop(self._later)[1]])
 
     def answered(self, line: Line, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Handle the answer to a line's request. With status 0 the connection broke."""
+        """Handle the answer to a line's request. Status 0: the connection broke."""
         if not line.key:
             if status == 204:
                 self._result.accepted.add(line.number)

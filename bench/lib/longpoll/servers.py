@@ -41,7 +41,7 @@ class Server:
 
 
 def commands(way: str, directory: Path) -> tuple[list[str], Callable[[], bool]]:
-    """The command that starts the server, and a check whether it answers. Redis appends writes to its log."""
+    """The command that starts the server, and a check whether it answers. Redis logs its writes (appendonly)."""
     if way == "timerd":
         return [sys.executable, "-m", "timerd", "--capacity=65536", "--clients=64"], timerd_answers
     address = directory / "redis.sock"
@@ -99,7 +99,7 @@ def gunicorn(way: str, directory: Path, waiters: int) -> Iterator[tuple[subproce
 
 
 def workers_at(port: int) -> set[bytes]:
-    """The workers that answer, among a few requests that are sent now."""
+    """The workers that answer a few requests, which are sent now."""
     found = set()
     for _ in range(2 * WORKERS):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)

@@ -1,4 +1,4 @@
-"""The two processes of a run, in each way: they make calls at the plan's times, and note the outcomes."""
+"""The two processes of a run, the same for every way: they make calls at the plan's times, and note the outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon that takes an hour to write: asyncio timers, a dict, ZeroMQ.
+"""A daemon that one can write in an hour: asyncio timers, a dict, ZeroMQ.
 
 python -m bench.rivals.alternative.broker ADDRESS [uvloop]
 """
@@ -16,9 +16,9 @@ import msgpack
 
 
 async def main(address: str) -> None:
-    """Frames are [owner, [[key, deadline_ns, payload] or [key, fired_ns], ...]]; answers [[key, kind, at_ns], ...]."""
+    """Frames are [owner, [[key, deadline_ns, payload] or [key, fired_ns], ...]]. Answers: [[key, kind, at_ns], ...]."""
     socket = zmq.asyncio.Context().socket(zmq.ROUTER)
-    socket.sndhwm = socket.rcvhwm = 0  # or libzmq would drop answers
+    socket.sndhwm = socket.rcvhwm = 0  # no limit: beyond a limit libzmq would drop answers
     socket.bind(address)
     loop, pending, outbox = asyncio.get_running_loop(), dict[str, Any](), defaultdict[bytes, list[Any]](list)
 
@@ -46,7 +46,7 @@ async def main(address: str) -> None:
                 owner_of, timer, _ = pending.pop(key)
                 timer.cancel()
                 answer(owner_of, key, "c", at_ns)
-        await asyncio.sleep(0)  # recv() does not yield when a frame has arrived: without this no timer runs
+        await asyncio.sleep(0)  # recv() does not yield when a frame has arrived: without a yield here no timer runs
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """A Redis sorted set of deadlines, a hash of pending operations, Lua scripts, and a client written by hand.
 
-The usual design. A registration adds to the set and to the hash. An event removes from both. So does the poller, a
-process that asks each millisecond for due operations. The script that removes an operation publishes its outcome. Each
-script is atomic. An event that comes before its registration finds no operation, and is forgotten. The client packs up
-to BATCH operations into one call of a script, pipelines calls, and does not wait for replies.
+This is the usual design. A registration adds to the set and to the hash. An event removes from both. So does the
+poller, a process that asks each millisecond for due operations. The script that removes an operation publishes its
+outcome. Each script is atomic. An event that comes before its registration finds no operation, and is forgotten. The
+client packs up to BATCH operations into one call of a script, pipelines calls, and does not wait for replies.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The clients are kafka-python, aiokafka and confluent-kafka, each in processes of
 
     records    each client produces, and each consumes: every record once, in order, and the same bytes at all replicas
     no_wait    requests that need no wait register nothing: acks 0 and 1, one replica, all partitions in error
-    stopped    a stopped follower: its partition times out in time, and the others in the same request do not
+    stopped    a stopped follower: its partition times out in time, and the request's other partitions do not time out
     fetch      fetches wait for max.wait, for records that come at another worker, and for bytes of many partitions
     groups     members that are killed, leave, or rejoin slowly; offsets that outlive a worker
     quota      throttle times, muted connections, and the rates of one connection and of two connections to two workers

@@ -65,10 +65,12 @@ def play_empty(suite: Suite, kafka: KafkaCluster) -> None:
     suite.check(
         "empty",
         empty and min(took) >= MAX_WAIT_S,
-        f"a fetch for which nothing came was empty, and not before {MAX_WAIT_S:.2f} s",
+        f"a fetch for which no record came was answered empty, not before {MAX_WAIT_S:.2f} s",
     )
     latest = MAX_WAIT_S + LATE_S
-    suite.check("empty_in_time", max(took) <= latest, f"a fetch for which nothing came was empty by {latest:.2f} s")
+    suite.check(
+        "empty_in_time", max(took) <= latest, f"a fetch for which no record came was answered by {latest:.2f} s"
+    )
     suite.check("fetches_counted", waited == len(took), "each fetch that waits is registered once")
 
 
@@ -93,8 +95,12 @@ def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
                 took.append(time.monotonic() - begun)
             waited = registered(kafka, "fetch") - before
             suite.add("fetches_at_once", what=what, fetches=rounds, registered=waited, **percentiles(took))
-            suite.check("at_once", waited == 0, "max.wait 0, enough bytes, no partitions and errors register nothing")
-            suite.check("at_once_in_time", max(took) < AT_ONCE_S * 2, "and they are answered within 100 ms")
+            suite.check(
+                "at_once", waited == 0, "nothing is registered with max.wait 0, enough bytes, no partitions or errors"
+            )
+            suite.check(
+                "at_once_in_time", max(took) < AT_ONCE_S * 2, "fetches that need no wait are answered within 100 ms"
+            )
 
 
 def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
@@ -132,7 +138,7 @@ def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
             suite.add("wakes", reads_at=where, from_to=what, rounds=rounds, **percentiles(values))
         slow = percentile(sent_to_seen, 0.99) or math.inf
         suite.check("woken", slow < AT_ONCE_S, "a fetch is answered within 50 ms (p99) of a produce at another worker")
-        suite.check("woken_with_records", not wrong, "what woke a fetch is in its answer")
+        suite.check("woken_with_records", not wrong, "the records that woke a fetch are in its answer")
 
 
 def play_sum(suite: Suite, kafka: KafkaCluster) -> None:
@@ -176,4 +182,8 @@ def play_sum(suite: Suite, kafka: KafkaCluster) -> None:
         right and max(answered) < math.inf,
         f"a fetch of {MANY} partitions waits for {ENOUGH:,} bytes in all of them together",
     )
-    suite.check("sum_in_time", max(answered) < AT_ONCE_S * 2, "and it is answered within 100 ms of the last of them")
+    suite.check(
+        "sum_in_time",
+        max(answered) < AT_ONCE_S * 2,
+        "a fetch of many partitions is answered within 100 ms after the last byte",
+    )

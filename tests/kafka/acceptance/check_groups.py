@@ -78,8 +78,12 @@ def play_client(suite: Suite, kafka: KafkaCluster, client: str) -> None:
         after_kill_s=round(after_kill, 3),
         after_leave_s=round(after_leave, 3),
     )
-    suite.check("killed_member", after_kill <= KILLED_S, f"{KILLED_S:g} s after SIGKILL others have its partitions")
-    suite.check("leaving_member", after_leave <= LEFT_S, f"{LEFT_S:g} s after close() others have its partitions")
+    suite.check(
+        "killed_member", after_kill <= KILLED_S, f"{KILLED_S:g} s after a member's SIGKILL others have its partitions"
+    )
+    suite.check(
+        "leaving_member", after_leave <= LEFT_S, f"{LEFT_S:g} s after a member's close() others have its partitions"
+    )
 
 
 def assigned(member: Peer) -> list[int]:
@@ -127,7 +131,7 @@ def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
     suite.check(
         "slow_rejoiner",
         min(took) >= REBALANCE_S and max(took) <= REBALANCE_S + LATE_S,
-        f"a member that does not join again goes after {REBALANCE_S:.2f} to {REBALANCE_S + LATE_S:.2f} s",
+        f"a member that does not join again is removed after {REBALANCE_S:.2f} to {REBALANCE_S + LATE_S:.2f} s",
     )
 
 

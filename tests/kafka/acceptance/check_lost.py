@@ -68,8 +68,10 @@ def play_full(suite: Suite) -> None:
         )
         refused = count - codes["none"]
         right = set(codes) <= RETRIABLE | {"none"} and refused > 0 and math.inf not in came
-        suite.check("refused_retriably", right, "what has no room gets an error after which clients try again")
-        suite.check("refused_in_time", max(took) <= wait_s + GRACE_S, "each is answered within its timeout and 2 s")
+        suite.check("refused_retriably", right, "a fetch without room gets an error after which clients try again")
+        suite.check(
+            "refused_in_time", max(took) <= wait_s + GRACE_S, "each fetch is answered at most 2 s after its timeout"
+        )
         works_again(suite, kafka, "full")
 
 
@@ -89,8 +91,12 @@ def works_again(suite: Suite, kafka: KafkaCluster, after: str) -> None:
         joined = member.sync() == member.heartbeat() == ErrorCode.none
         member.leave()
     suite.add("afterwards", after=after, empty_fetch_of_500_ms_took_ms=took * 1e3, group_works=joined)
-    suite.check("works_again", joined and empty.error_code == ErrorCode.none and took >= 0.5, "afterwards all works")
-    suite.check("works_again_in_time", took <= 0.75, "and a fetch that waits for 0.5 s is answered within 0.75 s")
+    suite.check(
+        "works_again",
+        joined and empty.error_code == ErrorCode.none and took >= 0.5,
+        "afterwards produce, fetch and group requests work again",
+    )
+    suite.check("works_again_in_time", took <= 0.75, "a fetch that waits for 0.5 s is then answered within 0.75 s")
 
 
 def play_daemon(suite: Suite) -> None:
@@ -140,7 +146,9 @@ def play_lost(suite: Suite, kafka: KafkaCluster, how: str, lasts: float) -> None
         time.sleep(0.5)
         beats = {"heartbeats": len(answers), "answers": names(answers)}
         suite.add("member_meanwhile", daemon=how, session_s=member.session, **beats)
-        suite.check("members_stay", set(answers) == {"none"}, "a member that heartbeats all along stays")
+        suite.check(
+            "members_stay", set(answers) == {"none"}, "a member that sends heartbeats all the while stays in its group"
+        )
         rows = [row for row in bystander.result()["rows"] if row[1] >= begun - 0.1]
         report_bystander(suite, how, rows)
     kafka.start_follower(stuck)
@@ -243,13 +251,17 @@ def report_lost(suite: Suite, how: str, before: list[Waiting], during: list[Wait
             unanswered=late.count(math.inf),
             beyond_timeout_max_s=max(late),
         )
-        suite.check("answered_in_time", max(late) <= GRACE_S, "each is answered within its timeout and 2 s")
-        # A fetch whose time is over may get an empty answer, as always; the topic may have been created before the
-        # loss.
+        suite.check("answered_in_time", max(late) <= GRACE_S, "each request is answered at most 2 s after its timeout")
+        # A fetch whose timeout is over may get an empty answer, as always. The topic may have been created before the
+        # daemon was lost.
         allowed = RETRIABLE | ({"none"} if kind != "produce" else set())
         if kind == "acks=1, muted":
             allowed = {"none"}
-        suite.check("told_to_try_again", set(codes) <= allowed, "what must wait gets an error that is tried again")
+        suite.check(
+            "told_to_try_again",
+            set(codes) <= allowed,
+            "errors of waiting requests are those after which clients try again",
+        )
     for _, _, raw, _, _ in requests:
         raw.close()
 
@@ -267,12 +279,20 @@ def code_of(kind: str, answer: Any) -> str:
 
 
 def report_bystander(suite: Suite, what: str, rows: list[list[Any]]) -> None:
-    """Report the requests that need no wait: they are still answered."""
+    """Report the requests that need no wait, and check that they are still answered."""
     for kind in sorted({row[0] for row in rows}):
         mine = [row for row in rows if row[0] == kind]
         failed = sum(row[4] != "none" for row in mine)
         slowest = max(row[3] for row in mine)
         figures = percentiles(row[3] for row in mine)
         suite.add("what_needs_no_wait", meanwhile=what, request=kind, requests=len(mine), failed=failed, **figures)
-        suite.check("goes_on", not failed, "acks=1, fetches with data and metadata go on meanwhile")
-        suite.check("goes_on_in_time", slowest < BYSTANDER_MAX_S, f"and each is answered within {BYSTANDER_MAX_S:g} s")
+        suite.check(
+            "goes_on",
+            not failed,
+            "requests that need no wait (acks=1, fetches with data, metadata) go on without an error",
+        )
+        suite.check(
+            "goes_on_in_time",
+            slowest < BYSTANDER_MAX_S,
+            f"each request that needs no wait is answered within {BYSTANDER_MAX_S:g} s",
+        )

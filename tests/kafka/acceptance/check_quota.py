@@ -86,7 +86,8 @@ def judge(suite: Suite, what: str, all_sent: list[list[Sent]], seconds: float, w
     """Check the rate over the whole time, and the mute after each throttled answer. Returns the number of mutes."""
     flat = sorted((one for sent in all_sent for one in sent), key=lambda one: one.at)
     size = sum(one.size for one in flat)
-    # The last answers mute the connections for a while. This time belongs to the sent bytes.
+    # The last answers mute the connections for a while. The rate includes this time, because the last bytes were sent
+    # ahead of the quota.
     took = max(one.answered + one.throttle for one in flat) - flat[0].at
     throttled = sum(one.throttle > 0 for one in flat)
     pairs = [pair for sent in all_sent for pair in pairwise(sent) if pair[0].throttle > 0]
@@ -106,7 +107,9 @@ def judge(suite: Suite, what: str, all_sent: list[list[Sent]], seconds: float, w
         by_worker=" + ".join(f"{sum(one.size for one in sent) / took:,.0f}" for sent in all_sent),
         muted_short_of_throttle_p90_ms=(short_of or 0.0) * 1e3,
     )
-    suite.check("quota_rate", abs(rate / QUOTA - 1) <= within, f"the rate is the quota's within {within:.0%}")
+    suite.check(
+        "quota_rate", abs(rate / QUOTA - 1) <= within, f"the rate differs from the quota by {within:.0%} at most"
+    )
     suite.check("throttled", throttled > 0, "throttle times are reported")
     held = early <= EARLY_S and (short_of or 0.0) <= EARLY_S
     suite.check("muted", held, "the connection is muted for the throttle time")
@@ -140,7 +143,9 @@ def judge_client(suite: Suite, client: str, done: dict[str, Any]) -> None:
         **percentiles(waited for _, _, waited in done["acked"]),
     )
     held = size / done["seconds"] <= QUOTA * (1.6 if suite.short else 1.3)
-    suite.check("clients_throttled", held, "each client is slowed down to its quota (and the first second's burst)")
-    suite.check("clients_lose_nothing", len(done["acked"]) == done["sent"], "and it loses nothing by it")
+    suite.check("clients_throttled", held, "each client is slowed down to its quota, plus the first second's burst")
+    suite.check("clients_lose_nothing", len(done["acked"]) == done["sent"], "no record of a throttled client is lost")
     if client != "aiokafka":  # aiokafka has no figure for throttle times
-        suite.check("throttle_reported", max(throttles, default=0) > 0, "the clients' own figures have throttle times")
+        suite.check(
+            "throttle_reported", max(throttles, default=0) > 0, "the clients report throttle times in their own figures"
+        )

@@ -20,7 +20,7 @@ from world import WORKERS, cluster, ends, eventually, logs_equal, percentile, pe
 
 PARTITIONS, REPLICAS = 6, 3
 RATE = 150  # records a second of each producer
-MEMBERS = 2  # of each client's group
+MEMBERS = 2  # in each client's group
 SESSION_MS, HEARTBEAT_MS = 6_000, 500
 GRACE_S = 2.0  # a request is answered at most this long after its timeout
 CATCH_UP_S = 60.0
@@ -162,10 +162,10 @@ def judge_log(
             if done["failed"]:
                 suite.add("storm_failures", producer=tag, **Counter(why for _, why in done["failed"]))
             suite.check("nothing_lost", not lost, "each acknowledged record is where its acknowledgement says")
-            suite.check("nothing_twice", not twice, "no record of an idempotent producer is there twice")
+            suite.check("nothing_twice", not twice, "no record of an idempotent producer is in the log twice")
             suite.check("order_kept", not disorder, "the records of a producer in a partition are in order")
             most = len(done["acked"]) >= 0.9 * done["sent"]
-            suite.check("producers_go_on", most, "each producer got on through the storm: 90 % acknowledged")
+            suite.check("producers_go_on", most, "at least 90 % of each producer's records were acknowledged")
     suite.add("storm_log", bytes=size, records=sum(ends(kafka, topic).values()), equal_at_all_replicas=equal)
 
 
@@ -201,4 +201,4 @@ def judge_requests(suite: Suite, rows: list[Any]) -> None:
             beyond_timeout_max_s=max(beyond),
             outcomes=", ".join(f"{name} {count:,}" for name, count in outcomes.most_common()),
         )
-        suite.check("all_answered", max(beyond) <= GRACE_S, "each request is answered within its timeout and 2 s")
+        suite.check("all_answered", max(beyond) <= GRACE_S, "each request is answered at most 2 s after its timeout")

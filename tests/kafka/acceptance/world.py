@@ -31,9 +31,9 @@ _own = threading.local()
 
 @contextlib.contextmanager
 def cluster(suite: Suite, *flags: str) -> Iterator[KafkaCluster]:
-    """A cluster of four workers. After the block nothing may still wait.
+    """A cluster of four workers. After the block no client's operation may still wait.
 
-    Without flags it is the cluster that all such checks of this thread share; `end_shared` ends it.
+    Without flags it is the one cluster that this thread's checks share; `end_shared` ends it.
     """
     if flags:
         with KafkaCluster(["--workers", str(WORKERS), *flags]) as own:
@@ -68,14 +68,16 @@ def waiting(kafka: KafkaCluster) -> str:
 
 
 def be_quiet(suite: Suite, kafka: KafkaCluster) -> None:
-    """Check that within 5 s after the clients have left no operation waits."""
+    """Check that no operation waits any more 5 s after the clients have left."""
     begun = time.monotonic()
     while any((left := pending(kafka)).values()) and time.monotonic() < begun + QUIET_S:
         time.sleep(0.02)
     suite.add("pending_after_the_clients_left", check=current(suite), **left, seconds=time.monotonic() - begun)
     if any(left.values()):
-        suite.say(f"what waits still:\n{waiting(kafka)}")
-    suite.check("nothing_waits", not any(left.values()), "5 s after the clients left all purgatories are at 0 pending")
+        suite.say(f"these operations still wait:\n{waiting(kafka)}")
+    suite.check(
+        "nothing_waits", not any(left.values()), "5 s after the clients have left nothing is pending in any purgatory"
+    )
 
 
 def current(suite: Suite) -> str:
@@ -89,7 +91,7 @@ def registered(kafka: KafkaCluster, purgatory: str) -> int:
 
 
 def settled(kafka: KafkaCluster, purgatory: str, expected: int, patience: float = PATIENCE_S) -> int:
-    """As `registered`, but waits until the number is the expected one. After `patience` it returns whatever it is."""
+    """As `registered`, but waits until the number is the expected one. After `patience` it returns any number."""
     end = time.monotonic() + patience
     while (found := registered(kafka, purgatory)) != expected and time.monotonic() < end:
         time.sleep(0.02)

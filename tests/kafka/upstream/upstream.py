@@ -67,14 +67,14 @@ OF_KAFKA_PYTHON = {
     "test_ssl_integration.py::*": NO_TLS,
 }
 OF_OLD_VERSIONS = {
-    "test_consumer_integration.py::test_kafka_version_infer": "it finds out the newest version",
-    "test_admin_integration.py::test_describe_configs_broker_*": "it wants values of a broker with ZooKeeper",
+    "test_consumer_integration.py::test_kafka_version_infer": "the client finds out this broker's version, the newest",
+    "test_admin_integration.py::test_describe_configs_broker_*": "it expects the values of a broker with ZooKeeper",
 }
 OF_VERSION_0 = {"test_admin_integration.py::test_describe_configs_*_returns_configs": "DescribeConfigs v0 is absent"}
 OF_AIOKAFKA = {
     "test_admin.py::*::test_alter_configs": "AlterConfigs is absent",
     "test_admin.py::*::test_create_partitions": "CreatePartitions is absent",
-    "test_consumer.py::*::test_consumer_invalid_session_timeout": "sessions may be as short as 100 ms, not 6 s",
+    "test_consumer.py::*::test_consumer_invalid_session_timeout": "sessions may be shorter than 6 s, down to 100 ms",
     "test_consumer.py::*::test_exclude_internal_topics": "there is no topic __consumer_offsets",
     "test_consumer.py::*::test_ssl_consume": NO_TLS,
     "test_producer.py::*::test_producer_ssl": NO_TLS,
@@ -90,10 +90,10 @@ class Upstream:
     """A suite of another project, with the settings to run it here."""
 
     project: str  # its package, and its folder in DIR
-    folder: str  # of its tests
+    folder: str  # the folder of its tests
     files: tuple[str, ...]  # the files that use a broker
     plugin: str  # the plugin that starts a KafkaCluster for it
-    flags: tuple[str, ...]  # of pytest
+    flags: tuple[str, ...]  # flags of pytest
     cannot: Mapping[str, str]
     in_sdist: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """A plugin of pytest that gives the tests of aiokafka the environment that they need, with a KafkaCluster.
 
-Their fixtures start a container by the library `docker`. This module stands in for that library, and a KafkaCluster for
-the container. Its environment variables are those of upstream_shim. It makes a folder in the current directory.
+The fixtures of these tests start a container by the library `docker`. This module stands in for that library, and a
+KafkaCluster stands in for the container. The module reads the environment variables of upstream_shim, and makes a
+folder in the current directory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiokafka  # noqa: F401 - before their folder is on the path: it has the package without its extensions
+import aiokafka  # noqa: F401 - before the tests' folder is on the path: there the package has no extensions
 import pytest
 
 import upstream_shim
@@ -58,13 +59,13 @@ class Client:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Put this module in the place of the container library, before their conftest imports it."""
+    """Put this module in the place of the container library, before the tests' conftest imports it."""
     docker, models, containers = (types.ModuleType(name) for name in ("docker", "models", "containers"))
     containers.__dict__.update(Container=Container)
     models.__dict__.update(containers=containers)
     docker.__dict__.update(models=models, from_env=Client)
     sys.modules["docker"] = docker
-    Path("tests/ssl_cert").mkdir(parents=True, exist_ok=True)  # otherwise they make certificates, in a container
+    Path("tests/ssl_cert").mkdir(parents=True, exist_ok=True)  # otherwise the tests make certificates, in a container
 
 
 @pytest.fixture(scope="session", autouse=True)

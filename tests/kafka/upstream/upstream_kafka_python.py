@@ -1,8 +1,8 @@
 """A plugin of pytest that gives the tests of kafka-python the environment that they need, with a KafkaCluster.
 
-If KAFKA_URI names a running broker, they use it. The sdist has only a part of their package `test`; this module makes
-the rest. Its environment variables are those of upstream_shim, KAFKA_VERSION, and UPSTREAM_TESTS, the folder of the
-package `test`.
+If KAFKA_URI names a running broker, the tests use it. The sdist has only a part of their package `test`; this module
+makes the rest. The module reads the environment variables of upstream_shim, and UPSTREAM_TESTS: the folder of the
+package `test`. The tests read KAFKA_VERSION.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 import types
 
-import kafka  # noqa: F401 - before their folder is on the path: it may have the package, too
+import kafka  # noqa: F401 - before the tests' folder is on the path: that folder may have the package, too
 import pytest
 
 import upstream_shim
@@ -29,10 +29,10 @@ class ExternalService:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Start the cluster: their conftest and their files read the environment when they are imported."""
+    """Start the cluster: the tests and their conftest read the environment when they are imported."""
     uri = f"kafka://{_cluster.start().bootstrap}"
     os.environ["KAFKA_URI"] = uri
-    os.environ["ZOOKEEPER_URI"] = uri  # before version 4 they take the broker's address from here
+    os.environ["ZOOKEEPER_URI"] = uri  # for Kafka before version 4 the tests take the broker's address from here
     os.environ["KAFKA_ROOT"] = str(_cluster.data)  # must be a directory
     upstream_shim.count_connections(int(uri.rpartition(":")[2]))
     test, service = types.ModuleType("test"), types.ModuleType("test.service")

@@ -125,7 +125,7 @@ class Books:
         self.runs: dict[tuple[str, object, int], list[Running]] = defaultdict(list)
         self.failings: dict[tuple[str, object, int], list[Running]] = defaultdict(list)  # the same for on_failure
         self.running_now: list[Running] = []
-        # For the same keys, the announcements to the daemon: the phase, and the incarnation of the client.
+        # By the keys of `runs`, the announcements to the daemon: the phase, and the incarnation of the client.
         self.announced: dict[tuple[str, object, int], list[tuple[CallPhase, bytes]]] = defaultdict(list)
         self.dead: set[bytes] = set()  # incarnations of clients whose processes have ended
         self.newest: dict[str, bytes] = {}  # id -> payload of the call that was asked for last
@@ -140,8 +140,8 @@ class Books:
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
         self.evicted: Callable[[], int] = lambda: 0  # calls and outcomes of ended clients that have made room
-        self.hurry = False  # handlers take no time: the simulation ends
-        self.points_may_repeat = False  # schedules change
+        self.hurry = False  # at the end of the simulation: handlers take no time
+        self.points_may_repeat = False  # whether schedules change: then a point may run twice
         self.latest_wall_ns = 0  # the latest time of a call of the wall clock
         self.forgotten: set[str] = set()  # cancelled schedules, of which the daemon has forgotten the past points
         self.living: list[Process] = []
@@ -426,7 +426,7 @@ class Books:
             self.running_now.remove(now)
 
     def _look_at_ends(self, now: Running, before: list[Running], who: str) -> None:
-        """After two processes have ended in a call, it rests, and then runs alone. (Points of schedules may repeat.)"""
+        """After two processes have ended in a call, it rests, and then runs alone. Calls of schedules are left out."""
         died = [run.died_ns for run in before if run.died_ns is not None and not self.was_silent(run.incarnation)]
         if not now.call.payload or len(died) < ALONE_FROM:
             return
@@ -462,7 +462,7 @@ class Books:
     # dead letters -------------------------------------------------------------------------------------------------
 
     def settle_letters(self, letters: list[Letter], made: int) -> None:
-        """Judge the dead letters of the group. `made` of them were made in this arena."""
+        """Judge the dead letters of the group. `made` also counts older ones of this arena, which have given way."""
         if [letter.number for letter in letters] != list(range(made + 1 - len(letters), made + 1)):
             self.fail(f"of {made} dead letters the newest must be kept, found: {letters}")
         once = Counter((letter.name, letter.which) for letter in letters)

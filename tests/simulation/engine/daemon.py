@@ -45,7 +45,7 @@ from .unix import PATHS, Transports
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
 
 LEASE_NS = 15_000 * MS
-POINTS_MAX = 150  # a kill at a store comes at one of this many first stores of a turn
+POINTS_MAX = 150  # a kill at a store comes at one of the first 150 stores of a turn
 BUFFER_ROWS = 2_048
 SEGMENT_SIZE = 1 << 20
 

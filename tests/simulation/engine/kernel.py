@@ -302,7 +302,7 @@ class Kernel:
         return self.weather.high_water
 
     def number(self, file: File) -> int:
-        """The descriptor of a new file: 1, 2, and so on. None is used again, so no file is taken for another."""
+        """The descriptor of a new file: 1, 2, and so on. No number is used again, so no file is taken for another."""
         self._made += 1
         self.files[self._made] = file
         return self._made
@@ -312,10 +312,10 @@ class Kernel:
             raise OSError(errno.EBADF, f"no file is open as {descriptor}")
         return self.files[descriptor]
 
-    # what is done to it -----------------------------------------------------------------------------------------------
+    # acts on this kernel ----------------------------------------------------------------------------------------------
 
     def connect(self, path: str) -> Half:
-        """A connection to the listener there: the side of the caller. Raises OSError."""
+        """Connect to the listener at this path. Returns the caller's side of the connection. Raises OSError."""
         listening = self._listening.get(path)
         if listening is None or listening.is_closed:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
@@ -356,7 +356,7 @@ class Kernel:
         half.send(SUBSCRIBE, frame[:16])
         self.schedule.after(1 + self.rng.randrange(10**9), half.close)
 
-    # in the place of the real one -------------------------------------------------------------------------------------
+    # in the place of the real kernel ----------------------------------------------------------------------------------
 
     @contextmanager
     def in_charge(self) -> Iterator[None]:

@@ -196,7 +196,7 @@ class Sockets:
         self._outcomes: deque[bytes] = deque()
         self._answers: deque[bytes] = deque()
         self._under_way = 0  # published frames that have not been taken
-        self._session: bytes | None = None  # that it shows for outcomes
+        self._session: bytes | None = None  # the session that it shows for outcomes
         self._is_connected = False
         self._connect_soon()
 

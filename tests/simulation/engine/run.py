@@ -178,7 +178,7 @@ class Simulation:
             finally:
                 for process in self.processes:
                     process.kill()
-                    # The garbage collector sees neither the table nor an operation, whose callback may be in a cycle.
+                    # The garbage collector sees neither the table nor its operations, whose callbacks may be in cycles.
                     for _, waiter in process.link.protocol.ledger.pending.items():
                         waiter._callbacks = None
                     process.link.protocol.ledger.pending = Pending()
@@ -437,7 +437,7 @@ class Simulation:
 
     def _set_wall_clock(self, by_ns: int) -> None:
         if "cancel_call" in self.acts and any("cron" in plan for plan in self.plans):
-            self.books.points_may_repeat = True  # with the call, the daemon forgets which points have run
+            self.books.points_may_repeat = True  # when a call is cancelled, the daemon forgets which points have run
         self.clock.jump(by_ns)
         self.daemon.wall_clock_set()
         for process in self.living:

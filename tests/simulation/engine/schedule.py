@@ -28,7 +28,7 @@ class Schedule:
     def __init__(self, clock: ManualClock, rng: Random) -> None:
         self.clock = clock
         self.current: Caller | None = None
-        self.failure: BaseException | None = None  # of a caller; raised in the schedule's own thread
+        self.failure: BaseException | None = None  # a caller's error; it is raised in the schedule's own thread
         self.baton = threading.Lock()
         self.baton.acquire()
         self.idle: list[Runner] = []

@@ -73,7 +73,7 @@ class PacketSockets(UnixSockets):
         self.on_input()
 
     def disconnected(self) -> None:
-        """The daemon ends the connection, and packets on their way are lost. A client itself ends only its last one."""
+        """The daemon ends the connection, and packets on their way are lost. A client ends only its last connection."""
         half = self.half
         if half is not None:
             self._end_connection(half.peer.descriptor)

@@ -224,7 +224,7 @@ def test_blocks_behind_a_block_that_was_cut_out_are_placed_by_their_headers(jour
 def test_a_journal_whose_first_blocks_are_gone_begins_behind_them(
     small: Path, tmp_path: Path, segment: int, are_cut: bool
 ) -> None:
-    """This is as if the blocks had been in a segment that was removed. In a later segment it is damage."""
+    """The rows are those of a journal that never had these blocks. If a later segment lacks blocks, that is damage."""
     shutil.copytree(small, tmp_path / "gone")
     path = segment_path(tmp_path / "gone", segment)
     data = bytearray(path.read_bytes())

@@ -44,7 +44,7 @@ def test_a_schema_or_an_option_chooses_the_columns(spark: SparkSession, small: P
 
 @pytest.mark.parametrize("form", ["OPTIONS (path '{0}')", "OPTIONS (view 'events', path '{0}')", "LOCATION '{0}'"])
 def test_a_journal_is_a_table(spark: SparkSession, small: Path, form: str) -> None:
-    """With the options, Spark gives the source properties of the table, such as its owner."""
+    """Together with the options, Spark gives the source some properties of the table, such as its owner."""
     spark.sql("DROP TABLE IF EXISTS operations")
     try:
         spark.sql(f"CREATE TABLE operations USING timerd {form.format(small)} COMMENT 'what settled'")

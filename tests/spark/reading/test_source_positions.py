@@ -65,7 +65,7 @@ def test_a_query_reads_between_two_positions_of_a_stream(journal: Path) -> None:
     assert batch(journal, endingOffsets="latest") == batch(journal)
 
 
-def test_the_first_row_of_a_time_is_found_to_the_row(journal: Path) -> None:
+def test_the_first_row_of_a_time_is_found_exactly(journal: Path) -> None:
     rows = rows_of(spans_of(journal), "terminal")
     times = sorted({row["settled_at"] for row in rows})
     for at in (times[0], times[len(times) // 3], times[-1]):
@@ -164,11 +164,11 @@ def test_a_time_is_found_behind_a_long_part_without_times(tmp_path: Path) -> Non
     assert len(batch(tmp_path, startingTimestamp=at.isoformat())) == 3_000
     turn = at - timedelta(seconds=2)
     found = offset_at(tmp_path, int(turn.timestamp() * 1e6))
-    assert found.record < before - 64 * BLOCK_ROWS, "of the long turn's beginning"
+    assert found.record < before - 64 * BLOCK_ROWS, "it is at the long turn's beginning"
     rig.drop_journal()
 
 
-def test_offsets_say_how_many_rows_there_are_and_of_when(tmp_path: Path) -> None:
+def test_offsets_say_the_number_of_rows_and_their_time(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
     client = rig.client()
     settle_all(rig, client, 0, 400)
@@ -189,7 +189,7 @@ def test_offsets_say_how_many_rows_there_are_and_of_when(tmp_path: Path) -> None
         progress("q")
     other = {**newest[tmp_path.name], "incarnation": "0"}
     assert behind("j", read_until[tmp_path.name], other)[:3] == ("j", None, None)
-    assert behind("j", {}, newest[tmp_path.name]).rows == newest[tmp_path.name]["number"], "it has just come"
+    assert behind("j", {}, newest[tmp_path.name]).rows == newest[tmp_path.name]["number"], "the journal has just come"
     two = {"endOffset": json.dumps(read_until | {"b": read_until[tmp_path.name]}), "latestOffset": json.dumps(newest)}
     away = {one.journal: one for one in behind_of(two)}
     assert away["b"] == Behind("b", None, None, None, found.read_until), "the rows of an absent journal are not known"

@@ -69,7 +69,7 @@ def test_a_journal_that_vanishes_with_unread_rows_is_an_error_that_names_it_and_
     assert len(known) > 0 < len(rest_of_a)
     (first, *_) = (line for line in caplog.messages if re.search("'b' is not in .* any more", line))
     assert f"segment 1, row {part['b']['row']}" in first and first.endswith("passed over")
-    # Its loss was accepted once. If it comes back, nothing of it is lost or read twice.
+    # The loss of b was accepted once. If b comes back, nothing of b is lost or read twice.
     assert stream(pattern).latestOffset(end, ReadAllAvailable()) == end
     (tmp_path / "away").rename(tmp_path / "j" / "b")
     more = stream(pattern).latestOffset(end, ReadAllAvailable())
@@ -126,7 +126,7 @@ def test_the_first_batch_begins_where_it_began_when_it_is_read_again(tmp_path: P
     settle_all(rig, client, 2_100, 400)
     again = stream(tmp_path, consumer="etl", **options)
     assert read(again, again.initialOffset(), end) == rows and len(rows) >= 2_000
-    assert holds_of(tmp_path) == {"etl": start[tmp_path.name]["segment"]}, "it is not committed"
+    assert holds_of(tmp_path) == {"etl": start[tmp_path.name]["segment"]}, "the batch is not committed"
     more = again.latestOffset(end, ReadAllAvailable())
     assert len(read(again, end, more)) == 400 and "begun" not in more[tmp_path.name]
     assert again.latestOffset(more, ReadAllAvailable()) == more
@@ -222,7 +222,7 @@ def test_a_checkpoint_is_refused_with_another_journal(there: int, tmp_path: Path
         with pytest.raises(JournalError, match=r"there is no journal in .* Is its mount missing\?"):
             stream(directory).latestOffset(end, ReadAllAvailable())
         return
-    for places in (start, end):  # as in an earlier version, which compares only the numbers of rows
+    for places in (start, end):  # as an earlier version wrote them: only the numbers of rows can be compared
         del places["journal"]["incarnation"]
     said = f"the newest is {segments_of(directory)[-1]}"
     if there == 500:

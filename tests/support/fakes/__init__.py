@@ -1,1 +1,1 @@
-"""Stand in for a part of the system: networks, a daemon, sockets."""
+"""Stand-ins for parts of the system: networks, a daemon, sockets."""

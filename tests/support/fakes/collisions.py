@@ -48,7 +48,7 @@ def heads(rig: Rig, region: Region) -> int:
 
 
 def keys_by_inversion(rig: Rig, number: int) -> list[bytes]:
-    """Keys that fall into one chain under `mix`, seeded with the number that once stood in the arena's header."""
+    """Keys that fall into one chain under `mix`, if its seed is the number where the header once had the seed."""
     at = offset_of(ArenaHeader, "size") + 8  # where the seed stood
     (seed,) = struct.unpack_from("<Q", rig.memory, at)
     many = heads(rig, Region.KEY_TABLE)
@@ -62,7 +62,7 @@ def keys_of_hash(rig: Rig, hash_of: Callable[[bytes], int], number: int) -> list
 
 
 def ids_of_one_chain(number: int) -> list[bytes]:
-    """A client chooses the 16 bytes of an id. These differ in their upper half alone."""
+    """Ids whose 16 bytes, which a client chooses, differ in their upper half alone."""
     return [struct.pack("<QQ", 0, i) for i in range(number)]
 
 

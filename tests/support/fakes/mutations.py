@@ -1,4 +1,4 @@
-"""Frames from a daemon, and changes of frames, for tests that look for a frame that breaks a client, without a core."""
+"""Frames from a daemon, and changes of frames: for tests without a core, which seek a frame that breaks a client."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ class World:
             self.clock.move(max(0, due_ns - self.clock.now_ns()))
 
     def until_quiet(self) -> World:
-        """Run until the gap of a start is over. Returns this world."""
+        """Run until the gap after the daemon's start is over. Returns this world."""
         self.run(20_000_000)
         return self
 

@@ -74,7 +74,10 @@ def facts(rows: list[Row]) -> list[tuple[object, ...]]:
 
 
 def no_row_is_lost_or_written_twice(directory: Path, name: str, points: int = POINTS_TRIED) -> None:
-    """Play a situation. From each copy a new daemon goes on, and its journal equals that of a run without a crash."""
+    """Play a situation, and copy the memory at its crash points. A new daemon goes on from each copy.
+
+    The journal of the new daemon equals that of a run without a crash.
+    """
     rig = JournaledRig(directory / "whole", core=core_faults)
     act = SITUATIONS[name](rig)
     rig.tend()

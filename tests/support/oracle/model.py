@@ -55,7 +55,7 @@ class Model:
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
         self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
-        self.makers: dict[tuple[bytes, bytes], Client | None] = {}  # of these; None: it has ended
+        self.makers: dict[tuple[bytes, bytes], Client | None] = {}  # of these outcomes; None: the maker has ended
         # Whether the core has evicted an outcome. The model does not know which outcomes members hold.
         self.is_gone: Callable[[tuple[bytes, bytes]], bool] = lambda key: False
         self.settled: list[Settling] = []
@@ -100,7 +100,7 @@ class Model:
         return client
 
     def close_client(self, client: Client, now_ns: int) -> None:
-        """The client is dead. It may come back with its numbering, but it no longer owns these operations."""
+        """The client is dead. It may come back with its numbering, but it no longer owns the operations that it had."""
         for op in [op for op in self.pending if self.owns(client, op)]:
             if op.orphans is Orphans.GROUP:
                 op.group, op.left = client.group, True
@@ -267,9 +267,9 @@ class Model:
         self._behave_as_if_registered_at_its_mark(op, command, now_ns)
 
     def _evict(self, needs: Callable[[int], int], share: int) -> bool:
-        """If ended clients are beyond their share: drop their oldest outcome for a group that is beyond its part.
+        """If ended clients have more than `share`, drop their oldest outcome of a group that has more than its part.
 
-        `needs`: how much an operation holds of what is wanted, by its number of keys.
+        `needs(keys)`: how many of the wanted records an operation with that number of keys holds.
         """
         left = Counter[bytes]()
         for op in self.pending:
@@ -321,7 +321,7 @@ class Model:
         return event.sequence > command.mark.sequence
 
     def too_old(self, command: Register) -> bool:
-        """Whether its mark is ahead of all events, or the ring has lost an event after the mark in its hash slots."""
+        """Whether the mark is ahead of all events, or the ring has lost a later event in the hash slots of the keys."""
         if command.mark is None:
             return False
         if command.mark.sequence > len(self.events):
@@ -401,7 +401,11 @@ class Model:
             self._answer(client, ErrorCode.NONE)
 
     def watchers(self, event: Event) -> list[Operation]:
-        """Operations that watch the event's key: on events by registration, on watermarks by (target, registration)."""
+        """The operations that watch the event's key, in the order in which they see the event.
+
+        First come those that observe the key, then those that wait for events, both by registration. Last come those
+        that wait for a watermark, by target and registration.
+        """
         found = []
         for op in self.pending:
             ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None

@@ -59,7 +59,7 @@ class Play:
         self.dead: list[tuple[Client, ModelClient]] = []
         self.groups: dict[Client, bytes] = {}
         self.saved: list[tuple[Client, Mark]] = []
-        self.asked: dict[Client, list[int]] = {}  # checks of the present turn, which end with it
+        self.asked: dict[Client, list[int]] = {}  # CHECK commands of the present turn: they end with the turn
         self.compared: dict[Client, tuple[int, int]] = {}
         self.judged: dict[Client, int] = {}  # how many of its group's outcomes were compared
         self.kept: dict[Client, dict[bytes, int]] = {}  # what a silent client keeps: payloads, and delivery counts
@@ -367,7 +367,7 @@ class Play:
         )
         self.rig.clients.append(client)
         self.sides.append((client, model))
-        # Outcomes may have been delivered to it when it died, and to other members since.
+        # Outcomes that it got before it died are not judged: other members may have got them since.
         self.judged[client] = len(client.delivered_for_group)
         self.returns += 1
 
@@ -381,7 +381,7 @@ class Play:
         elif (record := self.rig.arena.record(Region.CLIENTS, client.slot)).state != ClientState.SILENT:
             keeps = self.random.random() < 0.6
             core.silence(client.slot, now_ns, keeps=keeps)
-            if keeps and record.flags & ClientFlag.LISTENS:  # else the sweep is about to requeue what it holds
+            if keeps and record.flags & ClientFlag.LISTENS:  # else the sweep will requeue what the client holds
                 held = core.held(client.slot, [each.operation for each in client.delivered_for_group])
                 self.kept[client] = {
                     each.payload: each.deliveries for each in client.delivered_for_group if each.operation in held
@@ -406,7 +406,7 @@ class Play:
         self.rig.check()
 
     def compare(self, client: Client, model: ModelClient) -> None:
-        """The same outcomes with all their fields, and the same answers, since the last comparison."""
+        """Since the last comparison, both have made the same outcomes, with all their fields, and the same answers."""
         delivered, answered = self.compared[client]
         numbers = [each.number for each in client.delivered]
         assert numbers == sorted(set(numbers))
@@ -443,7 +443,7 @@ class Play:
             self.looks += len(client.looks)
 
     def compare_groups(self) -> None:
-        """Outcomes equal the model's, and each delivery has a higher count. One member at most holds each outcome."""
+        """Outcomes equal the model's. Each delivery raises an outcome's count. No two members hold the same outcome."""
         kept = {payload: count for each in self.kept.values() for payload, count in each.items()}
         for client, _ in self.sides:
             for delivered in client.delivered_for_group[self.judged[client] :]:

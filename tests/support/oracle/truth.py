@@ -101,7 +101,7 @@ class TruthReader:
 
     @staticmethod
     def name(op: OpRecord) -> tuple[int, int]:
-        """The operation's registration and command number. Its client may be dead, or no longer the owner: left out."""
+        """The operation's registration and command number. The client is left out: it may be dead, or not the owner."""
         return (op.registration, op.command)
 
     def operation(self, index: int, op: OpRecord) -> dict[str, Any]:

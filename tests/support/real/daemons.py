@@ -39,7 +39,7 @@ class Daemon:
     def __init__(
         self, directory: Path, *flags: str, instance: str = INSTANCE_DEFAULT, start: bool = True, patch: str = ""
     ) -> None:
-        """`directory` is the runtime directory; `flags` those of the command line, after those of a small arena.
+        """`directory` is the runtime directory. On the command line `flags` follow the flags of a small arena.
 
         Arenas are small because many tests share a /dev/shm, which has 64 MiB in a container. `patch` is Python that
         the daemon runs first. For example, it makes the system refuse something, or an hour as short as a second.
@@ -91,11 +91,11 @@ class Daemon:
         return "-c", f"{INTERPRETED}{self.patch}\nfrom timerd.__main__ import main\nsys.exit(main())"
 
     def stop(self) -> int:
-        """SIGTERM it and wait; its exit status. The arena stays."""
+        """Send SIGTERM, and wait. Returns the exit status. The arena stays."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """SIGKILL it and wait. The arena stays as it was at that moment."""
+        """Send SIGKILL, and wait. The arena stays as it was at that moment."""
         return self._end(signal.SIGKILL)
 
     def destroy(self) -> None:
@@ -169,7 +169,7 @@ def processes_of(directory: Path, timeout: float = LEAVE_TIMEOUT_S) -> list[psut
 
 
 def clean_up(directory: Path) -> list[str]:
-    """End what still runs for this runtime directory, remove its shared memory, and say what that was."""
+    """End processes that still run for this runtime directory, and remove its shared memory. Returns a list of both."""
     left = []
     for process in processes_of(directory):
         left.append(f"process {process.pid} ({process.name()})")

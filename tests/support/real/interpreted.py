@@ -34,7 +34,7 @@ def is_stale(name: str, source: Path) -> bool:
     """Whether the installed form of a module was compiled from an older source."""
     compiled = name.replace(".", "/") + EXTENSION_SUFFIXES[0]
     return any(
-        exists(found := join(folder, compiled)) and getmtime(found) < getmtime(source)  # unreadable: does not exist
+        exists(found := join(folder, compiled)) and getmtime(found) < getmtime(source)  # False if it is unreadable
         for folder in sys.path
     )
 

@@ -23,7 +23,7 @@ def socket_at(path: Path) -> None:
 def leased(path: Path) -> None:
     """A file whose owner has a lease on it: an open() without O_NONBLOCK waits 45 s for the owner."""
     path.write_text("1\n")
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # the holder gets it when another process wants to open the file
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # the owner gets SIGIO when another process opens the file
     descriptor = os.open(path, os.O_RDWR)
     fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 

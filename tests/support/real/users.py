@@ -34,7 +34,7 @@ def a_member(group_id: int, act: Callable[[], str]) -> Iterator[str]:
 
 
 def shut_out(act: Callable[[], str]) -> str:
-    """The result of `act` in a process that file permissions bind. They do not bind root: it becomes another user."""
+    """The result of `act` in a process that file permissions bind. They do not bind root: so root becomes NOBODY."""
     if os.geteuid() != 0:
         return act()
     with a_member(NOBODY, act) as said:

@@ -15,7 +15,7 @@ LONG = b"a key that is longer than what fits in any record, so that it needs a b
 ID = bytes(range(16))
 GROUP = b"workers"
 SLOTS_APART = (b"k0", b"k2", b"k3", b"k4")  # in hash slots of their own, so that one transaction takes their events
-assert len({key_hash(SEED, 0, key) % 16 for key in SLOTS_APART}) == len(SLOTS_APART), "choose others"
+assert len({key_hash(SEED, 0, key) % 16 for key in SLOTS_APART}) == len(SLOTS_APART), "choose other keys"
 HOUR = 3_600_000 * MS
 
 Act = Callable[[Rig], None]

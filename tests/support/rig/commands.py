@@ -37,8 +37,8 @@ class Register:
 
     `wall_ns`: when a call is due by the wall clock.
 
-    `if_exists` is "error", "keep", "replace", "again", "replace cancelled", or "replace changed" (over `total` bytes).
-    With `of_letter`, `follows` is a dead letter.
+    `if_exists` is "error", "keep", "replace", "again", "replace cancelled", or "replace changed", which compares
+    `total` bytes of the payloads. With `of_letter`, `follows` is a dead letter.
     """
 
     keys: tuple[Key, ...]
@@ -80,7 +80,7 @@ class KeyAct:
 
 @dataclass(frozen=True)
 class OperationAct:
-    """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS; GROUP_ACK.
+    """CANCEL or RESCHEDULE, the same by an id (*_ID), SET_ORPHANS, or GROUP_ACK.
 
     `operation` is the registration's command number; for GROUP_ACK it is the op id. With `frees_id`, `registered_ns` is
     the time at which the id settled.

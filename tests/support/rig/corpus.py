@@ -174,7 +174,7 @@ UP: dict[str, Case] = {
     "query a check": mapped(UpKind.QUERY, id=8, query="check", command=1, end=False),
     "query a check with a wrong end": mapped(UpKind.QUERY, ErrorCode.MALFORMED, id=9, query="check", command=1, end=1),
     "query a snapshot": mapped(UpKind.QUERY, id=3, query="snapshot"),
-    "query what there is not": mapped(UpKind.QUERY, ErrorCode.NOT_SUPPORTED, id=4, query="?"),
+    "an unknown query": mapped(UpKind.QUERY, ErrorCode.NOT_SUPPORTED, id=4, query="?"),
     "a kind that is none": Case(99, code=ErrorCode.MALFORMED),
     "another version": Case(UpKind.ACK, code=ErrorCode.UNSUPPORTED_VERSION, header=(("version", 9),)),
     "a session that is not known": Case(UpKind.ACK, header=(("session", NOTHING),)),
@@ -199,7 +199,7 @@ ATTACKS: dict[str, Case] = {
         *(KeyAct(CommandKind.ADVANCE, b"w%d" % number, amount=number + 1) for number in range(24))
     ),
     "an event on all, again and again": commands(*(fire(b"k", value=b"v" * 100) for _ in range(24))),
-    "an event without an end of limits": commands(*(fire(b"k", limit=(1 << 32) - 1) for _ in range(24))),
+    "events with the largest limit": commands(*(fire(b"k", limit=(1 << 32) - 1) for _ in range(24))),
     "cancels of nothing": commands(*(cancel(number) for number in range(24))),
     "requeues of nothing": commands(*(requeue(number) for number in range(24))),
     "reschedules to now": commands(*(reschedule(number, 0) for number in range(24))),
@@ -210,7 +210,7 @@ ATTACKS: dict[str, Case] = {
         UpKind.HELLO, **(HELLO | {"purgatories": [f"p{number}" for number in range(60)]})
     ),
     "a hello with a group": mapped(UpKind.HELLO, **(HELLO | {"group": "web", "listens": True, "orphans": 2})),
-    "held of much": mapped(UpKind.QUERY, id=5, query="held", operations=list(range(1, 4_000))),
+    "held, of many operations": mapped(UpKind.QUERY, id=5, query="held", operations=list(range(1, 4_000))),
     "names to handle": mapped(
         UpKind.QUERY, id=6, query="handle", purgatory="fetch", names=[f"n{number}" for number in range(256)], most=9
     ),

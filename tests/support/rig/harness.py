@@ -7,7 +7,7 @@
     rig.turn(rig.now_ns + 6 * MS)
     assert alice.delivered[0].state is Outcome.EXPIRED
 
-A turn has the parts of a conductor's turn, in their order: work left from the last one, commands, wheel, reports.
+A turn has the parts of a conductor's turn, in their order: work left from the last turn, commands, wheel, reports.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Client:
         self.in_flight: list[tuple[int, Command]] = []
         self.delivered: list[Delivered] = []
         self.delivered_for_group: list[DeliveredForGroup] = []
-        self.received = 0  # outcomes up to this number, void ones too
+        self.received = 0  # it has all outcomes up to this number; numbers without an outcome are void
         self.marks: dict[int, int] = {}  # outcome number -> the outcome's mark
         self.flags: dict[int, OutcomeFlag] = {}
         self.answers: list[Answer] = []

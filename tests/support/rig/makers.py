@@ -25,7 +25,7 @@ def outcome(payload: bytes = b"", keys: tuple[bytes, ...] = (b"k",)) -> Register
 def make(
     rig: Rig, group: bytes, count: int, uid: int = USER, *, ends: bool = True, what: Register | None = None
 ) -> Client:
-    """A client makes `count` outcomes for a group, a millisecond after those before; and it ends."""
+    """A client makes `count` outcomes for a group, a millisecond after earlier ones. Then it ends, if `ends` is set."""
     rig.turn(rig.now_ns + MS)
     client = rig.client(group=group, uid=uid, process=(100 + rig.opened, 1))
     rig.do(client, *([what or outcome()] * count))

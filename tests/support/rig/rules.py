@@ -377,7 +377,7 @@ def calls_of_an_id_run_one_after_the_other(rig: Rig) -> None:
 
 
 def the_id_of_a_call_that_runs_is_known(rig: Rig) -> None:
-    """The call runs for longer than ids are remembered, three times."""
+    """The call runs for three times as long as ids are remembered."""
     member = handler(rig, b"job")
     id = b"id".ljust(16, b".")
     rig.do(member, call(b"job", id=id))

@@ -1,7 +1,7 @@
 """Readers and writers of a chat, which try again until they have an answer, as browsers do.
 
-with Chat(port) as chat:                    # 12 readers of 3 rooms, 6 writers
-    chat.wait_half()                        # half of the messages are there: kill something now
+with Chat(port, seed) as chat:              # 12 readers of 3 rooms, 6 writers
+    chat.wait_sent(0.5)                     # half of the messages are sent: kill something now
     chat.wait()                             # all writers have their answers, all readers all messages
 """
 
@@ -80,7 +80,7 @@ class Chat:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             status, answer = response.status, response.read()
-        except (OSError, http.client.HTTPException):  # its worker was killed
+        except (OSError, http.client.HTTPException):  # the server's worker was killed
             status, answer = 0, b""
         finally:
             connection.close()

@@ -50,7 +50,7 @@ class EventSource:
                         self.retries.append(sent.retry)
                     yield sent
                     lines = []
-        except (OSError, http.client.HTTPException):  # its worker was killed
+        except (OSError, http.client.HTTPException):  # the server's worker was killed
             return
         finally:
             connection.close()

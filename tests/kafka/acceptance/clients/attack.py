@@ -15,7 +15,7 @@ from clients.damaged_frames import Frames
 
 CONNECTIONS = 48
 SILENT_S = 0.25  # a waiting request, or a frame that was cut, gets no answer: after this time we close its connection
-FRAMES_OF_ONE = 40  # frames on one connection, if the broker does not close it before
+FRAMES_OF_ONE = 40  # frames on one connection, if the broker does not close it earlier
 
 
 class Line:

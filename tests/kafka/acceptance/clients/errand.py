@@ -1,4 +1,4 @@
-"""The work of a process for the check that has started it: it plays a role by a plan.
+"""A client's process works for the check that has started it: it plays a role by a plan.
 
 The process writes lines of JSON to its output, and reads lines from its input. After the line "stop" it ends as a
 client should. When it has ended, the file plan["result"] has its results.

@@ -1,7 +1,7 @@
 """Forks the processes of clients: python -m clients.nursery FD. So the clients' slow imports run only once.
 
 Each message at the socket FD is a plan as JSON, with the files for the process's input, output and errors. The answer
-is a pidfd. When its socket is closed, the nursery ends, and ends the processes.
+is the process's pid, with a pidfd. When the socket is closed, the nursery kills the processes and ends.
 """
 
 from __future__ import annotations

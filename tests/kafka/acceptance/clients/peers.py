@@ -114,8 +114,8 @@ class KafkaPythonProducer(Producer):
 
 
 class KafkaPythonConsumer(Consumer):
-    # With short polls this client needs many until it has joined. And 3.0.12 loses the answer to its SyncGroup if the
-    # answer comes just when a poll ends: then the member has no partitions, but sends heartbeats.
+    # This client joins its group in its polls, and needs many polls if they are short. And version 3.0.12 loses the
+    # answer to its SyncGroup if that comes at a poll's end: then the member sends heartbeats, but has no partitions.
     POLL_S = 1.0
 
     async def start(self) -> None:
@@ -289,7 +289,7 @@ class ConfluentConsumer(Consumer):
             {
                 "bootstrap.servers": plan["bootstrap"],
                 "client.id": plan["name"],
-                "group.id": plan.get("group") or f"alone-{plan['name']}",  # it makes no consumer without a group
+                "group.id": plan.get("group") or f"alone-{plan['name']}",  # this client makes no consumer without one
                 "auto.offset.reset": "earliest",
                 **({} if plan.get("group") else {"enable.auto.commit": False}),
                 **session_of(plan, "session.timeout.ms", "heartbeat.interval.ms"),
