@@ -92,7 +92,7 @@ def test_a_caller_receives_its_outcome_itself(client: Client, sockets: Observed)
 
 
 def test_a_result_does_not_wake_the_links_thread(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The acknowledgement of the outcome goes with the next frame, or follows when the daemon reminds."""
+    """The acknowledgement of the outcome goes with the next frame, or follows when the daemon reminds the client."""
     link, wakers = client._link, list[str]()
     ring = link.sender.bell.ring
 
@@ -244,7 +244,9 @@ def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
         operation = client.register("k", timeout=60)
         for _ in range(10):
             with pytest.raises(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.003)  # not earlier: the signal may come before the next line
+                signal.setitimer(
+                    signal.ITIMER_REAL, 0.003
+                )  # within the `with`: the signal may come before the next line
                 operation.result(PATIENCE_S)
         later(lambda: client.fire("k"))
         assert operation.result(PATIENCE_S).state is State.COMPLETED

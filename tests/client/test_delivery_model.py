@@ -150,7 +150,7 @@ class Program:
             return Fate(after_ns, None)
         kind = rng.random()
         if kind < 0.3:
-            return Fate(NEVER if kind < 0.1 else 700 * MS, None)  # too late for most
+            return Fate(NEVER if kind < 0.1 else 700 * MS, None)  # too late for most timeouts
         return Fate(after_ns, f"error {attempt.number}", retriable=kind < 0.9)
 
     def run(self) -> None:
@@ -278,7 +278,7 @@ def test_each_record_settles_once_in_time_and_in_order(rng: random.Random, held:
         program.judge()
         for _, delivery in program.out.values():
             seen[delivery.outcome] += 1
-    assert all(count > 50 for count in seen.values()), f"a program that shows little: {seen}"
+    assert all(count > 50 for count in seen.values()), f"the programs show too little: {seen}"
 
 
 # cases that random programs do not show plainly -----------------------------------------------------------------------
@@ -337,7 +337,8 @@ def test_an_expired_batch_stays_in_flight_until_its_attempt_ends() -> None:
     accumulator.append("next", 160 * MS, lane="a")
     accumulator.append("other", 160 * MS, lane="b")
     ended += drive(accumulator, network, S)
-    # The second attempt of "stuck" is under way from 200 to 400. The record expires at 250, and its lane waits on.
+    # The second attempt of "stuck" is under way from 200 to 400 ms. The record expires at 250 ms, and its lane waits
+    # on.
     assert [(when_ns // MS, records[0]) for when_ns, _, records in network.log] == [
         (0, "stuck"),
         (160, "other"),
@@ -377,7 +378,7 @@ def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_one() ->
     drive(accumulator, network, 900 * MS)
     network.now_ns = 900 * MS
     accumulator.append("next", 900 * MS)
-    drive(accumulator, network, 1_100 * MS)  # past the deadline of the first, and the holder is silent
+    drive(accumulator, network, 1_100 * MS)  # past the deadline of the first record, and the holder is silent
     network.slots, network.now_ns = 1, 1_100 * MS
     drive(accumulator, network, 1_200 * MS)
     assert [(when_ns // MS, records) for when_ns, _, records in network.log] == [(1_100, ("next",))]
@@ -436,7 +437,7 @@ def test_a_lane_continues_after_the_verdict_on_its_first_batch() -> None:
     drive(accumulator, network, 900 * MS)
     network.now_ns = 900 * MS
     accumulator.append("second", 900 * MS, lane="a")
-    drive(accumulator, network, 1_200 * MS)  # past the deadline of the first, and the holder is silent
+    drive(accumulator, network, 1_200 * MS)  # past the deadline of the first record, and the holder is silent
     assert [records for _, _, records in network.log].count(("second",)) == 0
     accumulator.settled(told.batches[0], EXPIRED, 1_200 * MS)
     network.now_ns = 1_200 * MS

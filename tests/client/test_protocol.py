@@ -307,7 +307,7 @@ def test_after_a_restart_the_command_numbers_continue(world: World) -> None:
 
 
 def test_a_second_welcome_after_a_report_changes_nothing() -> None:
-    """A hello that was sent twice is answered twice, by ROUTER; PUB reports commands that are applied meanwhile."""
+    """ROUTER answers a hello twice if it was sent twice. Meanwhile, PUB reports commands as applied."""
     world = World()
     hello = next(frame for frame in world.up() if kinds([frame]) == [UpKind.HELLO])
     world.daemon.receive(hello)
@@ -345,7 +345,7 @@ def test_a_client_connects_to_its_outlet_once_however_many_hellos_a_stopped_daem
 
 
 def test_a_client_whose_outlet_was_closed_connects_again_although_its_questions_are_answered(world: World) -> None:
-    """Nobody may have noticed that the connection is lost, and frames of the DEALER keep the client LIVE."""
+    """The loss of this connection may stay unnoticed, because frames of the DEALER keep the client LIVE."""
     world.daemon.subscribed = False
     operation = world.register()
     world.fire()

@@ -478,7 +478,7 @@ def test_in_another_arena_unavailable_operations_are_forgotten_and_pending_ones_
     return_of(world)
     assert state_of(given_up) is State.UNAVAILABLE
     assert isinstance(forever.result(0).error, SessionGoneError)
-    assert world.protocol.statistics().commands_unknown == 1  # the command that cancels
+    assert world.protocol.statistics().commands_unknown == 1  # the command that cancels `given_up`
     assert not world.protocol.incoming._abandoned
     world.silence()
     world.pass_time(LOST_MS + 100)

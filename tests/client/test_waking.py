@@ -80,7 +80,7 @@ QUESTIONS: dict[str, Callable[[Alone], Any]] = {
 
 
 def prepared(*, idle: bool, alarm_in: int) -> Alone:
-    """A client. Without `idle`, another thread is sending. The alarm stands `alarm_in` commands ahead."""
+    """A client. Without `idle`, another thread is sending. The alarm is due in `alarm_in` commands."""
     alone = Alone()
     alone.counted.idle = idle
     alone.counted.alarm = alone.counted.protocol.ledger.issued + alarm_in
