@@ -1,4 +1,5 @@
-"""KAFKA-664: expired requests of quiet topics stayed on the watcher lists. Here, a million leave nothing behind."""
+"""KAFKA-664: expired requests of quiet topics stayed on the watcher lists. Here a million expired operations leave
+nothing behind."""
 
 from __future__ import annotations
 
