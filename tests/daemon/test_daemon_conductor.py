@@ -29,7 +29,8 @@ from timerd_wire.outlet import SUBSCRIBE
 KEY = (Key(b"k"),)
 
 
-# what it is all for -----------------------------------------------------------------------------------------------
+# one operation, from hello to outcome
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_client_says_hello_subscribes_registers_and_gets_its_outcome(world: World) -> None:
@@ -145,7 +146,7 @@ def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
     bob.send(fire())
     world.settle()
     assert [(header.outcomes, header.applied) for header in alice.take_published()] == [(1, 2)]
-    alice.acknowledge()  # else it is reminded
+    alice.acknowledge()  # else the daemon reminds alice
     assert confirmed(world, alice, CONFIRM_NS) == [], "it came with the outcome"
 
 
@@ -174,7 +175,7 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
 
 
 def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
-    """It stood among other clients that wait. By then, another client may have its slot."""
+    """It was one of several clients that wait for one. When theirs comes, another client may have its slot."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:

@@ -52,7 +52,7 @@ from timerd_wire.proof import PROOF_SIZE
 MakeDaemon = Callable[..., Daemon]
 PATIENCE_MS = int(1e3 * PATIENCE_S)
 PASS = "a pass of its loop"
-# A daemon that says in its log how often it wakes up, whether there is something to do or not.
+# A daemon that writes a line to its log whenever it wakes up, whether there is something to do or not.
 COUNTED = f"""
 import sys
 from timerd.conductor.turn import Conductor
@@ -304,13 +304,13 @@ def test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start(
     memory = memory_of(daemon)
     late, pending = memory.records(Region.OPS)
     assert (late.outcome, pending.outcome) == (Outcome.EXPIRED, Outcome.NONE)
-    assert late.settled_ns > started_ns > late.deadline_ns, "not when it was due, but when somebody looked"
+    assert late.settled_ns > started_ns > late.deadline_ns, "it settles when the daemon has looked, not when it was due"
     lateness = memory.record(Region.HISTOGRAMS, Histogram.EXPIRY_LATENESS)
     assert (lateness.count, lateness.max) == (1, late.settled_ns - late.deadline_ns)
 
 
 def test_a_stopped_process_notices_the_gap(daemon: Daemon, context: zmq.Context[Any]) -> None:
-    Peer(daemon, context).connect()  # with a client there are heartbeats to be late for
+    Peer(daemon, context).connect()  # with a client, turns are due for heartbeats: so a turn can be late
     stop(daemon.pid)
     time.sleep(1.8)
     os.kill(daemon.pid, signal.SIGCONT)
@@ -401,7 +401,7 @@ def test_a_full_shared_memory_is_refused_with_both_figures_and_the_capacity_that
 
 @pytest.mark.parametrize("most", [64, 20, 11, 9])
 def test_a_limit_of_open_files_below_what_its_clients_need_is_refused(runtime_dir: Path, most: int) -> None:
-    """The refusal comes before anything is made: a new arena would stay."""
+    """The refusal comes before anything is made, because a new arena would stay behind."""
     patch = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))"
     daemon = Daemon(runtime_dir, start=False, patch=patch)
     assert daemon.spawn().wait(PATIENCE_S) == 4
@@ -489,7 +489,7 @@ def test_outcomes_travel_over_pub_and_not_over_router(daemon: Daemon, context: z
 
 
 def test_the_daemon_loads_no_libzmq(daemon: Daemon, context: zmq.Context[Any]) -> None:
-    """A hostile peer ends a process that has its sockets from libzmq 4.3.5; and pyzmq takes memory and time to load."""
+    """A hostile peer can end a process with sockets of libzmq 4.3.5. And pyzmq takes memory and time to load."""
     Peer(daemon, context).connect()
     mapped = [each.path for each in psutil.Process(daemon.pid).memory_maps()]
     assert any("timerd" in path for path in mapped) and not any("zmq" in path for path in mapped)
@@ -520,7 +520,7 @@ def test_messages_that_are_no_frames_harm_no_client(daemon: Daemon, context: zmq
     raw.send(b"GET / HTTP/1.1\r\n\r\n")
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
-    # Three parts, an empty frame, a frame of rubbish, and a connection that does not begin with a greeting.
+    # Six: three parts, an empty frame, a frame of rubbish, and a connection that does not begin with a greeting.
     eventually(lambda: memory_of(daemon).count("frames_malformed") == 6, "not all were counted")
     raw.close()
 

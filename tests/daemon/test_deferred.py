@@ -1,4 +1,4 @@
-"""Deferred frames: whose comes next, and which processes are not read meanwhile."""
+"""Deferred frames: whose frame comes next, and from which processes nothing is read meanwhile."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_unfinished_frame_stays_first_of_its_client_and_the_next_client_is_se
 
 def test_a_process_pays_for_its_event_before_its_next_frame(deferred: Deferred) -> None:
     hog, light = session(1), session(2)
-    deferred.add_begun(hog, 7, b"hog", 1_000)  # its event is long, and then its frame has more
+    deferred.add_begun(hog, 7, b"hog", 1_000)  # its event is long, and its frame has more commands
     deferred.charge(99_000)
     before = 0
     deferred.add(light, 8, b"light")
@@ -184,7 +184,7 @@ def test_processes_that_owe_nothing_are_forgotten(deferred: Deferred) -> None:
     assert len(deferred._lines) <= LINES_KEPT + 2
 
 
-def test_a_stream_of_short_lived_processes_that_all_owe_something_is_forgotten_but_for_some(
+def test_only_some_of_many_short_lived_processes_that_all_owe_something_are_remembered(
     deferred: Deferred,
 ) -> None:
     """Before, each of them was remembered until nothing was deferred any more, which may be never."""
@@ -218,7 +218,9 @@ def test_a_small_frame_costs_no_more_than_it_is_charged(deferred: Deferred, hold
         deferred.add(client, client.slot, os.urandom(64))
     cost, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 100_000 < cost < 1.5 * holds.charged.total(), "a client's first frame, of a process's first client"
+    assert 100_000 < cost < 1.5 * holds.charged.total(), (
+        "each frame is the first of its client, and each client the first of its process"
+    )
 
 
 def test_a_process_is_held_while_memory_is_short_and_it_is_over_its_share(deferred: Deferred, holds: Holds) -> None:
