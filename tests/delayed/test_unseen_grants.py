@@ -1,4 +1,5 @@
-"""A grant that no caller has looked at goes to another operation as soon as nobody holds its own operation."""
+"""A grant that no caller has looked at goes to another operation as soon as nobody holds the operation that it has
+completed."""
 
 from __future__ import annotations
 
