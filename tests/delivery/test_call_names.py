@@ -1,4 +1,4 @@
-"""Calls are found by the names of their handlers: those of other names cost nothing, and none is forgotten."""
+"""Calls are found by the names of their handlers: calls of other names cost nothing, and no call is forgotten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNHANDLED = 5_000
 
 
 def waiting(rig: Rig, *, behind_others: bool = True) -> set[bytes]:
-    """The names of the calls that wait for a member; or of those only that do not wait for another call of their id."""
+    """The names of the calls that wait for a member. Calls that wait for another call of their id may be left out."""
     ids = rig.arena.all_records(Region.IDS)
     firsts = [
         unpack(WatchNode, memoryview(op.first_node))

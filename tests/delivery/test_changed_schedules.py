@@ -1,4 +1,4 @@
-"""A schedule whose plan changes keeps what was due before, and a call that pauses: nothing vanishes."""
+"""A schedule whose plan changes keeps a call that was due before, and a call that pauses: nothing vanishes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_call_with_the_schedules_id_is_kept_and_then_the_schedule_begins(manua
 
 
 def test_a_failed_call_goes_on_though_a_caller_has_used_its_id(manual: Manual) -> None:
-    """Its next attempt has an id of its own: before, it vanished when another call had the schedule's id."""
+    """Its next attempt has an id of its own. With the schedule's id it vanished if another call had this id."""
     seen: Seen = []
     calls = td.Calls()
 

@@ -219,7 +219,9 @@ def test_a_phase_out_of_range_is_refused(phase: int) -> None:
     member = handler(rig, b"job")
     delivery = due(rig, member)
     refused = answered(rig, member, PhaseAct(delivery.operation, phase))  # type: ignore[arg-type]
-    assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, CallPhase.FAILED), "the highest one"
+    assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, CallPhase.FAILED), (
+        "the refusal names the highest phase"
+    )
     assert ask(rig, member, begun(delivery)) == 1
     rig.check()
 
@@ -382,7 +384,7 @@ def test_dead_letters_give_way_to_a_registration_that_would_be_refused(knobs: di
     payload = bytes(200)
     for _ in range(12):
         letter(rig, member, payload=payload)
-    assert rig.arena.count("dead_letters_dropped"), "otherwise nothing was refused"
+    assert rig.arena.count("dead_letters_dropped"), "no dead letter had to give way"
     assert 0 < len(letters(rig)) < 12
     rig.check()
 
@@ -439,7 +441,7 @@ def test_dead_letters_stay_where_the_id_of_a_registration_is_taken() -> None:
 
 @pytest.mark.parametrize("follows", [False, True])
 def test_dead_letters_give_way_where_the_arena_has_no_record_left(follows: bool) -> None:
-    """Otherwise, in an arena full of dead letters, workers would hold calls that have to be retried for ever."""
+    """Otherwise, in an arena full of dead letters, workers would for ever hold calls that have to be retried."""
     rig = Rig(capacity=32, quota_operations=32)
     member = handler(rig, b"job", most=2)
     delivery = due(rig, member, payload=b"held")
@@ -475,7 +477,7 @@ def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
 
 
 def test_the_next_call_is_not_refused_for_bytes_that_the_call_before_frees() -> None:
-    """Otherwise every worker of a full group would hold a call that has to be retried for ever."""
+    """Otherwise every worker of a full group would for ever hold a call that has to be retried."""
     rig = Rig(quota_bytes=1_000)
     member = handler(rig, b"job")
     delivery = due(rig, member, payload=bytes(300))

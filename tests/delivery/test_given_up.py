@@ -15,7 +15,7 @@ NOON = datetime(2026, 5, 24, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("deliveries", [1, 2, 3, 5])
-def test_the_point_after_a_given_up_one_begins_with_its_first_delivery(manual: Manual, deliveries: int) -> None:
+def test_the_point_after_a_given_up_call_begins_with_a_first_delivery(manual: Manual, deliveries: int) -> None:
     calls = td.Calls()
     seen: list[tuple[datetime | None, int, int]] = []
     kills = [True]
