@@ -90,7 +90,7 @@ def test_the_sources_are_formatted() -> None:
     assert checked.returncode == 0, checked.stdout + "run `make fmt`"
 
 
-@pytest.mark.timeout(400)  # 12 s alone with nothing cached; 120 s beside all else on a busy machine
+@pytest.mark.timeout(400)  # 12 s alone with nothing cached, 120 s beside other tests on a busy machine
 def test_mypy_finds_no_error() -> None:
     checked = run("mypy", *TYPED)
     assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -273,7 +273,7 @@ def test_make_has_the_target_and_explains_it(target: str) -> None:
 
 
 def test_make_lets_python_keep_what_it_compiles() -> None:
-    """Containers often set this variable. Then each process of the tests would compile every module that it imports."""
+    """Containers often set PYTHONDONTWRITEBYTECODE. With it, each process of the tests compiles all that it imports."""
     show = ["make", "--no-print-directory", "--eval=environment:; @env", "environment"]
     ran = subprocess.run(show, cwd=ROOT, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True)
     assert ran.returncode == 0 and b"PYTHONDONTWRITEBYTECODE" not in ran.stdout, ran
