@@ -1,4 +1,5 @@
-"""set_orphans() decides about all pending operations of a client that ends. runtime_dir= is searched alone."""
+"""set_orphans() decides about all pending operations of a client that ends. With runtime_dir=, no other directory is
+searched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Clients that die, stop, fork and come back, and daemons that do: with real processes.
+"""Clients and daemons that die, stop and come back, and clients that fork: with real processes.
 
-A client that ends is a process of its own here, mostly that of a threaded client. The daemon notices the end of the
-process, by what both faces share: the lifeline and the session. One test shows that for an asyncio process.
+Here a client that ends has a process of its own, mostly with a threaded client. The daemon notices the end of the
+process by what both faces share: the lifeline and the session. One test shows this with an asyncio client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ import os
 def refuse(pid, flags=0): raise PermissionError(1, "Operation not permitted")
 os.pidfd_open = refuse
 """
-# From its start on, no client gets a connection to NAME.live. (The socket itself says that the daemon runs.)
+# From its start on, no client gets a connection to NAME.live. The socket stays: it shows that the daemon runs.
 NO_LIVENESS = """
 import contextlib, timerd.clients.liveness as l
 def refuse(self, found, now_ns):
@@ -136,13 +136,13 @@ class Look:
             return int(sum(client.pending for client in reader.clients))
 
     def states(self) -> list[ClientState]:
-        """Of the slots that are in use."""
+        """The states of the slots that are in use."""
         with self.reader() as reader:
             return [ClientState(client.state) for client in reader.clients if client.state]
 
 
 def held_connections(daemon: Daemon) -> int:
-    """Connections that clients hold and whose end is theirs; the listening socket is not one."""
+    """How many connections clients hold, by whose end the daemon notices their end. The listening socket is not one."""
     over_packets = os.environ[TRANSPORT_VARIABLE] == "unix"
     path = daemon.paths.packets if over_packets else daemon.paths.liveness
     mine = psutil.Process(daemon.pid).net_connections("unix")
@@ -196,7 +196,9 @@ def test_a_client_of_another_pid_namespace_is_noticed_by_its_connection(make_dae
     with look.reader() as reader:
         assert [client.pid for client in reader.clients if client.state] == [0]
     victim.end()
-    eventually(lambda: look.pending() == 0, "its operation was not cancelled")  # silence alone is death an hour later
+    eventually(
+        lambda: look.pending() == 0, "its operation was not cancelled"
+    )  # by silence alone it is dead an hour later
 
 
 AIO = """
@@ -217,7 +219,9 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
     daemon = make_daemon(patch=NO_PIDFD)
     victim, look = spawn(patch=OF_ANOTHER_NAMESPACE, script=AIO), Look(daemon)
     victim.end()
-    eventually(lambda: look.pending() == 0, "its operation was not cancelled")  # silence alone is death an hour later
+    eventually(
+        lambda: look.pending() == 0, "its operation was not cancelled"
+    )  # by silence alone it is dead an hour later
 
 
 @OVER_ZEROMQ
@@ -303,7 +307,7 @@ def test_a_daemon_that_stops_for_three_leases_cancels_no_operation(
         stop(daemon.pid)
     else:
         daemon.kill()
-    time.sleep(1.3)  # a gap, too
+    time.sleep(1.3)  # long enough for a gap, too
     os.kill(clients[0].pid, signal.SIGCONT)
     if how == "stopped":
         os.kill(daemon.pid, signal.SIGCONT)
@@ -333,13 +337,13 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
 
 def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon, face: Face) -> None:
     with face.connect() as client:
-        client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone says nothing
+        client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone does not make the daemon lost
         reached, silence = client._link.connection, client._protocol.silence
         line = reached.lifeline
         connection = line if isinstance(line, Lifeline) else reached.sockets
 
         eventually(lambda: line.fileno() >= 0 and time.monotonic_ns() - made_ns(connection) > REFUSED_NS)
-        stop(daemon.pid)  # no frame is under way at its end, which would say that it is there
+        stop(daemon.pid)  # so that no frame is under way when it ends: the frame would show a live daemon
         stopped_ns = time.monotonic_ns()
         eventually(lambda: silence._looked_ns > stopped_ns + 300_000_000, "the client does not look")
         start = time.monotonic()
@@ -425,7 +429,7 @@ for _ in range(60):
             try:
                 sockets += os.readlink(f"/proc/self/fd/{{number}}").startswith("socket:")
             except FileNotFoundError:
-                pass  # that of the listing itself
+                pass  # the descriptor of the listing itself
         os.write(write, b"%d" % sockets)
         os._exit(0)
     os.waitpid(child, 0)
@@ -473,7 +477,7 @@ def gunicorn(runtime_dir: Path) -> Iterator[str]:
 
 
 def ask(address: str, path: str = "/") -> str:
-    """One request; the pid of the worker that answered, empty if none did."""
+    """Send one request. Returns the pid of the worker that answered, or an empty text if none did."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE_S)
         try:

@@ -55,7 +55,7 @@ class Outage:
         eventually(lambda: self._client.state is state, f"the client never was {state}")
 
     def begin(self) -> None:
-        """Kill the daemon and wait until the client knows."""
+        """Kill the daemon, and wait until the client has noticed."""
         self._daemon.kill()
         self.hasten()
         self.until(LinkState.LOST)
@@ -287,7 +287,7 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: Any, outage:
 def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
-    with td.connect(timeout=PATIENCE_S) as other:  # may take longer than the timeout of `short`
+    with td.connect(timeout=PATIENCE_S) as other:  # before `short`: a connect may take longer than its timeout
         long = client.register("long", timeout=60)
         short = client.register("short", timeout=0.6)
         client.flush()

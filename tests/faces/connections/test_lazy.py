@@ -1,4 +1,4 @@
-"""A client is made without a daemon. It connects at its first use, in each process anew, and keeps earlier calls."""
+"""A client is made without a daemon. It connects at its first use, anew in each process, and keeps the calls before."""
 
 from __future__ import annotations
 
