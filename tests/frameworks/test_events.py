@@ -37,7 +37,7 @@ def start(request: pytest.FixtureRequest, runtime_dir: Path) -> Callable[[int], 
 
 
 class Reader(threading.Thread):
-    """Reads a stream over as many connections as it takes."""
+    """Reads a stream over one connection after another, until it has `count` values."""
 
     def __init__(self, port: int, count: int) -> None:
         super().__init__(daemon=True)

@@ -191,7 +191,9 @@ def test_the_remedies_of_the_page_for_several_workers_of_uvicorn_hold_no_answer_
     gunicorn = ("gunicorn", "--bind=fd://{fd}", "app:application", "-k", "uvicorn.workers.UvicornWorker", "-w", "2")
     assert kinds_of_answers(directory, *gunicorn) == b"at once"
     plain = ("uvicorn", "--fd={fd}", "--workers=2", "app:application")
-    assert kinds_of_answers(directory, *plain) == b"held back", "docs/web.md need not say it any more"
+    assert kinds_of_answers(directory, *plain) == b"held back", (
+        "plain uvicorn holds nothing back now: change docs/web.md"
+    )
 
 
 def test_server_sent_events_under_uvicorn(daemon: Daemon, directory: Path) -> None:

@@ -29,7 +29,7 @@ from support.web.servers import Server
 from timerd_client.operations import Errors
 
 SESSION_S, REBALANCE_S, INITIAL_S = 2.0, 4.0, 0.5
-OUTAGE_S = 7.0  # longer than a rebalance: operations that were due in it are given up
+OUTAGE_S = 7.0  # longer than a rebalance: operations that are due in this time are given up
 TIMES = {"GROUP_SESSION_S": SESSION_S, "GROUP_REBALANCE_S": REBALANCE_S, "GROUP_INITIAL_S": INITIAL_S}
 SHARDS = range(12)
 # A row for each result, when it is stored: the application's table alone would hide the order.
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
     member: str
     generation: int
     newest: int  # the newest generation at that moment
-    owner: str | None  # of the shard, in the result's generation
+    owner: str | None  # the shard's owner in the result's generation
 
 
 class Group:
