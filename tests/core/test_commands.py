@@ -372,8 +372,7 @@ def test_a_value_found_at_registration_counts_against_the_quota_with_the_payload
 
 
 def test_a_report_holds_a_value_once_and_nothing_else() -> None:
-    """An operation expires between the parts of a long event. Its outcome stands between two outcomes with the same
-    value."""
+    """An operation expires between two parts of a long event. Its outcome stands between two outcomes of one value."""
     rig = Rig()
     client, other = rig.client(), rig.client()
     rig.do(client, ON_K, Register((Key(b"quiet"),), timeout_ns=5 * MS), ON_K)

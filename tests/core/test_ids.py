@@ -45,8 +45,7 @@ def settle(rig: Rig, client: Client, count: int) -> None:
 
 
 def after(settled_by: str) -> tuple[Rig, Client]:
-    """A rig whose operation with the id has settled ("nothing": it is pending), after an acknowledgement and a
-    restart."""
+    """A rig whose operation with the id has settled ("nothing": is pending), after an acknowledgement and a restart."""
     rig = Rig()
     client = rig.client()
     rig.do(client, arm(timeout_ns=10 * MS))

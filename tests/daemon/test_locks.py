@@ -153,8 +153,7 @@ def test_two_daemons_of_one_arena_file_are_excluded_although_their_directories_d
 
 
 def test_a_start_is_refused_while_a_daemon_listens_though_its_lock_file_was_removed(daemon: Daemon) -> None:
-    """A clean-up may have removed it. The lock of the arena holds off a second daemon, too, but none with another
-    arena."""
+    """A clean-up may have removed it. The lock of the arena also holds off a second daemon of the same arena."""
     daemon.paths.lock.unlink()
     with pytest.raises(InstanceRunningError, match=r"'default' is running in .*\(pid not known\)"):
         InstanceLock(daemon.paths)

@@ -1,5 +1,4 @@
-"""A grant that no caller has looked at goes to another operation as soon as nobody holds the operation that it has
-completed."""
+"""A grant that no caller has looked at goes to another operation as soon as nobody holds the granted operation."""
 
 from __future__ import annotations
 

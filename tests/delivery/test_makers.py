@@ -167,8 +167,7 @@ def test_outcomes_within_the_share_stay() -> None:
 
 
 def test_a_deployment_loses_nothing_while_another_group_of_its_user_is_beyond_its_part() -> None:
-    """All workers of "web" have ended, and the new ones are not there yet. The outcomes of "web" are the oldest of
-    all."""
+    """All workers of "web" have ended, and no new worker is there yet. The outcomes of "web" are the oldest."""
     rig = Rig(**SMALL)
     make(rig, b"web", 8)
     for name in (b"one", b"two"):
@@ -382,8 +381,7 @@ class Made:
 
 
 class Makers:
-    """The rule in plain words: lists of operations, and a walk over all of them for each registration that finds no
-    room."""
+    """The rule, plainly: lists of operations, and a walk over all of them if a registration finds no room."""
 
     def __init__(self, capacity: int, share: int) -> None:
         self.capacity, self.share = capacity, share

@@ -1,5 +1,4 @@
-"""No loop of a turn is without a bound: each charges the records that it touches, or states how many rounds it makes at
-most."""
+"""No loop of a turn is without a bound: each charges the records that it touches, or states its maximum of rounds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""set_orphans() decides about all pending operations of a client that ends. With runtime_dir=, no other directory is
-searched."""
+"""set_orphans() decides about all pending operations of an ended client. runtime_dir= is the only place searched."""
 
 from __future__ import annotations
 

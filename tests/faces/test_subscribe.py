@@ -422,8 +422,7 @@ def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Clie
 def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_mark_that_the_client_does_not_know_yet(
     client: td.Client,
 ) -> None:
-    """A client that cannot map the arena knows no event after its last frame. A mark of another process may be
-    newer."""
+    """A client that cannot map the arena knows no event after its last frame. Marks of other processes may be newer."""
     before = client.mark()
     for number in range(3):
         client.fire_wait("k", value=b"%d" % number)

@@ -171,8 +171,7 @@ def test_the_command_in_the_message_names_the_given_directory(face: Face, tmp_pa
 def test_an_instance_behind_too_long_a_path_is_an_error_that_names_both_lengths(
     daemon: Daemon, face: Face, tmp_path: Path
 ) -> None:
-    """The daemon runs, and the path is another name of its directory. "It is not running: start it" would be no
-    help."""
+    """The daemon runs, and the path is another name of its directory: "It is not running: start it" would not help."""
     alias = tmp_path / ("d" * 120)
     alias.symlink_to(daemon.paths.directory)
     with pytest.raises(td.ResourceLimitError, match=f"a socket's path at most {IPC_PATH_MAX}: choose one"):

@@ -57,8 +57,7 @@ def pending(daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon: MakeDaemon, how: str) -> None:
-    """Without pidfds, only the end of the connection shows the death. So the child must hold no copy of the
-    connection."""
+    """Without pidfds, only the end of the connection shows the death, so the child must hold no copy of it."""
     refused = "import os\ndef refuse(pid, flags=0): raise PermissionError(1, 'no')\nos.pidfd_open = refuse\n"
     daemon = make_daemon(patch=refused)
     took = []
