@@ -1,4 +1,4 @@
-"""Each column of each kind of row is changed under a right checksum. The audit finds the change, if it should.
+"""Each column of each kind of row is changed, and its checksum with it. The audit finds the change if it should.
 
 The declaration of the rows (timerd_shm/declare/journal.py) says how each column is checked, and so which changes an
 audit may miss. These tests verify that.
@@ -82,7 +82,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Made:
             play.rig.restart()
     rig = play.rig
     assert isinstance(rig, JournaledRig)
-    rig.turn(rig.now_ns + 11 * S)  # an anchor
+    rig.turn(rig.now_ns + 11 * S)  # so late that an anchor is written
     rig.end()
     return made(directory)
 
