@@ -111,7 +111,7 @@ def test_a_large_frame_goes_in_parts_both_ways(transport: PolledTransport, peer:
 def test_the_largest_packet_is_sent_where_the_system_gives_small_buffers(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with net.core.wmem_default of 64 KiB. Before, each such packet was dropped, also when it was sent again."""
+    """For example, net.core.wmem_default is 64 KiB. Before, the largest packet was dropped each time it was sent."""
     accept = socket.socket.accept
 
     def accept_with_little(listener: socket.socket) -> tuple[socket.socket, Any]:
@@ -479,7 +479,7 @@ def test_a_connection_whose_session_has_ended_belongs_to_no_client(
 ) -> None:
     admit(transport, peer, SESSION, 3)
     transport.close_outlet(3)
-    assert share_of(transport).clients == 0, "otherwise it would be kept rather than connections of clients"
+    assert share_of(transport).clients == 0, "otherwise this connection would be kept in place of a client's"
     transport.publish(3, b"secret")
     peer.send(FRAME, b"hello")
     assert len(received(transport)) == 1 and peer.drain() == []
@@ -534,7 +534,7 @@ def test_the_end_comes_behind_the_last_frames(transport: PolledTransport, peer: 
     assert len(received(transport)) == 20 and transport.adopted[1:] == [(1, True)]
 
 
-def test_an_end_in_the_midst_of_anything_leaves_nothing(
+def test_a_connection_that_ends_after_any_packet_leaves_nothing_open(
     transport: PolledTransport, paths: InstancePaths, rng: Any
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
@@ -563,7 +563,7 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
 
 @pytest.mark.parametrize("name", ["packets", "commands", "outcomes"])
 def test_descriptors_that_come_along_are_not_kept(transport: PolledTransport, paths: InstancePaths, name: str) -> None:
-    """Linux 6.16 refuses to send them. An older kernel delivers them, and the receiver closes them at once."""
+    """Linux 6.16 refuses to send descriptors. An older kernel delivers them, and the receiver closes them at once."""
     path: Path = getattr(paths, name)
     kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
     with socket.socket(socket.AF_UNIX, kind) as sender, open(os.devnull) as file:
