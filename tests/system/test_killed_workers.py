@@ -1,4 +1,4 @@
-"""Handlers that end their process, in real workers, which start again. Ends are counted, and calls are given up."""
+"""Real workers, whose handlers end the process. It is started again; its ends are counted, and the call is given up."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def workers(daemon: Daemon, tmp_path: Path) -> Iterator[Workers]:
 
 
 def letters(client: td.Client, workers: Workers, count: int) -> list[str]:
-    """The payloads of the dead letters, when there are `count` of them."""
+    """The payloads of the dead letters, as soon as there are `count` of them."""
     eventually(lambda: workers.tend() or len(client.dead_letters()) >= count)
     return sorted(letter.payload.decode() for letter in client.dead_letters())
 
