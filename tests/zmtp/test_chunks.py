@@ -1,4 +1,4 @@
-"""Chunks: bytes that wait to be sent keep their order, and are charged with what they take."""
+"""Chunks: bytes that wait to be sent keep their order, and are charged with the memory that they take."""
 
 from __future__ import annotations
 
