@@ -280,7 +280,7 @@ def test_the_follower_reads_no_event_before_it_is_in_the_ring() -> None:
 
 
 class Clock:
-    """In place of the time module."""
+    """A clock in place of the time module."""
 
     def __init__(self) -> None:
         self.now_ns = START_NS
@@ -301,11 +301,11 @@ def test_late_commands_are_sent_at_once_and_the_harness_is_blamed_only_for_its_o
     due = array("q", (at * MS for at in (1, 2, 3, 10, 11)))
     pace = Pace(due, START_NS, bulk=False)
     clock.late_ns = MS // 2
-    assert pace.begin(0) == 1  # half a millisecond late: it overslept
+    assert pace.begin(0) == 1  # half a millisecond late: `begin` has overslept
     clock.now_ns += 5 * MS  # the call takes long
     pace.end()
-    clock.now_ns += MS // 4  # its own bookkeeping takes a while
-    assert pace.begin(1) == 3, "both that are due, in one pass, without waiting"
+    clock.now_ns += MS // 4  # the bookkeeping of `pace` takes a while
+    assert pace.begin(1) == 3, "both commands that are due, in one pass, without waiting"
     pace.end()
     assert pace.left_ns(3) > 0
     assert pace.begin(3) == 4
@@ -504,7 +504,7 @@ def test_a_run_that_an_instance_has_no_room_for_is_refused(daemon: Daemon, capsy
 
 
 def test_the_processor_time_that_the_host_steals_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    # user, nice, system, idle, iowait, irq, softirq, steal; the others are contained in user
+    # user, nice, system, idle, iowait, irq, softirq, steal; the other columns are contained in user
     times = [(10, 0, 0, 10, 0, 0, 0, 1, 5, 0), (40, 0, 10, 30, 0, 0, 0, 21, 35, 0)]
     kind = type(psutil.cpu_times())
     monkeypatch.setattr(psutil, "cpu_times", lambda: kind(*times.pop(0)))

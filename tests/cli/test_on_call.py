@@ -107,7 +107,7 @@ def test_a_call_that_failed_is_explained_by_its_id_as_its_dead_letter(
         rig.do(worker, given_up(delivered, b"ValueError: no"))
         rig.do(worker, done(delivered))
     row = explain("bad-1")
-    assert (row["kind"], row["state"], row["call"]["number"]) == ("dead letter", "failed", 2), "the newest one"
+    assert (row["kind"], row["state"], row["call"]["number"]) == ("dead letter", "failed", 2), "the newest dead letter"
     text = said(run, "explain", "bad-1")
     assert "Dead letter 2 (operation 1.1) was due" in text and "it has failed: ValueError: no" in text
     assert [each["state"] for each in json_of(run, "ops", "--state", "settled")] == ["failed"] * 2, "not expired"

@@ -383,7 +383,7 @@ def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, 
 
 
 def wait_into(states: list[State], operation: Any) -> None:
-    """Note the outcome. This wait is longer than those of the test."""
+    """Note the outcome. This wait is longer than the waits of the test."""
     states.append(operation.result(10 * PATIENCE_S).state)
 
 

@@ -21,7 +21,7 @@ DELIVERED, FAILED, EXPIRED = DeliveryOutcome
 class Fate(NamedTuple):
     """The end of one attempt."""
 
-    after_ns: int  # NEVER: it is stuck
+    after_ns: int  # NEVER: the attempt is stuck
     error: str | None
     retriable: bool = True
 
@@ -38,7 +38,7 @@ class Network:
         self.now_ns = 0
         self.running: dict[Attempt, tuple[int, Fate]] = {}
         self.log: list[tuple[int, Attempt, tuple[Any, ...]]] = []
-        self.ends: dict[Attempt, tuple[int, Fate | None]] = {}  # when it ended, and how; None: given up
+        self.ends: dict[Attempt, tuple[int, Fate | None]] = {}  # when the attempt ended, and how; None: given up
 
     def room(self) -> int:
         return self.slots - len(self.running)
@@ -137,8 +137,8 @@ class Program:
         self.now_ns = 1_000 * S
         self.entered: dict[int, tuple[int, int | None, int]] = {}  # record: when, its lane, its size
         self.out: dict[int, tuple[int, Delivery]] = {}
-        self.poll_gap_ns = rng.choice((0, 0, 5, 200)) * MS  # the longest time for which the polling loop is stuck
-        self.stuck_ns = 0  # the longest time for which it was stuck
+        self.poll_gap_ns = rng.choice((0, 0, 5, 200)) * MS  # how long the polling loop may be stuck
+        self.stuck_ns = 0  # the longest time for which the polling loop was stuck
 
     def is_ready(self, lane: Hashable, now_ns: int) -> bool:
         return lane == 2 or now_ns % (10 * S) >= self.away_ns
@@ -250,7 +250,7 @@ class Program:
         return EXPIRED
 
     def judge_order(self) -> None:
-        """A lane has one attempt at a time, and sends no record while an earlier one may still be sent, or expire."""
+        """A lane has one attempt at a time, and sends no record while an earlier record may be sent, or expire."""
         free_ns: dict[int, int] = defaultdict(int)
         newest: dict[int, int] = defaultdict(lambda: -1)
         for begun_ns, attempt, records in self.network.log:
@@ -371,7 +371,7 @@ def test_without_a_lane_max_in_flight_batches_are_in_flight() -> None:
     assert [when_ns // MS for when_ns, _, _ in network.log] == [0, 0, 0, 50, 50, 50, 100]
 
 
-def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_one() -> None:
+def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_batch() -> None:
     network, told = Network(lambda attempt: Fate(0, None), room=0), Told()
     accumulator = Accumulator(options(linger_ns=0, batch_size=1), network, told)
     accumulator.append("late", 0)
@@ -505,7 +505,7 @@ def test_a_lane_that_is_not_ready_is_asked_for_at_a_steady_pace_however_many_bat
         accumulator.append(record, network.now_ns, lane="a")
         accumulator.wake()
         accumulator.poll(network.now_ns)
-    drive(accumulator, network, 200 * MS)  # the last ones have lingered
+    drive(accumulator, network, 200 * MS)  # the last batches have lingered
     asked.clear()
     drive(accumulator, network, 2_200 * MS)
     assert 15 <= len(asked) <= 25, "each 100 ms, for two seconds"

@@ -83,7 +83,7 @@ def test_T3_due_is_judged_by_the_clock_of_the_turn_not_by_the_position_of_the_wh
 
 
 def test_T4_every_operation_expires_exactly_once() -> None:
-    """Kafka's own multiset: delays 0..4, each of 10..99 twice, 100..499."""
+    """Kafka's own multiset of delays: 0 to 4, each of 10 to 99 twice, 100 to 499."""
     rig = Rig(capacity=2048)
     client = rig.client()
     delays = [*range(5), *range(10, 100), *range(10, 100), *range(100, 500)]
@@ -150,7 +150,7 @@ def test_T9_the_number_of_pending_operations_falls_at_once() -> None:
     assert rig.gauges()[0] == 2
     rig.turn(rig.now_ns + 5 * MS)
     assert rig.gauges()[0] == 1
-    rig.turn(START_NS + 49_999 * MS)  # cascaded on the way: the number stays
+    rig.turn(START_NS + 49_999 * MS)  # the wheel cascades on the way, and the number stays
     assert rig.gauges()[0] == 1
 
 
@@ -301,7 +301,7 @@ def test_W6_the_clock_waits_for_buckets_never_for_operations() -> None:
     rig.do(client, *(after(20 * MS) for _ in range(1000)))
     assert rig.core.next_wake_ns() == START_NS + 20 * MS
     rig.do(client, *(cancel(number) for number in range(1, 1000)))
-    assert rig.core.next_wake_ns() == START_NS + 20 * MS, "one is left"
+    assert rig.core.next_wake_ns() == START_NS + 20 * MS, "one operation is left"
     rig.do(client, cancel(1000))
     assert rig.core.next_wake_ns() == NEVER
 
@@ -339,7 +339,7 @@ def test_O4_try_or_else_watch_never_misses_an_event_between_them() -> None:
     mark = a.mark()  # mark, try (it fails), else: watch
     rig.do(b, fire(b"k"))
     assert a.state(rig.do(a, Register((K,), timeout_ns=S, mark=mark))) is Outcome.COMPLETED
-    assert rig.gauges() == (0, 0), "completed on the way in: not watched, no timer"
+    assert rig.gauges() == (0, 0), "completed at the registration: it is not watched, and has no timer"
 
 
 def test_O5_a_state_change_followed_by_a_check_is_never_lost() -> None:

@@ -147,7 +147,7 @@ def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
     world.settle()
     assert [(header.outcomes, header.applied) for header in alice.take_published()] == [(1, 2)]
     alice.acknowledge()  # else the daemon reminds alice
-    assert confirmed(world, alice, CONFIRM_NS) == [], "it came with the outcome"
+    assert confirmed(world, alice, CONFIRM_NS) == [], "the confirmation came with the outcome"
 
 
 @pytest.mark.parametrize("within", [True, False])
@@ -175,7 +175,7 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
 
 
 def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
-    """It was one of several clients that wait for one. When theirs comes, another client may have its slot."""
+    """It was one of several clients that wait for a confirmation. Then another client may have its slot."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:

@@ -520,7 +520,8 @@ def test_messages_that_are_no_frames_harm_no_client(daemon: Daemon, context: zmq
     raw.send(b"GET / HTTP/1.1\r\n\r\n")
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
-    # Six: three parts, an empty frame, a frame of rubbish, and a connection that does not begin with a greeting.
+    # Six are counted: three parts, an empty frame, a frame of rubbish, and a connection that does not begin with a
+    # greeting.
     eventually(lambda: memory_of(daemon).count("frames_malformed") == 6, "not all were counted")
     raw.close()
 

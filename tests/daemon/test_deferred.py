@@ -102,7 +102,7 @@ def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_ot
         deferred.add(hog, process, b"hog")
     light = session(100)
     for _ in hogs:
-        served(deferred, 100_000)  # until then all are alike
+        served(deferred, 100_000)  # before these, all processes owe the same
     for process, hog in hogs.items():
         deferred.add(hog, process, b"hog")
     for _ in range(50):
@@ -116,7 +116,7 @@ def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_ot
 
 
 def test_a_process_that_waits_for_each_answer_keeps_its_debt_while_others_wait(deferred: Deferred) -> None:
-    """It has no frame deferred when its event is done, and sends the next one when it has the answer."""
+    """The process has no deferred frame when its event is done. It sends the next frame when it has the answer."""
     hog, busy = session(1), session(2)
     for _ in range(300):
         deferred.add(busy, 2, b"busy")
@@ -132,7 +132,7 @@ def test_a_process_that_waits_for_each_answer_keeps_its_debt_while_others_wait(d
     assert abs(taken[hog] - taken[busy]) <= 51_000, taken
 
 
-def test_a_process_that_was_away_saves_nothing_up(deferred: Deferred) -> None:
+def test_a_process_that_was_away_has_saved_nothing_up(deferred: Deferred) -> None:
     early, late = session(1), session(2)
     deferred.add(late, 2, b"late")
     served_late = 0
@@ -316,7 +316,7 @@ def test_a_process_is_held_by_its_frames_or_bytes_until_half_of_them_are_done(
 
 
 def hot_world(hogs: int, watchers: int) -> tuple[World, list[Peer], Peer]:
-    """Processes that fire on a key with watchers that no fire uses up, and a bystander."""
+    """Processes that fire on a key whose watchers no fire completes, and a bystander."""
     world = World(STEP, capacity=watchers + 64, quota_operations=watchers + 64, clients=hogs + 4)
     world.until_quiet()
     peers = [world.client(f"hog {number}") for number in range(hogs)]
@@ -355,7 +355,7 @@ def test_a_bystander_waits_for_one_event_under_way_at_most(hogs: int, fires: int
             if world.core.last_command(light.slot) == number:
                 break
         assert world.core.last_command(light.slot) == number
-        assert world.rig.arena.count("events", 0) - began <= 2, "one that was under way, and the bystander's own"
+        assert world.rig.arena.count("events", 0) - began <= 2, "one event that was under way, and the bystander's own"
     assert world.rig.arena.count("events", 0) < events, "the attack is over"
 
 
@@ -380,7 +380,7 @@ def test_a_process_that_fills_its_queue_holds_up_itself_alone(monkeypatch: pytes
     assert world.rig.arena.count("events", 0) == 40
 
 
-def test_a_flood_of_frames_that_are_dealt_with_at_once_does_not_keep_the_core_from_deferred_ones() -> None:
+def test_a_flood_of_frames_that_are_dealt_with_at_once_does_not_keep_the_core_from_deferred_frames() -> None:
     world, (hog, flood), light = hot_world(2, 8 * STEP)
     hog.send(fire(b"hot"))
     world.turn()

@@ -222,7 +222,7 @@ def test_a_neighbour_learns_who_may_run_a_command_that_it_may_not(
 def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) -> None:
     paths = InstancePaths(runtime_dir, "default")
     watches = PolledWatches(paths, watches_max=8)
-    watches._listener.listen(8)  # as full as one of 4,096, with fewer files
+    watches._listener.listen(8)  # as full as a queue of 4,096, with fewer files
     waiting = []
     try:
         while True:

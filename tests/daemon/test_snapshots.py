@@ -159,7 +159,7 @@ def test_memory_that_is_never_free_again_is_an_error_in_the_end(world: World) ->
     [(kind, error)] = bob.take_answers()
     assert kind is DownKind.ERROR and "the memory is not free yet" in error["message"]
     world.run(REST * LOOK_NS)
-    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "it answers at once: only the first question waits"
+    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "the daemon answers at once: only the first question waits"
 
 
 def test_a_copy_that_waited_for_a_processor_has_a_short_rest(world: World) -> None:

@@ -73,7 +73,7 @@ class Quiet:
 
 def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause reads the byte that the signal has written. If the loop forgot it, it would sleep without limit."""
-    monkeypatch.setattr("timerd.conductor.loop.sharpen", lambda: None)  # this is the thread of all tests
+    monkeypatch.setattr("timerd.conductor.loop.sharpen", lambda: None)  # the loop runs in the thread of all tests
     quiet: Any = Quiet()
     selector = Selector()
     loop = Loop(quiet, quiet, selector, quiet)

@@ -288,7 +288,7 @@ def test_an_evaluation_that_was_true_is_the_last_one(manual: Manual, client: td.
         def try_complete(self) -> bool:
             self.looks += 1
             if self.looks == 2:
-                manual.stop()  # its result goes to the next daemon
+                manual.stop()  # the evaluation's result goes to the next daemon
             return self.looks == 2
 
     delayed = Completes()

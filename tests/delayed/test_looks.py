@@ -155,7 +155,7 @@ def test_complete_counts_by_its_effective_time(rig: Rig) -> None:
 
 @pytest.mark.parametrize("seed", in_tiers(range(20), 4))
 def test_exactly_one_of_expiry_and_completion_wins(seed: int) -> None:
-    """500 operations a seed: COMPLETE comes around the deadline, with restarts of the daemon in between."""
+    """500 operations for each seed: COMPLETE comes around the deadline, with restarts of the daemon in between."""
     choose = random.Random(seed)
     rig = Rig(capacity=1024, clients=2)
     owner = rig.client()

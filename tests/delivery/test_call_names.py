@@ -48,7 +48,9 @@ def test_calls_that_no_member_handles_cost_the_others_nothing() -> None:
             rig.turn()
         touched.append(rig.core.touched - before)
     assert len(worker.delivered_for_group) == 40
-    assert touched[1] <= touched[0] + 100, f"20 calls touched {touched[0]} records, and beside others {touched[1]}"
+    assert touched[1] <= touched[0] + 100, (
+        f"20 calls touched {touched[0]} records alone, and {touched[1]} beside others"
+    )
     rig.check()
 
 

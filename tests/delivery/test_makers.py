@@ -1,4 +1,4 @@
-"""A group's outcomes are charged to their maker, and after its end to its user: so no ended process fills an arena."""
+"""A group's outcomes are charged to their maker, and after its end to its user, so that it fills no arena."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_users_beyond_the_table_share_one_account_and_a_record_is_used_again() -
 
 
 def test_three_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> None:
-    """The issue: three processes make as many outcomes as a group may have, each for a group of its own, and end."""
+    """Three processes, each for a group of its own, make as many outcomes as a group may have. Then they end."""
     rig = Rig(**SMALL)
     for name in (b"one", b"two", b"three"):
         make(rig, name, 30)
@@ -253,7 +253,9 @@ def test_outcomes_with_large_payloads_make_room_for_payloads() -> None:
     bystander = rig.client(uid=OTHER)
     rig.do(bystander, *[Register((Key(b"k"),), payload=bytes(112))] * 30)
     assert bystander.answers == []
-    assert sum(left(rig).values()) == 17, "13 of 30 have made room: 26 blocks were missing, and each has two"
+    assert sum(left(rig).values()) == 17, (
+        "13 of 30 outcomes have made room: 26 blocks were missing, and each outcome has two"
+    )
     rig.check()
 
 
@@ -311,7 +313,7 @@ def test_older_outcomes_of_a_live_maker_do_not_shield_those_that_may_go() -> Non
 
 
 def test_processes_that_come_and_go_leave_half_of_the_groups_to_others() -> None:
-    """Before, 64 processes with one outcome each, for a group each, kept every other new group out for an hour."""
+    """Before, 64 processes, each with one outcome for a group of its own, kept other new groups out for an hour."""
     rig = Rig(**SMALL)
     for number in range(4):
         make(rig, b"mine-%d" % number, 1)
@@ -368,7 +370,7 @@ def test_the_journal_has_a_row_for_each_evicted_outcome_and_the_audit_computes_t
 class Made:
     """An operation of the model. `client` None: its maker has ended."""
 
-    at_ns: int  # when it was registered; no two at once
+    at_ns: int  # when it was registered; no two at the same time
     uid: int
     group: bytes  # b"": the client's own
     client: Client | None

@@ -78,7 +78,7 @@ def test_the_levels_name_every_room_and_the_face() -> None:
     *rooms, face = levels(RULE)
     assert face == "core.pyx"
     folders = {path.name for path in PURGATORY.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert set(rooms) == {"state", *folders}  # the state.pxd of each room lies below all of them
+    assert set(rooms) == {"state", *folders}  # the state.pxd of each room lies below all rooms
     for room in rooms:
         assert re.search(rf"^    {room} +\w", RULE, re.M), f"the rule does not say what lives in {room}"
 

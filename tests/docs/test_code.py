@@ -286,7 +286,7 @@ def test_the_readme_answers_its_three_questions_and_maps_the_folders() -> None:
     contributing = (ROOT / "docs" / "contributing.md").read_text()
     for folder in (name for name in TOP_LEVEL if (ROOT / name).is_dir()):
         assert f"{folder}/" in contributing, f"no line for {folder}/"
-    assert "reboot" in text.partition("## Where to go on")[0], "it says that timers do not outlive a reboot"
+    assert "reboot" in text.partition("## Where to go on")[0], "the README says that timers do not outlive a reboot"
 
 
 def test_dependencies_have_a_floor_and_no_ceiling() -> None:

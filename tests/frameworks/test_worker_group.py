@@ -176,7 +176,7 @@ class Group:
         assert all(result == text.upper() for _, text, result in jobs)
         stored = self.stored()
         assert sorted(one.job for one in stored) == numbers, (
-            "each is done once"
+            "each job is done once"
         )  # a job that was sent twice leaves a gap in the numbers
         for one in stored:
             assert one.member == one.owner and one.generation == one.newest, f"by its owner at that moment: {one}"
@@ -380,7 +380,7 @@ def test_a_member_that_was_stopped_commits_nothing_when_its_shards_are_anothers(
     assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION
     assert old.heartbeat() == Errors.UNKNOWN_MEMBER_ID
     old.generation = new.generation
-    assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION, "it owns nothing in this generation"
+    assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION, "the old member owns nothing in this generation"
     assert new.poll() == [(2, "second")] and new.commit(2, "SECOND") == Errors.NONE
     results = group.rows("SELECT result, member, generation FROM jobs ORDER BY number")
     assert results == [("FIRST", "old", new.generation - 1), ("SECOND", "new", new.generation)]

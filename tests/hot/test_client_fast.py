@@ -226,7 +226,7 @@ def test_a_class_of_operations_with_fields_of_its_own_keeps_the_collector() -> N
 
 
 def rounded(size: int) -> int:
-    """The bytes that Python's allocator takes for an object of that size."""
+    """The bytes that Python's allocator takes for an object of the given size."""
     return (size + 15) // 16 * 16
 
 

@@ -292,7 +292,7 @@ def test_an_end_that_another_thread_finds_in_the_midst_of_a_send_is_no_error(
 def test_a_connection_whose_copy_lives_in_another_process_wakes_nobody_after_its_end(
     listening: Listening, sockets: UnixSockets
 ) -> None:
-    """A child has a copy between its fork and its exec. The epoll would go on reporting it."""
+    """Between its fork and its exec, a child has a copy. The epoll would go on reporting the connection."""
     accepted = listening.accept()
     copy = os.dup(sockets._descriptor)
     accepted.close()

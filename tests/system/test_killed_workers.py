@@ -1,4 +1,4 @@
-"""Real workers, whose handlers end the process. It is started again; its ends are counted, and the call is given up."""
+"""Real workers whose handlers end the process. Its ends are counted, and after some of them the call is given up."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_thread_that_takes_longer_than_its_time_limit_is_late_and_counted(daem
 
     @calls.handler("slow", time_limit=0.01)
     def slow(call: td.Call) -> None:
-        time.sleep(0.02)  # the daemon counts from the announcement, which may be long ago
+        time.sleep(0.02)  # past the limit here, too: the daemon counts from the announcement of the call
         eventually(lambda: goes_on)
 
     with td.connect(group="web", timeout=PATIENCE_S) as client:

@@ -18,7 +18,7 @@ from timerd_client.link.operation import ThreadedOperation
 RUN_S = 0.4  # from kill to kill
 CHUNK = 7  # amounts are fired in pieces of this size
 STEPS_MAX = 700  # the most steps for each kill, also on a slow machine whose daemons take long to start
-GRACE_S = 1.0  # from its deadline until a client gives up an operation, if the daemon is lost
+GRACE_S = 1.0  # from an operation's deadline until its client gives it up, if the daemon is lost
 LONG_S = 60.0  # the wait for an outcome: a daemon may take seconds to start
 
 

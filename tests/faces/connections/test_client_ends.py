@@ -87,12 +87,12 @@ class Child:
         self.pid = self.process.pid
 
     def read(self) -> str:
-        """The next line that it prints."""
+        """The next line that the process prints."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def do(self, line: str) -> None:
-        """Have it run a line."""
+        """Have the process run a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -105,7 +105,7 @@ class Child:
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Starts clients; they are ready when it returns."""
+    """Starts clients, each of which is ready when it is returned."""
     made: list[Child] = []
 
     def start(patch: str = "", orphans: str = "cancel", script: str = CLIENT) -> Child:
@@ -142,7 +142,7 @@ class Look:
 
 
 def held_connections(daemon: Daemon) -> int:
-    """How many connections clients hold, by whose end the daemon notices their end. The listening socket is not one."""
+    """The number of connections by which the daemon notices ends of clients. Its listening socket does not count."""
     over_packets = os.environ[TRANSPORT_VARIABLE] == "unix"
     path = daemon.paths.packets if over_packets else daemon.paths.liveness
     mine = psutil.Process(daemon.pid).net_connections("unix")
