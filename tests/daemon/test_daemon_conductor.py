@@ -175,7 +175,7 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
 
 
 def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
-    """It was one of several clients that wait for a confirmation. Then another client may have its slot."""
+    """Several clients wait for a confirmation, and one ends. Another client may have its slot when that is sent."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:

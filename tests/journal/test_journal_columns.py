@@ -72,7 +72,7 @@ def made(directory: Path) -> Made:
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A program with dying owners, groups, ids, grants and restarts. It has all kinds of rows except GAP and WATERMARK."""
+    """A program with dying owners, groups, ids, grants, restarts, and rows of every kind except GAP and WATERMARK."""
     directory = tmp_path_factory.mktemp("journal")
     play = JournaledPlay(SEED, directory)
     for step in range(STEPS):

@@ -173,7 +173,7 @@ def test_a_child_closes_its_other_copies_if_one_cannot_be_closed(
 def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch, runs_first: bool
 ) -> None:
-    """A thread forks just after the client has found its daemon. With a copy, the client's death would stay unnoticed."""
+    """A thread forks just after the client has found its daemon. With a copy, the client's death would be unnoticed."""
     daemon = make_daemon()
     if not runs_first:
         daemon.stop()
