@@ -120,7 +120,7 @@ def test_a_caller_that_waits_sends_its_frame_itself_however_recently_frames_were
         assert client.fire_wait(f"k{number}") == 1
         mine += sockets.commands()[-1][2] == me
         operation.result(PATIENCE_S)
-    assert mine >= 60, f"the link's thread sent for it {100 - mine} times"
+    assert mine >= 60, f"the link's thread sent for the caller {100 - mine} times"
 
 
 def test_a_frame_that_had_no_room_is_sent_as_soon_as_there_is_room_though_a_caller_waits(

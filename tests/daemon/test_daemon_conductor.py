@@ -240,7 +240,7 @@ def test_during_a_long_event_commands_wait_and_questions_are_answered() -> None:
     world.turn()
     assert world.rig.arena.header.unfinished == 1, "the event was to be longer than a turn"
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
-    assert alice.take_published()[-1].applied < late, "its command waits behind the event"
+    assert alice.take_published()[-1].applied < late, "the command waits behind the event"
     assert world.conductor.due_ns == world.clock.now_ns()
     world.run(CONFIRM_NS)
     assert world.rig.arena.header.unfinished == 0
@@ -377,7 +377,7 @@ def test_after_a_gap_the_sockets_are_read_until_dry_before_the_wheel_moves(world
     world.turn(5 * S)  # the process was stopped
     assert world.counter("gaps") == 1
     world.clock.move(DRY_NS - MS)
-    bob.send(fire())  # it stood in the kernel's buffers, and arrives only now
+    bob.send(fire())  # the event stood in the kernel's buffers, and arrives only now
     world.settle()
     world.run(50 * MS)
     alice.take_published()

@@ -300,11 +300,13 @@ def test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start(
     eventually(lambda: time.monotonic_ns() > late.deadline_ns, "no time passes")
     started_ns = time.monotonic_ns()
     daemon.start()
-    eventually(lambda: memory_of(daemon).count("expired", 0) == 1, "it did not expire")
+    eventually(lambda: memory_of(daemon).count("expired", 0) == 1, "the operation did not expire")
     memory = memory_of(daemon)
     late, pending = memory.records(Region.OPS)
     assert (late.outcome, pending.outcome) == (Outcome.EXPIRED, Outcome.NONE)
-    assert late.settled_ns > started_ns > late.deadline_ns, "it settles when the daemon has looked, not when it was due"
+    assert late.settled_ns > started_ns > late.deadline_ns, (
+        "the operation settles when the daemon looks, not when it was due"
+    )
     lateness = memory.record(Region.HISTOGRAMS, Histogram.EXPIRY_LATENESS)
     assert (lateness.count, lateness.max) == (1, late.settled_ns - late.deadline_ns)
 
@@ -324,7 +326,7 @@ def test_an_ephemeral_daemon_ends_when_idle_and_leaves_no_arena(
     location = read_location(daemon.paths)
     peer = Peer(daemon, context).connect()
     time.sleep(0.5)
-    assert daemon.process is not None and daemon.process.poll() is None, "it has a client"
+    assert daemon.process is not None and daemon.process.poll() is None, "the daemon ended, though it has a client"
     peer.say(UpKind.BYE)
     assert daemon.process.wait(PATIENCE_S) == 0
     daemon.process = None
@@ -428,9 +430,11 @@ def test_a_test_of_the_lock_does_not_prevent_a_start(make_daemon: MakeDaemon, ru
     lock = InstanceLock(daemon.paths)
     starting = daemon.spawn()
     tries = psutil.Process(starting.pid)
-    eventually(lambda: str(daemon.paths.lock) in [file.path for file in tries.open_files()], "it did not try the lock")
+    eventually(
+        lambda: str(daemon.paths.lock) in [file.path for file in tries.open_files()], "the daemon did not try the lock"
+    )
     lock.release()
-    eventually(lambda: "ready" in daemon.log or starting.poll() is not None, "it neither started nor ended")
+    eventually(lambda: "ready" in daemon.log or starting.poll() is not None, "the daemon neither started nor ended")
     daemon.process = starting
     assert starting.poll() is None, daemon.log
 
@@ -462,8 +466,8 @@ def test_an_idle_daemon_with_far_operations_sleeps(make_daemon: MakeDaemon, cont
     peer.send(*(Register((Key(b"k%d" % n),), timeout_ns=7200 * S) for n in range(500)))
     peer.report(lambda report: report.applied == 500)
     peer.say(UpKind.BYE)
-    eventually(lambda: memory_of(daemon).count("clients") == 0, "it did not say goodbye")
-    peer.outcomes.close()  # it would connect again and again, and show a session that has ended
+    eventually(lambda: memory_of(daemon).count("clients") == 0, "the client did not say goodbye")
+    peer.outcomes.close()  # the socket would connect again and again, and show a session that has ended
 
     def passes_in(seconds: float) -> int:
         before = daemon.log.count(PASS)
@@ -471,7 +475,7 @@ def test_an_idle_daemon_with_far_operations_sleeps(make_daemon: MakeDaemon, cont
         return daemon.log.count(PASS) - before
 
     assert PASS in daemon.log
-    eventually(lambda: passes_in(0.3) == 0, "it does not come to rest")
+    eventually(lambda: passes_in(0.3) == 0, "the daemon does not come to rest")
     turns = memory_of(daemon).count("turns")
     assert passes_in(2) <= 1
     assert memory_of(daemon).count("turns") - turns <= 1
@@ -550,5 +554,5 @@ def test_the_death_of_a_process_is_noticed(daemon: Daemon, context: zmq.Context[
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    eventually(lambda: memory_of(daemon).count("cancelled", 0) == 1, "its operation was not cancelled")
-    eventually(lambda: memory_of(daemon).count("clients") == 0, "its slot was not freed")
+    eventually(lambda: memory_of(daemon).count("cancelled", 0) == 1, "the client's operation was not cancelled")
+    eventually(lambda: memory_of(daemon).count("clients") == 0, "the client's slot was not freed")

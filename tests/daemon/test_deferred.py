@@ -85,7 +85,7 @@ def test_an_unfinished_frame_stays_first_of_its_client_and_the_next_client_is_se
 
 def test_a_process_pays_for_its_event_before_its_next_frame(deferred: Deferred) -> None:
     hog, light = session(1), session(2)
-    deferred.add_begun(hog, 7, b"hog", 1_000)  # its event is long, and its frame has more commands
+    deferred.add_begun(hog, 7, b"hog", 1_000)  # the first event of the frame is long, and the frame has more commands
     deferred.charge(99_000)
     before = 0
     deferred.add(light, 8, b"light")
@@ -110,7 +110,7 @@ def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_ot
         deferred.charge(100_000)
         deferred.pass_on(done=True)
         deferred.add(hog, hog.slot, b"hog")
-        deferred.add(light, 100, b"light")  # it comes while the event is under way
+        deferred.add(light, 100, b"light")  # this frame comes while the event is under way
         deferred.charge(100_000)
         assert served(deferred, 10)[0] is light
 

@@ -77,7 +77,9 @@ def test_a_neighbour_that_locks_every_file_that_it_can_open_prevents_no_restart(
         files = [runtime_dir, *runtime_dir.rglob("*"), *arenas_of(runtime_dir)]
         with a_member(group.gr_gid, lambda: lock_all(files)) as opened:
             arena = read_location(daemon.paths).path.name
-            assert {runtime_dir.name, "default.arena", arena} <= set(opened.split()), "it holds nothing: no attack"
+            assert {runtime_dir.name, "default.arena", arena} <= set(opened.split()), (
+                "the neighbour holds nothing: this is no attack"
+            )
             assert not daemon_running(daemon.paths), "a lock of a neighbour is no daemon"
             daemon.start()
             assert daemon_running(daemon.paths)

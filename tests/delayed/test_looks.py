@@ -247,7 +247,7 @@ def test_a_check_has_finished_when_every_owner_has_looked(rig: Rig, owner: Clien
     rig.do(second, complete(other, 1))
     assert rig.core.take_finished() and not rig.core.take_finished()
     assert rig.core.check(checker.slot, check, False) == (True, 2)
-    assert rig.core.check(checker.slot, check, False) is None, "its result was read, so it has ended"
+    assert rig.core.check(checker.slot, check, False) is None, "the result was read, so the check has ended"
 
 
 def test_a_check_without_watchers_finishes_at_once_and_subscribers_do_not_see_it(rig: Rig, owner: Client) -> None:

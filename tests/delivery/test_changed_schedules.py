@@ -87,7 +87,7 @@ def test_a_call_that_pauses_for_its_next_attempt_keeps_it(
         assert (paused.state, paused.attempt, paused.point) == ("paused", 2, point)
         assert paused.last_error == "ConnectionError: no database"
         manual.advance(timedelta(minutes=40))
-        assert len(seen) == 1, "it comes when its pause has ended, and not before"
+        assert len(seen) == 1, "the call comes when its pause has ended, and not before"
         manual.advance(timedelta(minutes=15))
         assert seen[1:] == [(point, 2, 1)]
         manual.advance(timedelta(hours=2, minutes=1))

@@ -287,7 +287,7 @@ def test_a_call_that_was_given_up_is_a_dead_letter_when_it_is_done() -> None:
     for number in (1, 2):
         delivery = due(rig, member, payload=b"%d" % number, id=ID, if_exists=NEW)
         rig.do(member, begun(delivery), given_up(delivery, b"reason %d" % number))
-        assert len(letters(rig)) == number - 1, "it is not done"
+        assert len(letters(rig)) == number - 1, "the call is not done"
         finished = OperationAct(
             CommandKind.GROUP_ACK, delivery.operation, id=ID, frees_id=True, registered_ns=rig.now_ns, wants_answer=True
         )
@@ -297,7 +297,7 @@ def test_a_call_that_was_given_up_is_a_dead_letter_when_it_is_done() -> None:
     rig.check()
     rig.acknowledge()
     rig.restart()
-    assert [number for number, _, _ in letters(rig)] == [1, 2], "in their order"
+    assert [number for number, _, _ in letters(rig)] == [1, 2], "a restart changes the order"
     letter(rig, member)
     assert [number for number, _, _ in letters(rig)] == [1, 2, 3]
     rig.check()
@@ -347,7 +347,7 @@ def test_a_dead_letter_is_retried_once_by_a_registration_that_follows_it() -> No
     member, other = handler(rig, b"job"), rig.client(group=b"others")
     first, second = (letter(rig, member, payload=b"%d" % number) for number in range(2))
     retried = call(follows=first, of_letter=True, wants_answer=True, payload=b"again")
-    assert answered(rig, other, retried).code == ErrorCode.UNKNOWN_OPERATION, "it is another group's"
+    assert answered(rig, other, retried).code == ErrorCode.UNKNOWN_OPERATION, "the dead letter is another group's"
     assert answered(rig, member, call(follows=first, wants_answer=True)).code == ErrorCode.UNKNOWN_OPERATION
     assert answered(rig, member, retried).code == ErrorCode.NONE
     assert member.delivered_for_group[-1].payload == b"again"
@@ -355,7 +355,7 @@ def test_a_dead_letter_is_retried_once_by_a_registration_that_follows_it() -> No
     assert [payload for _, _, payload in letters(rig)] == [b"1"]
     delivery = member.delivered_for_group[-1]
     assert answered(rig, member, call(follows=delivery.operation, of_letter=True)).code == ErrorCode.UNKNOWN_OPERATION
-    assert ask(rig, member, drop(delivery.operation)) == 0, "it is no dead letter"
+    assert ask(rig, member, drop(delivery.operation)) == 0, "an operation that is no dead letter was dropped"
     assert second
     rig.check()
 
@@ -504,7 +504,7 @@ def test_a_group_of_dead_letters_alone_gives_way_to_another_group_after_a_week()
     handler(rig, b"job", group=b"third")
     rig.check()
     assert rig.arena.count("dead_letters_dropped") == 1
-    assert [len(letters(rig, group)) for group in range(2)] == [0, 1], "the first one was deserted for longer"
+    assert [len(letters(rig, group)) for group in range(2)] == [0, 1], "the first group was deserted for longer"
 
 
 def test_a_group_with_dead_letters_alone_keeps_its_record_and_wakes_nobody() -> None:

@@ -269,7 +269,7 @@ def test_the_top_level_holds_only_the_agreed_names() -> None:
 def test_make_has_the_target_and_explains_it(target: str) -> None:
     text = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:", text, re.MULTILINE)
-    assert f"make {target} " in text, "its first lines explain every target"
+    assert f"make {target} " in text, "the first lines of the Makefile explain every target"
 
 
 def test_make_lets_python_keep_what_it_compiles() -> None:

@@ -70,7 +70,7 @@ def test_the_two_terminals_of_the_readme_work_when_they_are_pasted(
 
 
 def test_the_recipes_of_the_readme_run(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
-    with others("inbox/7", times=60):  # they fire for some seconds; the subscription ends a second after that
+    with others("inbox/7", times=60):  # others fire for some seconds; the subscription ends a second later
         names = run(README)
         said = capsys.readouterr().out
     assert "from the others" in said

@@ -67,7 +67,7 @@ def test_each_stream_has_all_events_once_and_in_order_when_a_worker_and_the_daem
         readers = [Reader(server.port, EVENTS) for _ in range(8)]
         for reader in readers:
             reader.start()
-        eventually(lambda: all(reader.source.retries for reader in readers), "they are not connected")
+        eventually(lambda: all(reader.source.retries for reader in readers), "the readers are not connected")
         for number in range(EVENTS):
             if number == EVENTS // 4:
                 server.busiest().kill()

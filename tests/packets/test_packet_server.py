@@ -431,12 +431,12 @@ def test_reports_go_to_the_newest_connection_of_a_session(transport: PolledTrans
         transport.publish(3, b"second")
         assert second.receive() == (FRAME, b"second") and first.is_ended()
         assert list(transport.outlet_messages(10)) == [], "the end of a replaced connection is not reported"
-        assert transport.adopted == [(1, SESSION), (1, False), (2, SESSION)], "its client has not ended"
+        assert transport.adopted == [(1, SESSION), (1, False), (2, SESSION)], "the client has not ended"
         assert share_of(transport).clients == 1
         second.close()
         received(transport)
         assert [each[1:] for each in transport.outlet_messages(10)] == [(3, UNSUBSCRIBE)]
-        assert transport.adopted[3:] == [(2, True)], "the end of its connection is the end of the client"
+        assert transport.adopted[3:] == [(2, True)], "the end of the newest connection is the end of the client"
 
 
 def test_a_session_may_be_shown_twice_over_one_connection(transport: PolledTransport, peer: PacketPeer) -> None:
@@ -516,7 +516,7 @@ def test_packets_from_before_a_clients_end_arrive_although_it_left_something_unr
     for number in range(100):
         peer.send(FRAME, b"%d" % number)
     peer.close()
-    transport.send(connection, b"to nobody")  # this takes the reset off the socket, or finds a broken pipe
+    transport.send(connection, b"to nobody")  # the send takes the reset off the socket, or finds a broken pipe
     assert [frame for _, frame in received(transport)] == [b"%d" % number for number in range(100)]
     assert transport.connections() == 0
 

@@ -375,7 +375,7 @@ def test_an_end_that_another_thread_finds_while_this_one_tends_is_followed_by_a_
     sockets.accepted = accepted
     sockets.tend(clock())
     sockets.other.join()
-    assert clock() < sockets.due_ns < NEVER, "it never connects again"
+    assert clock() < sockets.due_ns < NEVER, "the client never connects again"
     clock.ns = sockets.due_ns
     sockets.tend(clock())
     assert sockets.send(b"x") and drain(listening.accept()) == [(FRAME, b"x")]

@@ -53,7 +53,7 @@ def raised_by(call: Callable[[], object]) -> str:
             return f"{type(error).__name__}: {error}"
 
     said = within(LONG_S, act)
-    assert said, "it waits"
+    assert said, "the call waits"
     return str(said[0])
 
 

@@ -129,14 +129,16 @@ def test_nobody_below_its_share_loses_or_lacks_anything_whatever_the_others_do(
         if act < 0.6:
             was = each.memory
             if not each.get(size):
-                assert was + size > share, "it was refused below its share"
+                assert was + size > share, "a process was refused below its share"
         elif act < 0.7 and size <= MIB:
             each.pieces.append(size)
             each.charge(size)
         elif each.pieces:
             each.put()
         for other, memory, lost_before in zip(processes, before, lost, strict=True):
-            assert other.lost == lost_before or memory + size * (other is each) > share - 1, "it lost below its share"
+            assert other.lost == lost_before or memory + size * (other is each) > share - 1, (
+                "a process lost memory below its share"
+            )
             assert other.memory == sum(other.pieces)
         assert budget.used <= MOST
         assert budget.taken == sum(other.memory for other in processes)

@@ -102,7 +102,7 @@ def test_a_registration_before_the_connection_counts_from_the_mark_of_its_call(
     with td.connect("kept") as before:
         before.fire("k", value=b"too early")
         before.flush()
-    daemon.stop()  # its arena stays
+    daemon.stop()  # the arena stays
     client = face.make("kept")
     operation = client.register("k", timeout=PATIENCE_S)
     daemon.start()
