@@ -106,7 +106,7 @@ def test_a_client_asks_for_dropped_outcomes_and_the_router_socket_answers(world:
 
 
 def confirmed(world: World, peer: Peer, for_ns: int = 0) -> list[int]:
-    """The commands that reports confirm during `for_ns`: the newest applied one of each report."""
+    """The commands that reports confirm during `for_ns`: the newest applied command of each report."""
     world.run(for_ns)
     world.settle()
     return [header.applied for header in peer.take_published()]
@@ -134,7 +134,9 @@ def test_a_confirmation_comes_once_and_no_later_than_its_time(world: World) -> N
         peer.send(fire(b"nobody's"))
     assert confirmed(world, alice, CONFIRM_NS - MS) == confirmed(world, bob) == []
     assert confirmed(world, alice, MS) == confirmed(world, bob) == [1]
-    assert confirmed(world, alice, 5 * CONFIRM_NS) == confirmed(world, bob) == [], "no more until a heartbeat"
+    assert confirmed(world, alice, 5 * CONFIRM_NS) == confirmed(world, bob) == [], (
+        "no further confirmation comes before a heartbeat"
+    )
 
 
 def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
