@@ -106,7 +106,7 @@ def rng(seed: int) -> random.Random:
 
 @pytest.fixture(autouse=True)
 def open_files(request: pytest.FixtureRequest) -> Iterator[None]:
-    """As many open files as the test's mark `files` says."""
+    """Allows as many open files as the test's mark `files` says."""
     mark = request.node.get_closest_marker("files")
     with nullcontext() if mark is None else at_least(mark.args[0]):
         yield
@@ -116,7 +116,7 @@ def open_files(request: pytest.FixtureRequest) -> Iterator[None]:
 def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The test's own TIMERD_RUNTIME_DIR. A test fails if it leaves behind a process or shared memory of this directory.
 
-    Not below tmp_path, which is too long for the path of a socket.
+    It is not below tmp_path: that would be too long for the path of a socket.
     """
     for name in [name for name in os.environ if name.startswith("TIMERD_")]:
         monkeypatch.delenv(name)
@@ -205,7 +205,7 @@ def dead(runtime_dir: Path) -> Rig:
 
 @pytest.fixture(scope="session")
 def sound() -> bytes:
-    """An arena in which everything is in use, and nothing wrong."""
+    """An arena in which everything is in use and nothing is wrong."""
     from support.rig.damage import busy_rig
 
     return sound_memory(busy_rig())
@@ -213,7 +213,7 @@ def sound() -> bytes:
 
 @pytest.fixture(scope="session")
 def grouped() -> bytes:
-    """An arena as `sound`, with groups."""
+    """An arena like `sound`, with groups."""
     from support.rig.damage import grouped_rig
 
     return sound_memory(grouped_rig())

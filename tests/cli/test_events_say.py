@@ -74,13 +74,15 @@ def test_a_misspelt_key_is_answered_with_the_near_key(client: td.Client, run: Ru
     assert (status, out) == (Exit.PROBLEM, "0\n") and "timerctl fire write/7/r2" in err
     assert hints(run, "fail", "WRITE/7/r2") == [("near", "timerctl fail write/7/r2")]
     assert hints(run, "cancel-for-key", "WRITE/7/r2") == [("near", "timerctl cancel-for-key write/7/r2")]
-    assert hints(run, "advance", "WRITE/7/r2", "5") == [("near", "timerctl fire write/7/r2")], "an event is waited for"
+    assert hints(run, "advance", "WRITE/7/r2", "5") == [("near", "timerctl fire write/7/r2")], (
+        "the near key waits for an event"
+    )
 
 
 def test_a_fire_where_an_advance_was_meant_is_answered_with_the_advance(client: td.Client, run: Run) -> None:
     operation = client.register_wait({"p0": 812}, timeout=60)
     client.register_wait({"p0": 900}, timeout=60)
-    assert hints(run, "fire", "p0") == [("watermark", "timerctl advance p0 812")], "the lowest one"
+    assert hints(run, "fire", "p0") == [("watermark", "timerctl advance p0 812")], "the lowest target"
     assert hints(run, "fire", "P0") == [("near", "timerctl advance p0 812")]
     assert run("advance", "p0", "850")[1] == (
         "Just before, p0 had no watermark; 2 operations waited for it, 1 of them for 850 or less.\n"

@@ -351,7 +351,7 @@ def test_a_key_and_an_outcome_of_unknown_kinds_stop_nothing(rig: Rig, explain: E
 @settings(deadline=None)
 @given(CHANGES)
 def test_a_damaged_arena_is_explained_or_refused_by_name(sound: bytes, changes: list[Change]) -> None:
-    """`explain` is asked for every operation, by its number and by ids. It raises no other error, and always ends."""
+    """`explain` is asked for each number. It shows what it found or raises DamageError, and always ends."""
     damaged = changed(sound, changes)
     arguments = argparse.Namespace(
         instance=None, what=b"settled at first", by=None, purgatory=None, bytes=200, key=b"k0", offset=5

@@ -132,7 +132,7 @@ def test_an_outcome_delivered_twice_is_duplicated() -> None:
     evidence.told[7] = 3
     assert (evidence.judge().duplicated, evidence.judge().violations) == (2, 2)
     dropped = Evidence()
-    dropped.outcomes += 1  # a second one, which found nobody waiting
+    dropped.outcomes += 1  # a second outcome of an operation, for which nobody waited
     assert (dropped.judge().duplicated, dropped.judge().violations) == (1, 1)
 
 
@@ -167,7 +167,7 @@ def test_a_completion_with_the_value_of_another_event_is_mistaken() -> None:
     assert (judged.mistaken, judged.violations) == (1, 1)
     assert judged.examples[0].startswith("completed with another event's value: operation ")
     evidence.stamps[evidence.completed()] = 0
-    assert evidence.judge().mistaken == 0, "nobody has looked"
+    assert evidence.judge().mistaken == 0, "a stamp of 0: the value was not looked at"
 
 
 def test_an_operation_whose_event_arrived_first_is_right_and_counted() -> None:
@@ -216,7 +216,7 @@ def test_the_follower_sees_when_each_event_was_applied_and_counts_overwritten_ev
     rig.do(client, *[fire(b"k") for _ in range(80)], now_ns=rig.now_ns + MS)
     follower.poll()
     seen = [at_ns for at_ns in follower.applied(rig.core.topic(client.slot), 100)[20:] if at_ns]
-    assert seen == [rig.now_ns] * (64 - BATCH_MAX), "all but the places that the daemon may be filling"
+    assert seen == [rig.now_ns] * (64 - BATCH_MAX), "all but the entries of the ring that the daemon may be filling"
     assert follower.unseen == 80 - len(seen)
 
 
@@ -280,11 +280,11 @@ def test_the_follower_reads_no_event_before_it_is_in_the_ring() -> None:
 
 
 class Clock:
-    """In place of the time module."""
+    """A clock in place of the time module."""
 
     def __init__(self) -> None:
         self.now_ns = START_NS
-        self.late_ns = 0  # of each wake-up
+        self.late_ns = 0  # by which each wake-up is late
 
     def monotonic_ns(self) -> int:
         return self.now_ns
@@ -301,11 +301,11 @@ def test_late_commands_are_sent_at_once_and_the_harness_is_blamed_only_for_its_o
     due = array("q", (at * MS for at in (1, 2, 3, 10, 11)))
     pace = Pace(due, START_NS, bulk=False)
     clock.late_ns = MS // 2
-    assert pace.begin(0) == 1  # half a millisecond late: it overslept
+    assert pace.begin(0) == 1  # half a millisecond late: `begin` has overslept
     clock.now_ns += 5 * MS  # the call takes long
     pace.end()
-    clock.now_ns += MS // 4  # for its own bookkeeping
-    assert pace.begin(1) == 3, "both that are due, in one pass, without waiting"
+    clock.now_ns += MS // 4  # the bookkeeping of `pace` takes a while
+    assert pace.begin(1) == 3, "both commands that are due, in one pass, without waiting"
     pace.end()
     assert pace.left_ns(3) > 0
     assert pace.begin(3) == 4
@@ -415,7 +415,7 @@ def test_a_bulk_run_with_shared_keys_and_pending_operations_on_a_daemon_of_its_o
     assert (document["violations"], document["failed"], document["errors"]) == (0, 0, {})
     assert status == (Exit.OK if document["valid"] else Exit.PROBLEM)
     assert document["registered"] == document["completed"] + document["expired"] == 2_000
-    assert 0 < document["completion_latency_us"]["count"] < 2_000, "of one operation of each call"
+    assert 0 < document["completion_latency_us"]["count"] < 2_000, "one operation of each call is timed"
     assert document["workload"]["keys_per_op"] == 2
 
 
@@ -504,7 +504,7 @@ def test_a_run_that_an_instance_has_no_room_for_is_refused(daemon: Daemon, capsy
 
 
 def test_the_processor_time_that_the_host_steals_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    # user, nice, system, idle, iowait, irq, softirq, steal; the others are contained in user
+    # user, nice, system, idle, iowait, irq, softirq, steal; the other columns are contained in user
     times = [(10, 0, 0, 10, 0, 0, 0, 1, 5, 0), (40, 0, 10, 30, 0, 0, 0, 21, 35, 0)]
     kind = type(psutil.cpu_times())
     monkeypatch.setattr(psutil, "cpu_times", lambda: kind(*times.pop(0)))

@@ -1,4 +1,4 @@
-"""Names near a name: a plain matrix of distances gives the same ones, and the work is bounded."""
+"""near(): a plain matrix of edit distances finds the same names, and the work is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""timerctl beside an application that is stuck: the reasons that it shows to somebody on call. The daemon is dead."""
+"""An application is stuck: the reasons that timerctl shows to somebody on call. The daemon is dead."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def test_a_call_that_ran_is_over_and_nobody_is_said_to_have_cancelled_it(
     assert "Calls that came due count as expired: 1 of 1." in said(run, "stats"), "nothing has timed out"
 
 
-def test_a_call_that_was_cancelled_by_its_id_has_the_same_words(rig: Rig, purgatory: int, explain: Explain) -> None:
+def test_a_call_that_was_cancelled_by_its_id_has_the_words_of_a_call_that_ran(
+    rig: Rig, purgatory: int, explain: Explain
+) -> None:
     worker = serving(rig, purgatory, b"other")
     rig.do(worker, planned(b"mail", purgatory, "user-9", timeout_ns=HOUR))
     rig.do(worker, replace(cancel_id(id_hash(b"web/user-9")), purgatory=purgatory))
@@ -105,7 +107,7 @@ def test_a_call_that_failed_is_explained_by_its_id_as_its_dead_letter(
         rig.do(worker, given_up(delivered, b"ValueError: no"))
         rig.do(worker, done(delivered))
     row = explain("bad-1")
-    assert (row["kind"], row["state"], row["call"]["number"]) == ("dead letter", "failed", 2), "the newest one"
+    assert (row["kind"], row["state"], row["call"]["number"]) == ("dead letter", "failed", 2), "the newest dead letter"
     text = said(run, "explain", "bad-1")
     assert "Dead letter 2 (operation 1.1) was due" in text and "it has failed: ValueError: no" in text
     assert [each["state"] for each in json_of(run, "ops", "--state", "settled")] == ["failed"] * 2, "not expired"
@@ -154,7 +156,7 @@ def test_a_call_whose_members_are_silent_does_not_say_that_they_are_busy(
 def test_a_stopped_process_is_named_with_the_command_that_lets_it_go_on(
     rig: Rig, purgatory: int, explain: Explain, run: Run
 ) -> None:
-    """Before its lease is over, too: the daemon takes a member that is stopped for live until then."""
+    """Also before its lease is over: until then a stopped member is live for the daemon."""
     process = subprocess.Popen(["sleep", "600"])
     try:
         stop(process.pid)
@@ -191,7 +193,7 @@ def test_a_call_of_a_group_without_members_names_the_group_that_handles_it(
 def test_a_misspelt_handler_is_answered_with_the_near_name(
     rig: Rig, purgatory: int, explain: Explain, run: Run, with_a_call: bool
 ) -> None:
-    """Also if no call of the right name stands in the arena: its hash does."""
+    """Also if the arena has no call of the right name: it has the hash of the name."""
     worker = serving(rig, purgatory, b"send_mail", b"resize")
     if with_a_call:
         rig.do(worker, planned(b"send_mail", purgatory, "right", timeout_ns=HOUR))

@@ -89,7 +89,7 @@ def test_output_fits_the_width_and_is_plain(
     assert [line for line in lines if line != line.rstrip()] == []
     assert "\x1b" not in first
     if command in ("keys", "errors", "stats"):
-        # The output is the same again, except for the age that a mark may have, which changes with the clock.
+        # Both outputs are equal except for the line with the age that a mark may have: it changes with the clock.
         moves = "A mark may be "
         assert [line for line in lines if moves not in line] == [
             line for line in second.splitlines() if moves not in line
@@ -322,7 +322,7 @@ def test_check_computes_hashes_again_if_it_may_read_the_seed_and_otherwise_says_
     assert note() == "ARENA.seed has 15 bytes, and a seed has 16"
     seed.unlink()
     os.mkfifo(seed)
-    assert note() == "ARENA.seed cannot be read: it is no plain file", "it waits for no writer"
+    assert note() == "ARENA.seed cannot be read: it is no plain file", "check does not wait for a writer of the FIFO"
     seed.unlink()
     seed.write_bytes(SEED)
     assert checked() == (True, []) and len(run("check")[1].splitlines()) == 1

@@ -46,7 +46,7 @@ def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
 def test_pending_calls_are_listed_with_their_ids_in_order_of_time(client: td.Client, run: Run) -> None:
     client.call_later_wait("mail/late", 10_800, b"x", id="user-8")
     own = client.call_later_wait("mail/soon", 7200)
-    serve(client, "cleanup", print, seconds=3600)  # it runs on the hour, so not while the test looks
+    serve(client, "cleanup", print, seconds=3600)  # it runs on the hour, so it does not run while the test looks
     eventually(lambda: len(rows(run)) == 3)
     found = rows(run)
     assert [row["name"] for row in found] == ["cleanup", "mail/soon", "mail/late"]
@@ -143,7 +143,7 @@ def test_a_call_that_is_due_can_be_cancelled_at_the_shell_until_it_runs(client: 
     client.call_later_wait("nobody's", 0, id="user-9")
     eventually(lambda: [row["state"] for row in rows(run)] == ["unhandled"])
     status, _, err = run("cancel", "user-9")
-    assert status == Exit.PROBLEM and "  timerctl calls cancel user-9\n" in err, "its operation is a call's"
+    assert status == Exit.PROBLEM and "  timerctl calls cancel user-9\n" in err, "the operation with this id is a call"
     status, out, _ = run("calls", "cancel", "nobody's")
     assert status == Exit.PROBLEM and "a call is named by its id (user-9)" in out, "not by its name"
     assert run("calls", "cancel", "user-9") == (Exit.OK, "Call user-9 of group web was cancelled.\n", "")
@@ -239,7 +239,7 @@ def test_a_worker_serves_a_module_and_sigterm_waits_for_its_handlers(
 
 
 def test_a_signal_to_any_thread_of_a_worker_ends_the_worker(client: td.Client, start: Start, runtime_dir: Path) -> None:
-    """If the system gives the signal to another thread, the main thread may sleep on: no handler in Python runs."""
+    """If another thread takes the signal, the main thread may sleep on, and the Python handler does not run."""
     worker = start("tasks:calls")
     eventually(lambda: noted(runtime_dir, "often"))
     others = [task for task in threads_that_take(worker.pid, signal.SIGTERM) if task != worker.pid]

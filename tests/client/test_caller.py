@@ -92,7 +92,7 @@ def test_a_caller_receives_its_outcome_itself(client: Client, sockets: Observed)
 
 
 def test_a_result_does_not_wake_the_links_thread(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The acknowledgement of the outcome goes with the next frame, or follows when the daemon reminds."""
+    """The acknowledgement of the outcome goes with the next frame, or follows when the daemon reminds the client."""
     link, wakers = client._link, list[str]()
     ring = link.sender.bell.ring
 
@@ -120,7 +120,7 @@ def test_a_caller_that_waits_sends_its_frame_itself_however_recently_frames_were
         assert client.fire_wait(f"k{number}") == 1
         mine += sockets.commands()[-1][2] == me
         operation.result(PATIENCE_S)
-    assert mine >= 60, f"the link's thread sent for it {100 - mine} times"
+    assert mine >= 60, f"the link's thread sent for the caller {100 - mine} times"
 
 
 def test_a_frame_that_had_no_room_is_sent_as_soon_as_there_is_room_though_a_caller_waits(
@@ -244,7 +244,9 @@ def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
         operation = client.register("k", timeout=60)
         for _ in range(10):
             with pytest.raises(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.003)  # not earlier: the signal may come before the next line
+                signal.setitimer(
+                    signal.ITIMER_REAL, 0.003
+                )  # within the `with`: the signal may come before the next line
                 operation.result(PATIENCE_S)
         later(lambda: client.fire("k"))
         assert operation.result(PATIENCE_S).state is State.COMPLETED
@@ -381,7 +383,7 @@ def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, 
 
 
 def wait_into(states: list[State], operation: Any) -> None:
-    """Note the outcome. This wait is longer than those of the test."""
+    """Note the outcome. This wait is longer than the waits of the test."""
     states.append(operation.result(10 * PATIENCE_S).state)
 
 

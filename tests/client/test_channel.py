@@ -111,7 +111,8 @@ def test_a_poller_returns_the_readable_descriptors_or_none_after_its_time() -> N
 
 
 def test_a_poller_waits_for_less_than_a_millisecond() -> None:
-    # A poller that counts in milliseconds never waits for less than one. On a slow machine this one does only at times.
+    # A poller that counts in milliseconds never waits for less than one millisecond. This poller can, but on a slow
+    # machine not each time.
     poller = Poller()
     waited_ns = until(lambda: [waited_ns for _ in range(20) if (waited_ns := _waited_ns(poller, 100_000)) < 1_000_000])
     assert min(waited_ns) >= 100_000

@@ -105,7 +105,7 @@ class Line(NamedTuple):
     """A cron line, and per field the values that match."""
 
     text: str
-    values: list[set[int]]  # second, minute, hour, day, month, weekday from Sunday on
+    values: list[set[int]]  # second, minute, hour, day, month, weekday (Sunday is 0)
     step: int  # seconds between two moments at which the line can be due
 
     def matches(self, local: datetime) -> bool:

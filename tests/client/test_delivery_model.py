@@ -21,7 +21,7 @@ DELIVERED, FAILED, EXPIRED = DeliveryOutcome
 class Fate(NamedTuple):
     """The end of one attempt."""
 
-    after_ns: int  # NEVER: it is stuck
+    after_ns: int  # NEVER: the attempt is stuck
     error: str | None
     retriable: bool = True
 
@@ -38,7 +38,7 @@ class Network:
         self.now_ns = 0
         self.running: dict[Attempt, tuple[int, Fate]] = {}
         self.log: list[tuple[int, Attempt, tuple[Any, ...]]] = []
-        self.ends: dict[Attempt, tuple[int, Fate | None]] = {}  # when it ended, and how; None: given up
+        self.ends: dict[Attempt, tuple[int, Fate | None]] = {}  # when the attempt ended, and how; None: given up
 
     def room(self) -> int:
         return self.slots - len(self.running)
@@ -137,8 +137,8 @@ class Program:
         self.now_ns = 1_000 * S
         self.entered: dict[int, tuple[int, int | None, int]] = {}  # record: when, its lane, its size
         self.out: dict[int, tuple[int, Delivery]] = {}
-        self.poll_gap_ns = rng.choice((0, 0, 5, 200)) * MS  # the longest time for which the polling loop is stuck
-        self.stuck_ns = 0  # the longest time for which it was stuck
+        self.poll_gap_ns = rng.choice((0, 0, 5, 200)) * MS  # how long the polling loop may be stuck
+        self.stuck_ns = 0  # the longest time for which the polling loop was stuck
 
     def is_ready(self, lane: Hashable, now_ns: int) -> bool:
         return lane == 2 or now_ns % (10 * S) >= self.away_ns
@@ -150,7 +150,7 @@ class Program:
             return Fate(after_ns, None)
         kind = rng.random()
         if kind < 0.3:
-            return Fate(NEVER if kind < 0.1 else 700 * MS, None)  # too late for most
+            return Fate(NEVER if kind < 0.1 else 700 * MS, None)  # too late for most timeouts
         return Fate(after_ns, f"error {attempt.number}", retriable=kind < 0.9)
 
     def run(self) -> None:
@@ -250,7 +250,7 @@ class Program:
         return EXPIRED
 
     def judge_order(self) -> None:
-        """A lane has one attempt at a time, and sends no record while an earlier one may still be sent, or expire."""
+        """A lane has one attempt at a time, and sends no record while an earlier record may be sent, or expire."""
         free_ns: dict[int, int] = defaultdict(int)
         newest: dict[int, int] = defaultdict(lambda: -1)
         for begun_ns, attempt, records in self.network.log:
@@ -278,7 +278,7 @@ def test_each_record_settles_once_in_time_and_in_order(rng: random.Random, held:
         program.judge()
         for _, delivery in program.out.values():
             seen[delivery.outcome] += 1
-    assert all(count > 50 for count in seen.values()), f"a program that shows little: {seen}"
+    assert all(count > 50 for count in seen.values()), f"the programs show too little: {seen}"
 
 
 # cases that random programs do not show plainly -----------------------------------------------------------------------
@@ -337,7 +337,8 @@ def test_an_expired_batch_stays_in_flight_until_its_attempt_ends() -> None:
     accumulator.append("next", 160 * MS, lane="a")
     accumulator.append("other", 160 * MS, lane="b")
     ended += drive(accumulator, network, S)
-    # The second attempt of "stuck" is under way from 200 to 400. The record expires at 250, and its lane waits on.
+    # The second attempt of "stuck" is under way from 200 to 400 ms. The record expires at 250 ms, and its lane waits
+    # on.
     assert [(when_ns // MS, records[0]) for when_ns, _, records in network.log] == [
         (0, "stuck"),
         (160, "other"),
@@ -370,14 +371,14 @@ def test_without_a_lane_max_in_flight_batches_are_in_flight() -> None:
     assert [when_ns // MS for when_ns, _, _ in network.log] == [0, 0, 0, 50, 50, 50, 100]
 
 
-def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_one() -> None:
+def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_batch() -> None:
     network, told = Network(lambda attempt: Fate(0, None), room=0), Told()
     accumulator = Accumulator(options(linger_ns=0, batch_size=1), network, told)
     accumulator.append("late", 0)
     drive(accumulator, network, 900 * MS)
     network.now_ns = 900 * MS
     accumulator.append("next", 900 * MS)
-    drive(accumulator, network, 1_100 * MS)  # past the deadline of the first, and the holder is silent
+    drive(accumulator, network, 1_100 * MS)  # past the deadline of the first record, and the holder is silent
     network.slots, network.now_ns = 1, 1_100 * MS
     drive(accumulator, network, 1_200 * MS)
     assert [(when_ns // MS, records) for when_ns, _, records in network.log] == [(1_100, ("next",))]
@@ -436,7 +437,7 @@ def test_a_lane_continues_after_the_verdict_on_its_first_batch() -> None:
     drive(accumulator, network, 900 * MS)
     network.now_ns = 900 * MS
     accumulator.append("second", 900 * MS, lane="a")
-    drive(accumulator, network, 1_200 * MS)  # past the deadline of the first, and the holder is silent
+    drive(accumulator, network, 1_200 * MS)  # past the deadline of the first record, and the holder is silent
     assert [records for _, _, records in network.log].count(("second",)) == 0
     accumulator.settled(told.batches[0], EXPIRED, 1_200 * MS)
     network.now_ns = 1_200 * MS
@@ -504,7 +505,7 @@ def test_a_lane_that_is_not_ready_is_asked_for_at_a_steady_pace_however_many_bat
         accumulator.append(record, network.now_ns, lane="a")
         accumulator.wake()
         accumulator.poll(network.now_ns)
-    drive(accumulator, network, 200 * MS)  # the last ones have lingered
+    drive(accumulator, network, 200 * MS)  # the last batches have lingered
     asked.clear()
     drive(accumulator, network, 2_200 * MS)
     assert 15 <= len(asked) <= 25, "each 100 ms, for two seconds"

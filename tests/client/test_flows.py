@@ -67,7 +67,7 @@ def waiting(link: StillLink, predicate: Callable[[], object] = bool, unavailable
 
 
 def begun(flow: Flow[Any]) -> ThreadedOperation:
-    """A wait_for whose predicate was false: the operation that it waits for."""
+    """The operation that a wait_for waits for, because its predicate was false."""
     assert isinstance(next(flow), Evaluate)
     step = flow.send(False)
     assert isinstance(step, Settles)
@@ -263,7 +263,7 @@ def test_a_refusal_reaches_its_caller_although_the_next_hello_is_welcomed(thread
         drive_in_thread(flows.ready(threaded_link, 1.0))
 
 
-def test_a_flush_does_not_raise_what_was_lost_after_it(threaded_link: ThreadlessLink) -> None:
+def test_a_flush_does_not_raise_for_commands_that_were_lost_after_it(threaded_link: ThreadlessLink) -> None:
     outgoing = threaded_link.protocol.outgoing
     threaded_link.lock = cast(threading.Lock, IntrudedLock(2, lambda: setattr(outgoing, "commands_unknown", 3)))
     drive_in_thread(flows.flush(threaded_link, 1.0))

@@ -60,7 +60,7 @@ class Operation:
 
 
 class Outcome(SimpleNamespace):
-    """As much of an outcome as a watch looks at."""
+    """The part of an outcome that a watch reads."""
 
     def __bool__(self) -> bool:
         return bool(self.state is State.COMPLETED)

@@ -187,7 +187,7 @@ def test_frames_behind_a_lost_one_do_not_multiply_the_resent_commands(world: Wor
         world.fire()
         for frame in world.up():
             world.daemon.receive(frame)
-    assert len(world.daemon.routed) == 20  # each says "expected 1"
+    assert len(world.daemon.routed) == 20  # each frame says "expected 1"
     world.sent.clear()
     world.down()
     world.exchange()
@@ -208,7 +208,7 @@ def test_the_client_asks_for_a_report_that_the_pub_socket_dropped(world: World) 
     assert state_of(operation) is State.COMPLETED
 
 
-def test_an_outcome_after_a_gap_waits_for_the_missing_ones(world: World) -> None:
+def test_an_outcome_after_a_gap_waits_for_the_missing_outcomes(world: World) -> None:
     first, second = world.register(b"a"), world.register(b"b")
     world.exchange()
     world.fire(b"a")
@@ -307,7 +307,7 @@ def test_after_a_restart_the_command_numbers_continue(world: World) -> None:
 
 
 def test_a_second_welcome_after_a_report_changes_nothing() -> None:
-    """A hello that was sent twice is answered twice, by ROUTER; PUB reports commands that are applied meanwhile."""
+    """ROUTER answers a hello twice if it was sent twice. Meanwhile, PUB reports commands as applied."""
     world = World()
     hello = next(frame for frame in world.up() if kinds([frame]) == [UpKind.HELLO])
     world.daemon.receive(hello)
@@ -345,7 +345,7 @@ def test_a_client_connects_to_its_outlet_once_however_many_hellos_a_stopped_daem
 
 
 def test_a_client_whose_outlet_was_closed_connects_again_although_its_questions_are_answered(world: World) -> None:
-    """Nobody may have noticed that the connection is lost, and frames of the DEALER keep the client LIVE."""
+    """Otherwise the loss of this connection may stay unnoticed, because frames of the DEALER keep the client LIVE."""
     world.daemon.subscribed = False
     operation = world.register()
     world.fire()

@@ -205,7 +205,7 @@ def test_a_client_that_was_stopped_itself_makes_no_operation_unavailable(world: 
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
     world.now += 60_000 * MS  # nobody ticked
-    world.up()  # its sockets are still empty: the daemon's frames are still on their way
+    world.up()  # the client's sockets are still empty: the daemon's frames are still on their way
     still_settles(world, operation)
 
 
@@ -310,7 +310,7 @@ def test_a_registration_that_may_have_been_sent_is_cancelled_even_if_it_arrives_
     return_of(world)
     assert not world.daemon.pending
     assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
-    assert world.protocol.statistics().outcomes_after_giving_up == 0  # it was cancelled, as asked
+    assert world.protocol.statistics().outcomes_after_giving_up == 0  # the operation was cancelled, as asked
 
 
 def test_an_unavailable_operation_is_cancelled_and_a_pending_one_stays_pending(world: World) -> None:
@@ -478,7 +478,7 @@ def test_in_another_arena_unavailable_operations_are_forgotten_and_pending_ones_
     return_of(world)
     assert state_of(given_up) is State.UNAVAILABLE
     assert isinstance(forever.result(0).error, SessionGoneError)
-    assert world.protocol.statistics().commands_unknown == 1  # the command that cancels
+    assert world.protocol.statistics().commands_unknown == 1  # the command that cancels `given_up`
     assert not world.protocol.incoming._abandoned
     world.silence()
     world.pass_time(LOST_MS + 100)

@@ -96,7 +96,7 @@ def test_a_time_zone_is_refused_without_cron() -> None:
 
 
 def test_stretches_remember_every_point_that_has_run(rng: random.Random) -> None:
-    """Points run in any order. If there are too many stretches, the closest two become one, with all points between."""
+    """Points run in any order. Of too many stretches, the closest two become one, with all points between them."""
     schedule = Every(10)
     for _ in range(200):
         runs: Runs = ()

@@ -149,7 +149,7 @@ def test_the_last_of_many_calls_is_sent_although_nothing_follows(client: Any, so
         last = client.register("k", timeout=PATIENCE_S)
     end = time.monotonic() + PATIENCE_S
     while sockets.daemon.applied < last.command:
-        assert time.monotonic() < end, f"{last.command - sockets.daemon.applied} commands are still here"
+        assert time.monotonic() < end, f"{last.command - sockets.daemon.applied} commands were not sent"
         time.sleep(0.001)
 
 
@@ -177,7 +177,7 @@ def test_a_pass_for_another_reason_sends_the_commands_that_are_due_soon(sockets:
     def kept() -> int:
         return protocol.ledger.issued - sum(count for _, count, _ in sockets.commands())
 
-    for _ in range(SEND_BURST + 1):  # the last is one more than callers send
+    for _ in range(SEND_BURST + 1):  # callers send all of them but the last
         client.fire("k")
     assert kept() == 1
     link.step(SEND_INTERVAL_NS)
@@ -192,7 +192,7 @@ def test_a_pass_for_another_reason_sends_the_commands_that_are_due_soon(sockets:
     link.end()
 
 
-def test_commands_before_a_full_socket_are_sent_when_it_has_room(client: Any, sockets: Sockets) -> None:
+def test_commands_that_a_full_socket_does_not_take_are_sent_when_it_has_room(client: Any, sockets: Sockets) -> None:
     sockets.full = True
     for _ in range(50):
         client.fire("k")
@@ -308,7 +308,7 @@ def waiting(
     return found
 
 
-def test_callers_that_wait_for_the_same_are_woken_one_at_a_time() -> None:
+def test_callers_that_wait_for_the_same_thing_are_woken_one_at_a_time() -> None:
     lock = threading.Lock()
     condition = Condition(lock, Gate)
     things: list[int] = []
@@ -324,7 +324,7 @@ def test_callers_that_wait_for_the_same_are_woken_one_at_a_time() -> None:
     with lock:
         looks.clear()
         progress.append(1)
-        condition.notify()  # there is nothing to take: no taker wakes, and one look is enough for all
+        condition.notify()  # nothing can be taken: one look shows this for all takers, and none wakes
     assert other.result(PATIENCE_S) and looks == [threading.get_ident()]
     with lock:
         things.append(1)
@@ -336,7 +336,7 @@ def test_callers_that_wait_for_the_same_are_woken_one_at_a_time() -> None:
     assert all(taker.result(PATIENCE_S) for taker in takers)
 
 
-def test_a_caller_that_is_woken_and_raises_wakes_the_next_one_that_waits_for_the_same() -> None:
+def test_a_caller_that_is_woken_and_raises_wakes_the_next_that_waits_for_the_same_thing() -> None:
     lock = threading.Lock()
     things: list[int] = []
 
@@ -371,7 +371,7 @@ def test_a_caller_that_is_woken_and_raises_wakes_the_next_one_that_waits_for_the
 
 
 class Duties:
-    """Gives duties to two threads. One duty pauses; the other one runs until the first one has gone on."""
+    """Gives duties to two threads. One duty pauses; the other duty runs until the first has gone on."""
 
     def __init__(self) -> None:
         self.askers: set[int] = set()

@@ -80,7 +80,7 @@ QUESTIONS: dict[str, Callable[[Alone], Any]] = {
 
 
 def prepared(*, idle: bool, alarm_in: int) -> Alone:
-    """A client. Without `idle`, another thread is sending. The alarm stands `alarm_in` commands ahead."""
+    """A client. Without `idle`, another thread is sending. The alarm is due in `alarm_in` commands."""
     alone = Alone()
     alone.counted.idle = idle
     alone.counted.alarm = alone.counted.protocol.ledger.issued + alarm_in
@@ -110,6 +110,6 @@ def test_a_link_that_is_about_to_send_is_not_woken(call: Callable[[Alone], Any])
 
 
 def test_an_abandoned_operation_wakes_the_sender_when_too_many_commands_have_piled_up() -> None:
-    alone = prepared(idle=False, alarm_in=0)  # what was not sent yet is withdrawn without a command of its own
+    alone = prepared(idle=False, alarm_in=0)  # an operation that was not sent yet is withdrawn without a command
     abandon(alone.counted, [alone.operation.command])
     assert alone.counted.woken == 1

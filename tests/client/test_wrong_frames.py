@@ -151,7 +151,7 @@ def error(code: ErrorCode) -> Callable[[FakeDaemon], list[bytes]]:
 
 
 def welcomed(daemon: FakeDaemon, *after: bytes, **changed: Any) -> list[bytes]:
-    daemon.known = None  # each hello is one of a new client
+    daemon.known = None  # so that each hello counts as that of a new client
     hello = daemon.hellos[-1]
     daemon._hello(unpack(CommandHeader, bytes(64)), hello)
     welcome = daemon.routed.pop()
@@ -178,7 +178,7 @@ LEADS_NOWHERE: dict[str, Callable[[FakeDaemon], list[bytes]]] = {
 
 @pytest.mark.parametrize("how", LEADS_NOWHERE)
 def test_answers_that_lead_nowhere_are_not_asked_for_again_and_again(how: str) -> None:
-    """Before: 100 to 500 hellos a second, as quickly as the daemon answered."""
+    """Earlier the client sent 100 to 500 hellos a second, as quickly as the daemon answered."""
     world = fakedaemon.World()
     world.protocol.session.name_later("fetch")
     hellos = subscriptions = 0

@@ -188,7 +188,7 @@ def test_a_silent_member_with_too_high_a_count_loses_what_it_does_not_hold_and_t
     rig.check()
 
 
-def test_a_group_that_loses_its_members_again_and_again_keeps_no_endless_operation() -> None:
+def test_a_group_that_loses_its_members_again_and_again_keeps_no_operation_for_ever() -> None:
     """The group's counts are the same each time, and the sweep finds the operation each time."""
     rig = Rig(capacity=CAPACITY)
     for end_of_group in range(1, 4):

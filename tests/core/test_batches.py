@@ -17,13 +17,13 @@ from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.declare.states import Orphans, Outcome
 
 LIMITS: dict[str, dict[str, Any]] = {
-    "none that is met": {},
+    "no limit is met": {},
     "few blocks": {"blocks": 24},
     "few operations": {"quota_operations": 40},
     "few bytes for each client": {"quota_bytes": 1_500},
     "few bytes in the ring": {"ring_bytes": 300},
     "few events in the ring": {"ring_events": 16},
-    "few slots for them": {"ring_events": 64},
+    "few key slots": {"ring_events": 64},
 }
 
 

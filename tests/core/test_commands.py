@@ -281,7 +281,7 @@ def test_a_full_pool_frees_the_oldest_events_of_the_ring_before_it_refuses() -> 
 
 
 def test_a_full_pool_accepts_an_event_without_a_value() -> None:
-    """Rule 8: only an event's value allocates (and its key, if it is longer than what the ring holds)."""
+    """Rule 8: an event allocates blocks for its value alone, or for a key that is too long for the ring's record."""
     rig = Rig(blocks=16)
     client, other = rig.client(), rig.client()
     key = b"more than sixteen bytes, below 48"
@@ -372,7 +372,7 @@ def test_a_value_found_at_registration_counts_against_the_quota_with_the_payload
 
 
 def test_a_report_holds_a_value_once_and_nothing_else() -> None:
-    """An operation expires between the parts of a long event. Its outcome stands between two with the same value."""
+    """An operation expires between two parts of a long event. Its outcome stands between two outcomes of one value."""
     rig = Rig()
     client, other = rig.client(), rig.client()
     rig.do(client, ON_K, Register((Key(b"quiet"),), timeout_ns=5 * MS), ON_K)

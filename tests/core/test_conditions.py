@@ -378,7 +378,7 @@ def test_observing_operations_are_in_a_separate_list(rig: Rig) -> None:
     rig.check()
 
 
-def test_an_observing_operation_expires_and_is_cancelled_as_others(rig: Rig) -> None:
+def test_an_observing_operation_expires_and_is_cancelled_like_others(rig: Rig) -> None:
     client = rig.client()
     expires, cancelled = rig.do(client, observe(b"k", timeout_ns=5 * MS), observe(b"k")), client.issued
     rig.do(client, cancel(cancelled))

@@ -1,4 +1,4 @@
-"""A frame of commands is applied as a whole, even if it takes many turns, and its client ends meanwhile.
+"""A frame of commands is applied as a whole, even if that takes many turns and its client ends meanwhile.
 
 The Spark sink depends on this: it sends an event, and a second event which completes the claim of the first, in one
 frame.

@@ -298,7 +298,7 @@ def test_without_members_an_outcome_is_kept_and_then_dropped_and_counted() -> No
     rig.turn(gone + GROUP_KEPT_NS)
     assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (0, 1)
     rig.turn(START_NS + 2 * HOUR)
-    assert waiting(rig) == 1, "an outcome without a member is not kept from its settling on"
+    assert waiting(rig) == 1, "the retention of an outcome does not begin when it settles"
     assert rig.core.next_wake_ns() == START_NS + 2 * HOUR + GROUP_KEPT_NS
     rig.turn(START_NS + 2 * HOUR + GROUP_KEPT_NS)
     assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (0, 2)

@@ -279,7 +279,7 @@ def test_H4_an_event_after_the_deadline_does_not_count() -> None:
     )
 
 
-def test_H4_an_event_before_the_deadline_counts_even_if_the_registration_arrives_after_it() -> None:
+def test_H4_an_event_before_the_deadline_counts_even_if_the_registration_arrives_later() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     number = a.issue(Register(ONE, timeout_ns=5 * MS, registered_ns=rig.now_ns, mark=a.mark()))
@@ -351,7 +351,7 @@ def test_a_mark_ahead_of_every_event_is_refused_as_too_old() -> None:
     scene.compare()
 
 
-def test_H4_a_walk_of_more_than_the_bound_is_too_old() -> None:
+def test_H4_a_mark_that_needs_a_longer_walk_than_the_bound_is_too_old() -> None:
     rig = Rig(ring_events=2 * REPLAY_WALK_MAX)
     a, b = rig.client(), rig.client()
     mark = a.mark()

@@ -1,7 +1,7 @@
 """Kafka's timer and purgatory, point by point, by the codes of the table in DESIGN.md: timerd does the same, or better.
 
-Points that say how Kafka falls short (T12's early firing, T8's empty wake-up, P5's purge) are tested as *better*. Those
-about threads and locks have no counterpart (NO_COUNTERPART), and some points are tested elsewhere (ELSEWHERE).
+Points that say how Kafka falls short (T12's early firing, T8's empty wake-up, P5's purge) are tested as *better*.
+Points about threads and locks have no counterpart (NO_COUNTERPART), and some points are tested elsewhere (ELSEWHERE).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_T3_due_is_judged_by_the_clock_of_the_turn_not_by_the_position_of_the_wh
 
 
 def test_T4_every_operation_expires_exactly_once() -> None:
-    """Kafka's own multiset: delays 0..4, each of 10..99 twice, 100..499."""
+    """Kafka's own multiset of delays: 0 to 4, each of 10 to 99 twice, 100 to 499."""
     rig = Rig(capacity=2048)
     client = rig.client()
     delays = [*range(5), *range(10, 100), *range(10, 100), *range(100, 500)]
@@ -150,7 +150,7 @@ def test_T9_the_number_of_pending_operations_falls_at_once() -> None:
     assert rig.gauges()[0] == 2
     rig.turn(rig.now_ns + 5 * MS)
     assert rig.gauges()[0] == 1
-    rig.turn(START_NS + 49_999 * MS)  # cascaded on the way: the number stays
+    rig.turn(START_NS + 49_999 * MS)  # the wheel cascades on the way, and the number stays
     assert rig.gauges()[0] == 1
 
 
@@ -301,7 +301,7 @@ def test_W6_the_clock_waits_for_buckets_never_for_operations() -> None:
     rig.do(client, *(after(20 * MS) for _ in range(1000)))
     assert rig.core.next_wake_ns() == START_NS + 20 * MS
     rig.do(client, *(cancel(number) for number in range(1, 1000)))
-    assert rig.core.next_wake_ns() == START_NS + 20 * MS, "one is left"
+    assert rig.core.next_wake_ns() == START_NS + 20 * MS, "one operation is left"
     rig.do(client, cancel(1000))
     assert rig.core.next_wake_ns() == NEVER
 
@@ -339,7 +339,7 @@ def test_O4_try_or_else_watch_never_misses_an_event_between_them() -> None:
     mark = a.mark()  # mark, try (it fails), else: watch
     rig.do(b, fire(b"k"))
     assert a.state(rig.do(a, Register((K,), timeout_ns=S, mark=mark))) is Outcome.COMPLETED
-    assert rig.gauges() == (0, 0), "completed on the way in: not watched, no timer"
+    assert rig.gauges() == (0, 0), "completed at the registration: it is not watched, and has no timer"
 
 
 def test_O5_a_state_change_followed_by_a_check_is_never_lost() -> None:
@@ -380,7 +380,7 @@ def test_P2_a_check_completes_in_insertion_order_and_counts() -> None:
 
 
 def test_P3_the_number_of_watched_operations_is_exact_at_once() -> None:
-    """Kafka's example (1, 2 and 3 keys), without the dead entries that it keeps until they are visited."""
+    """Kafka's example (1, 2 and 3 keys), without the dead entries that Kafka keeps until it visits them."""
     rig = Rig()
     client = rig.client()
     rig.do(client, after(S, Key(b"1")), after(S, Key(b"1"), Key(b"2")), after(S, Key(b"1"), Key(b"2"), Key(b"3")))
@@ -415,7 +415,7 @@ def test_P4_cancel_for_key_settles_its_watchers_in_order_and_no_others() -> None
 
 
 def test_P5_no_settled_operation_is_left_to_purge() -> None:
-    """2,000 operations on a hot and a cold key each: an operation that settles by one leaves the lists of both."""
+    """2,000 operations, each on a hot and a cold key: an operation that settles by one key leaves both lists."""
     rig = Rig(capacity=8192)
     client = rig.client()
     empty = rig.arena.in_use()
@@ -487,7 +487,7 @@ def test_R1_an_announcement_touches_only_the_operations_that_it_completes() -> N
         client.issue(Register((Key(b"offset", target),), timeout_ns=S))
     rig.turn()
     client.issue(advance(b"offset", 3))
-    assert rig.turn() < 150, "of 2,000: three ways through the heap, of 11 levels each"
+    assert rig.turn() < 150, "three ways through a heap of 11 levels, not 2,000 operations"
     assert [each.command for each in client.delivered] == [1, 2, 3]
 
 
@@ -521,7 +521,7 @@ def test_R4_a_completed_operation_leaves_no_timer() -> None:
 
 
 def test_R5_a_fetch_is_answered_when_the_log_grows_at_its_time_out_or_when_the_leader_is_lost() -> None:
-    """And an append waits for the high watermark as long as it takes."""
+    """An append waits for the high watermark, however long that takes."""
     rig = Rig()
     client = rig.client()
     fetch = Register((Key(b"log end", 10),), timeout_ns=500 * MS)

@@ -64,7 +64,7 @@ def test_a_requeued_grant_completes_a_late_registration_with_an_older_mark() -> 
 
 
 def test_a_requeued_grant_counts_by_sequence_for_every_client() -> None:
-    """The event of a requeued grant has no client, so no command number tells when it came, only its sequence."""
+    """The event of a requeued grant has no client. Its sequence alone tells when it came, no command number does."""
     for who in range(2):
         rig = Rig()
         a, b = rig.client(), rig.client()
@@ -165,7 +165,7 @@ def test_a_requeue_waits_while_a_long_event_is_being_applied() -> None:
 
 
 def test_a_long_search_for_the_next_watcher_is_cut_into_turns() -> None:
-    """The event is delivered in turns, as any other. It passes over operations that it would not complete."""
+    """The event is delivered in turns like any other. It passes over operations that it would not complete."""
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k"))

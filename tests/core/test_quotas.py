@@ -288,7 +288,7 @@ def test_tombstones_of_a_process_are_in_its_share_and_give_way_to_its_new_client
     for _ in range(5):
         rig.close(rig.client(process=MINE), goodbye=False)
     states = [ClientState(record.state) for record in rig.arena.all_records(Region.CLIENTS)]
-    assert states.count(ClientState.TOMBSTONE) == 3, "not two of this process, and one of the other process"
+    assert states.count(ClientState.TOMBSTONE) == 3, "not two tombstones of this process, and one of the other process"
     assert rig.core.find_tombstone(others.session) == others.slot
     rig.check()
 
@@ -422,7 +422,7 @@ def test_a_purgatory_is_kept_while_it_holds_something() -> None:
 
 
 def test_a_command_that_is_applied_during_a_walk_keeps_its_purgatory() -> None:
-    """The walk has passed the purgatory's record before the command comes. At its end, the client has left."""
+    """The command comes after the walk has passed the purgatory's record. When the walk ends, the client has left."""
     rig = Rig(capacity=64, purgatories=32)
     client, other = rig.client(Orphans.KEEP, process=MINE), rig.client()
     purgatory = rig.core.purgatory(b"late", client.slot)

@@ -75,8 +75,8 @@ def test_mass_acknowledgement_is_cut_into_turns() -> None:
 
 
 def test_a_sweep_spreads_a_full_bucket_over_the_ticks_before_it() -> None:
-    """Section 8: no tick moves a large part of all operations, though they all lie in one coarse bucket."""
-    many = 20_000  # so many that a share of a bucket is more than what a tick may always sweep
+    """Rule 8: no tick moves a large part of all operations, though they all lie in one coarse bucket."""
+    many = 20_000  # so many that 1/64 of them is more than a tick may always sweep
     rig = Rig(capacity=4 * many)
     client = rig.client()
     for number in range(many):

@@ -57,7 +57,7 @@ def test_every_deadline_of_three_spans_expires_in_its_tick_from_any_phase(phase:
 
 @pytest.mark.parametrize("level", range(1, LEVELS))
 def test_deadlines_around_the_edges_of_every_level_expire_in_their_tick(level: int) -> None:
-    """Deadlines one tick before, on and after each edge of a bucket, a span and two spans. The clock stops at each."""
+    """Deadlines a tick before, on and after each edge of a bucket, a span and two spans. The clock stops at each."""
     width = SPAN**level  # of a bucket, in ticks
     ticks = sorted(
         {

@@ -29,7 +29,8 @@ from timerd_wire.outlet import SUBSCRIBE
 KEY = (Key(b"k"),)
 
 
-# what it is all for -----------------------------------------------------------------------------------------------
+# one operation, from hello to outcome
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_client_says_hello_subscribes_registers_and_gets_its_outcome(world: World) -> None:
@@ -105,7 +106,7 @@ def test_a_client_asks_for_dropped_outcomes_and_the_router_socket_answers(world:
 
 
 def confirmed(world: World, peer: Peer, for_ns: int = 0) -> list[int]:
-    """The commands that reports confirm during `for_ns`: the newest applied one of each report."""
+    """The commands that reports confirm during `for_ns`: the newest applied command of each report."""
     world.run(for_ns)
     world.settle()
     return [header.applied for header in peer.take_published()]
@@ -133,7 +134,9 @@ def test_a_confirmation_comes_once_and_no_later_than_its_time(world: World) -> N
         peer.send(fire(b"nobody's"))
     assert confirmed(world, alice, CONFIRM_NS - MS) == confirmed(world, bob) == []
     assert confirmed(world, alice, MS) == confirmed(world, bob) == [1]
-    assert confirmed(world, alice, 5 * CONFIRM_NS) == confirmed(world, bob) == [], "no more until a heartbeat"
+    assert confirmed(world, alice, 5 * CONFIRM_NS) == confirmed(world, bob) == [], (
+        "no further confirmation comes before a heartbeat"
+    )
 
 
 def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
@@ -145,8 +148,8 @@ def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
     bob.send(fire())
     world.settle()
     assert [(header.outcomes, header.applied) for header in alice.take_published()] == [(1, 2)]
-    alice.acknowledge()  # else it is reminded
-    assert confirmed(world, alice, CONFIRM_NS) == [], "it came with the outcome"
+    alice.acknowledge()  # else the daemon reminds alice
+    assert confirmed(world, alice, CONFIRM_NS) == [], "the confirmation came with the outcome"
 
 
 @pytest.mark.parametrize("within", [True, False])
@@ -174,7 +177,7 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
 
 
 def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
-    """It stood among other clients that wait. By then, another client may have its slot."""
+    """Several clients wait for a confirmation, and one ends. Another client may have its slot when that is sent."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:
@@ -239,7 +242,7 @@ def test_during_a_long_event_commands_wait_and_questions_are_answered() -> None:
     world.turn()
     assert world.rig.arena.header.unfinished == 1, "the event was to be longer than a turn"
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
-    assert alice.take_published()[-1].applied < late, "its command waits behind the event"
+    assert alice.take_published()[-1].applied < late, "the command waits behind the event"
     assert world.conductor.due_ns == world.clock.now_ns()
     world.run(CONFIRM_NS)
     assert world.rig.arena.header.unfinished == 0
@@ -376,7 +379,7 @@ def test_after_a_gap_the_sockets_are_read_until_dry_before_the_wheel_moves(world
     world.turn(5 * S)  # the process was stopped
     assert world.counter("gaps") == 1
     world.clock.move(DRY_NS - MS)
-    bob.send(fire())  # it stood in the kernel's buffers, and arrives only now
+    bob.send(fire())  # the event stood in the kernel's buffers, and arrives only now
     world.settle()
     world.run(50 * MS)
     alice.take_published()

@@ -52,7 +52,7 @@ from timerd_wire.proof import PROOF_SIZE
 MakeDaemon = Callable[..., Daemon]
 PATIENCE_MS = int(1e3 * PATIENCE_S)
 PASS = "a pass of its loop"
-# A daemon that says in its log how often it wakes up, whether there is something to do or not.
+# A daemon that writes a line to its log whenever it wakes up, whether there is something to do or not.
 COUNTED = f"""
 import sys
 from timerd.conductor.turn import Conductor
@@ -300,17 +300,19 @@ def test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start(
     eventually(lambda: time.monotonic_ns() > late.deadline_ns, "no time passes")
     started_ns = time.monotonic_ns()
     daemon.start()
-    eventually(lambda: memory_of(daemon).count("expired", 0) == 1, "it did not expire")
+    eventually(lambda: memory_of(daemon).count("expired", 0) == 1, "the operation did not expire")
     memory = memory_of(daemon)
     late, pending = memory.records(Region.OPS)
     assert (late.outcome, pending.outcome) == (Outcome.EXPIRED, Outcome.NONE)
-    assert late.settled_ns > started_ns > late.deadline_ns, "not when it was due, but when somebody looked"
+    assert late.settled_ns > started_ns > late.deadline_ns, (
+        "the operation settles when the daemon looks, not when it was due"
+    )
     lateness = memory.record(Region.HISTOGRAMS, Histogram.EXPIRY_LATENESS)
     assert (lateness.count, lateness.max) == (1, late.settled_ns - late.deadline_ns)
 
 
 def test_a_stopped_process_notices_the_gap(daemon: Daemon, context: zmq.Context[Any]) -> None:
-    Peer(daemon, context).connect()  # with a client there are heartbeats to be late for
+    Peer(daemon, context).connect()  # with a client, turns are due for heartbeats: so a turn can be late
     stop(daemon.pid)
     time.sleep(1.8)
     os.kill(daemon.pid, signal.SIGCONT)
@@ -324,7 +326,7 @@ def test_an_ephemeral_daemon_ends_when_idle_and_leaves_no_arena(
     location = read_location(daemon.paths)
     peer = Peer(daemon, context).connect()
     time.sleep(0.5)
-    assert daemon.process is not None and daemon.process.poll() is None, "it has a client"
+    assert daemon.process is not None and daemon.process.poll() is None, "the daemon ended, though it has a client"
     peer.say(UpKind.BYE)
     assert daemon.process.wait(PATIENCE_S) == 0
     daemon.process = None
@@ -401,7 +403,7 @@ def test_a_full_shared_memory_is_refused_with_both_figures_and_the_capacity_that
 
 @pytest.mark.parametrize("most", [64, 20, 11, 9])
 def test_a_limit_of_open_files_below_what_its_clients_need_is_refused(runtime_dir: Path, most: int) -> None:
-    """The refusal comes before anything is made: a new arena would stay."""
+    """The refusal comes before anything is made, because a new arena would stay behind."""
     patch = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))"
     daemon = Daemon(runtime_dir, start=False, patch=patch)
     assert daemon.spawn().wait(PATIENCE_S) == 4
@@ -428,9 +430,11 @@ def test_a_test_of_the_lock_does_not_prevent_a_start(make_daemon: MakeDaemon, ru
     lock = InstanceLock(daemon.paths)
     starting = daemon.spawn()
     tries = psutil.Process(starting.pid)
-    eventually(lambda: str(daemon.paths.lock) in [file.path for file in tries.open_files()], "it did not try the lock")
+    eventually(
+        lambda: str(daemon.paths.lock) in [file.path for file in tries.open_files()], "the daemon did not try the lock"
+    )
     lock.release()
-    eventually(lambda: "ready" in daemon.log or starting.poll() is not None, "it neither started nor ended")
+    eventually(lambda: "ready" in daemon.log or starting.poll() is not None, "the daemon neither started nor ended")
     daemon.process = starting
     assert starting.poll() is None, daemon.log
 
@@ -462,8 +466,8 @@ def test_an_idle_daemon_with_far_operations_sleeps(make_daemon: MakeDaemon, cont
     peer.send(*(Register((Key(b"k%d" % n),), timeout_ns=7200 * S) for n in range(500)))
     peer.report(lambda report: report.applied == 500)
     peer.say(UpKind.BYE)
-    eventually(lambda: memory_of(daemon).count("clients") == 0, "it did not say goodbye")
-    peer.outcomes.close()  # it would connect again and again, and show a session that has ended
+    eventually(lambda: memory_of(daemon).count("clients") == 0, "the client did not say goodbye")
+    peer.outcomes.close()  # the socket would connect again and again, and show a session that has ended
 
     def passes_in(seconds: float) -> int:
         before = daemon.log.count(PASS)
@@ -471,7 +475,7 @@ def test_an_idle_daemon_with_far_operations_sleeps(make_daemon: MakeDaemon, cont
         return daemon.log.count(PASS) - before
 
     assert PASS in daemon.log
-    eventually(lambda: passes_in(0.3) == 0, "it does not come to rest")
+    eventually(lambda: passes_in(0.3) == 0, "the daemon does not come to rest")
     turns = memory_of(daemon).count("turns")
     assert passes_in(2) <= 1
     assert memory_of(daemon).count("turns") - turns <= 1
@@ -489,7 +493,7 @@ def test_outcomes_travel_over_pub_and_not_over_router(daemon: Daemon, context: z
 
 
 def test_the_daemon_loads_no_libzmq(daemon: Daemon, context: zmq.Context[Any]) -> None:
-    """A hostile peer ends a process that has its sockets from libzmq 4.3.5; and pyzmq takes memory and time to load."""
+    """A hostile peer can end a process with sockets of libzmq 4.3.5. And pyzmq takes memory and time to load."""
     Peer(daemon, context).connect()
     mapped = [each.path for each in psutil.Process(daemon.pid).memory_maps()]
     assert any("timerd" in path for path in mapped) and not any("zmq" in path for path in mapped)
@@ -520,7 +524,8 @@ def test_messages_that_are_no_frames_harm_no_client(daemon: Daemon, context: zmq
     raw.send(b"GET / HTTP/1.1\r\n\r\n")
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
-    # Three parts, an empty frame, a frame of rubbish, and a connection that does not begin with a greeting.
+    # Six are counted: three parts, an empty frame, a frame of rubbish, and a connection that does not begin with a
+    # greeting.
     eventually(lambda: memory_of(daemon).count("frames_malformed") == 6, "not all were counted")
     raw.close()
 
@@ -549,5 +554,5 @@ def test_the_death_of_a_process_is_noticed(daemon: Daemon, context: zmq.Context[
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    eventually(lambda: memory_of(daemon).count("cancelled", 0) == 1, "its operation was not cancelled")
-    eventually(lambda: memory_of(daemon).count("clients") == 0, "its slot was not freed")
+    eventually(lambda: memory_of(daemon).count("cancelled", 0) == 1, "the client's operation was not cancelled")
+    eventually(lambda: memory_of(daemon).count("clients") == 0, "the client's slot was not freed")

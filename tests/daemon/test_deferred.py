@@ -1,4 +1,4 @@
-"""Deferred frames: whose comes next, and which processes are not read meanwhile."""
+"""Deferred frames: whose frame comes next, and from which processes nothing is read meanwhile."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_unfinished_frame_stays_first_of_its_client_and_the_next_client_is_se
 
 def test_a_process_pays_for_its_event_before_its_next_frame(deferred: Deferred) -> None:
     hog, light = session(1), session(2)
-    deferred.add_begun(hog, 7, b"hog", 1_000)  # its event is long, and then its frame has more
+    deferred.add_begun(hog, 7, b"hog", 1_000)  # the first event of the frame is long, and the frame has more commands
     deferred.charge(99_000)
     before = 0
     deferred.add(light, 8, b"light")
@@ -102,7 +102,7 @@ def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_ot
         deferred.add(hog, process, b"hog")
     light = session(100)
     for _ in hogs:
-        served(deferred, 100_000)  # until then all are alike
+        served(deferred, 100_000)  # before these, all processes owe the same
     for process, hog in hogs.items():
         deferred.add(hog, process, b"hog")
     for _ in range(50):
@@ -110,13 +110,13 @@ def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_ot
         deferred.charge(100_000)
         deferred.pass_on(done=True)
         deferred.add(hog, hog.slot, b"hog")
-        deferred.add(light, 100, b"light")  # it comes while the event is under way
+        deferred.add(light, 100, b"light")  # this frame comes while the event is under way
         deferred.charge(100_000)
         assert served(deferred, 10)[0] is light
 
 
 def test_a_process_that_waits_for_each_answer_keeps_its_debt_while_others_wait(deferred: Deferred) -> None:
-    """It has no frame deferred when its event is done, and sends the next one when it has the answer."""
+    """The process has no deferred frame when its event is done. It sends the next frame when it has the answer."""
     hog, busy = session(1), session(2)
     for _ in range(300):
         deferred.add(busy, 2, b"busy")
@@ -132,7 +132,7 @@ def test_a_process_that_waits_for_each_answer_keeps_its_debt_while_others_wait(d
     assert abs(taken[hog] - taken[busy]) <= 51_000, taken
 
 
-def test_a_process_that_was_away_saves_nothing_up(deferred: Deferred) -> None:
+def test_a_process_that_was_away_has_saved_nothing_up(deferred: Deferred) -> None:
     early, late = session(1), session(2)
     deferred.add(late, 2, b"late")
     served_late = 0
@@ -184,7 +184,7 @@ def test_processes_that_owe_nothing_are_forgotten(deferred: Deferred) -> None:
     assert len(deferred._lines) <= LINES_KEPT + 2
 
 
-def test_a_stream_of_short_lived_processes_that_all_owe_something_is_forgotten_but_for_some(
+def test_only_some_of_many_short_lived_processes_that_all_owe_something_are_remembered(
     deferred: Deferred,
 ) -> None:
     """Before, each of them was remembered until nothing was deferred any more, which may be never."""
@@ -218,7 +218,9 @@ def test_a_small_frame_costs_no_more_than_it_is_charged(deferred: Deferred, hold
         deferred.add(client, client.slot, os.urandom(64))
     cost, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 100_000 < cost < 1.5 * holds.charged.total(), "a client's first frame, of a process's first client"
+    assert 100_000 < cost < 1.5 * holds.charged.total(), (
+        "each frame is the first of its client, and each client the first of its process"
+    )
 
 
 def test_a_process_is_held_while_memory_is_short_and_it_is_over_its_share(deferred: Deferred, holds: Holds) -> None:
@@ -314,7 +316,7 @@ def test_a_process_is_held_by_its_frames_or_bytes_until_half_of_them_are_done(
 
 
 def hot_world(hogs: int, watchers: int) -> tuple[World, list[Peer], Peer]:
-    """Processes that fire on a key with watchers that no fire uses up, and a bystander."""
+    """Processes that fire on a key whose watchers no fire completes, and a bystander."""
     world = World(STEP, capacity=watchers + 64, quota_operations=watchers + 64, clients=hogs + 4)
     world.until_quiet()
     peers = [world.client(f"hog {number}") for number in range(hogs)]
@@ -353,7 +355,7 @@ def test_a_bystander_waits_for_one_event_under_way_at_most(hogs: int, fires: int
             if world.core.last_command(light.slot) == number:
                 break
         assert world.core.last_command(light.slot) == number
-        assert world.rig.arena.count("events", 0) - began <= 2, "one that was under way, and the bystander's own"
+        assert world.rig.arena.count("events", 0) - began <= 2, "one event that was under way, and the bystander's own"
     assert world.rig.arena.count("events", 0) < events, "the attack is over"
 
 
@@ -378,7 +380,7 @@ def test_a_process_that_fills_its_queue_holds_up_itself_alone(monkeypatch: pytes
     assert world.rig.arena.count("events", 0) == 40
 
 
-def test_a_flood_of_frames_that_are_dealt_with_at_once_does_not_keep_the_core_from_deferred_ones() -> None:
+def test_a_flood_of_frames_that_are_dealt_with_at_once_does_not_keep_the_core_from_deferred_frames() -> None:
     world, (hog, flood), light = hot_world(2, 8 * STEP)
     hog.send(fire(b"hot"))
     world.turn()

@@ -1,4 +1,4 @@
-"""Ends of clients are certain, silence is counted. On a clock moved by hand, and a network in memory."""
+"""Ends of clients are certain, silence is counted: on a clock moved by hand, with a network in memory."""
 
 from __future__ import annotations
 

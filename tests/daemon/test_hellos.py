@@ -1,4 +1,4 @@
-"""Hellos in each state of a client, and proofs of identity. On a clock moved by hand, and a network in memory."""
+"""Hellos in each state of a client, and proofs of identity: on a clock moved by hand, with a network in memory."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
         assert watches.signs(LIMIT, 0) == []
         assert watches.due_ns == FULL_NS
         assert watches.signs(LIMIT, 1) == []
-    assert not would_wake(watches.selector), "a connection in the backlog would wake it again and again"
+    assert not would_wake(watches.selector), "a connection in the backlog would wake the daemon again and again"
     watches.signs(LIMIT, FULL_NS)
     assert [sign.session for sign in drain(watches, FULL_NS)] == [SESSION]
     assert watches.due_ns == NEVER

@@ -56,7 +56,7 @@ def lock_all(paths: list[Path]) -> str:
 
 @pytest.fixture
 def group(runtime_dir: Path) -> grp.struct_group:
-    """A group that the test's user is in, or may give files to. Skips where others cannot come to its files."""
+    """A group that the test's user is in, or may give files to. Skips where other users cannot come to these files."""
     for parent in runtime_dir.parents:
         if not parent.stat().st_mode & stat.S_IXOTH:
             pytest.skip(f"other users cannot come through {parent}: set TMPDIR to another directory")
@@ -77,7 +77,9 @@ def test_a_neighbour_that_locks_every_file_that_it_can_open_prevents_no_restart(
         files = [runtime_dir, *runtime_dir.rglob("*"), *arenas_of(runtime_dir)]
         with a_member(group.gr_gid, lambda: lock_all(files)) as opened:
             arena = read_location(daemon.paths).path.name
-            assert {runtime_dir.name, "default.arena", arena} <= set(opened.split()), "it holds nothing: no attack"
+            assert {runtime_dir.name, "default.arena", arena} <= set(opened.split()), (
+                "the neighbour holds nothing: this is no attack"
+            )
             assert not daemon_running(daemon.paths), "a lock of a neighbour is no daemon"
             daemon.start()
             assert daemon_running(daemon.paths)
@@ -153,7 +155,7 @@ def test_two_daemons_of_one_arena_file_are_excluded_although_their_directories_d
 
 
 def test_a_start_is_refused_while_a_daemon_listens_though_its_lock_file_was_removed(daemon: Daemon) -> None:
-    """By hand, or by a clean-up. The arena's lock holds the second daemon off, too, but not one with another arena."""
+    """A clean-up may have removed it. The lock of the arena also holds off a second daemon of the same arena."""
     daemon.paths.lock.unlink()
     with pytest.raises(InstanceRunningError, match=r"'default' is running in .*\(pid not known\)"):
         InstanceLock(daemon.paths)
@@ -174,7 +176,7 @@ def test_destroy_is_refused_while_a_daemon_listens_though_its_lock_file_was_remo
 def test_a_lock_that_is_held_where_no_daemon_runs_is_named_with_the_way_to_find_its_holder(
     runtime_dir: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By hand (`flock NAME.lock ...`): no daemon is to be looked for."""
+    """Somebody holds it by hand (`flock NAME.lock ...`). The message must not suggest that a daemon runs."""
     monkeypatch.setattr("timerd.host.lock.ATTEMPTS", 1)
     paths = InstancePaths(runtime_dir, "default")
     paths.arena.write_text("{}")
@@ -199,7 +201,7 @@ def test_a_lock_that_is_held_where_no_daemon_runs_is_named_with_the_way_to_find_
 def test_a_neighbour_learns_who_may_run_a_command_that_it_may_not(
     make_daemon: MakeDaemon, group: grp.struct_group, command: str
 ) -> None:
-    """`destroy` is for the daemon's user alone, whoever is in its group."""
+    """`destroy` is for the daemon's user alone, whoever is in the unix group."""
     daemon = make_daemon(f"--unix-group={group.gr_name}")
     daemon.stop()
     if command == "check":
@@ -222,7 +224,7 @@ def test_a_neighbour_learns_who_may_run_a_command_that_it_may_not(
 def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) -> None:
     paths = InstancePaths(runtime_dir, "default")
     watches = PolledWatches(paths, watches_max=8)
-    watches._listener.listen(8)  # as full as one of 4,096, with fewer files
+    watches._listener.listen(8)  # as full as a queue of 4,096, with fewer files
     waiting = []
     try:
         while True:

@@ -346,7 +346,7 @@ def test_a_process_with_ever_new_errors_hides_no_error_of_another_process(caplog
 
 
 def test_processes_that_come_and_go_hide_no_error_of_another(caplog: pytest.LogCaptureFixture) -> None:
-    """A hundred processes within a minute, each with another wrong name, have a few dozen entries together."""
+    """A hundred processes within a minute, each with another wrong name, share a few dozen entries of the log."""
     world = World(capacity=64, clients=8, errors=64).until_quiet()
     alice = Peer(world, "alice")
     world.network.pids[alice.routing] = 71

@@ -159,7 +159,7 @@ def test_memory_that_is_never_free_again_is_an_error_in_the_end(world: World) ->
     [(kind, error)] = bob.take_answers()
     assert kind is DownKind.ERROR and "the memory is not free yet" in error["message"]
     world.run(REST * LOOK_NS)
-    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "at once: it waits only the first time"
+    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "the daemon answers at once: only the first question waits"
 
 
 def test_a_copy_that_waited_for_a_processor_has_a_short_rest(world: World) -> None:
@@ -330,7 +330,7 @@ def test_no_copy_outlives_the_daemon(make_daemon: MakeDaemon, runtime_dir: Path)
         daemon.kill()
         assert copies_in(runtime_dir)
         daemon.start()
-        assert not copies_in(runtime_dir), "what a killed one has left is removed at the start"
+        assert not copies_in(runtime_dir), "the copy of a killed daemon is not removed at the next start"
     with connect() as client:
         client.snapshot()
         daemon.stop()
@@ -369,12 +369,12 @@ def test_a_check_by_a_user_in_the_unix_group_leaves_no_copy(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     group = grp.getgrnam("daemon")
-    # Not below TMPDIR, which may be in a directory of this user's own.
+    # Not below TMPDIR, which may be in a directory that only this user may enter.
     with tempfile.TemporaryDirectory(prefix="td-", dir="/tmp") as name:
         directory = Path(name)
         monkeypatch.setenv(RUNTIME_DIR_VARIABLE, name)
         with Daemon(directory, f"--unix-group={group.gr_name}"):
-            assert main(["check"]) == Exit.OK  # imports modules, which may be in such a directory, too
+            assert main(["check"]) == Exit.OK  # imports the modules first: these, too, may be in such a directory
             child = os.fork()
             if child == 0:
                 status = 99

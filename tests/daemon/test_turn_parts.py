@@ -49,7 +49,7 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
 
 
 class Quiet:
-    """A conductor, a transport, signs of ends and a clock in one: nothing ever happens, until a SIGTERM comes."""
+    """The conductor, the transport, the watches on clients and the clock. Nothing happens until a SIGTERM comes."""
 
     due_ns = NEVER
 
@@ -57,9 +57,9 @@ class Quiet:
         self.turns = self.looks = 0
 
     def now_ns(self) -> int:
-        """Time stands still. So turns are too close to each other, and the loop pauses before the seventh."""
+        """Time stands still. So turns follow each other too quickly, and the loop pauses before the seventh turn."""
         self.looks += self.turns == 6
-        if self.looks == 2:  # the first look is for the end of the sixth turn
+        if self.looks == 2:  # the first look ends the sixth turn, the second one begins the pause
             signal.raise_signal(signal.SIGTERM)
         return 10 * S
 
@@ -72,8 +72,8 @@ class Quiet:
 
 
 def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the loop would sleep without limit: the byte of the signal was read before the pause was over."""
-    monkeypatch.setattr("timerd.conductor.loop.sharpen", lambda: None)  # this is the thread of all tests
+    """The pause reads the byte that the signal has written. If the loop forgot it, it would sleep without limit."""
+    monkeypatch.setattr("timerd.conductor.loop.sharpen", lambda: None)  # the loop runs in the thread of all tests
     quiet: Any = Quiet()
     selector = Selector()
     loop = Loop(quiet, quiet, selector, quiet)

@@ -288,7 +288,7 @@ def test_an_evaluation_that_was_true_is_the_last_one(manual: Manual, client: td.
         def try_complete(self) -> bool:
             self.looks += 1
             if self.looks == 2:
-                manual.stop()  # its result goes to the next daemon
+                manual.stop()  # the evaluation's result goes to the next daemon
             return self.looks == 2
 
     delayed = Completes()
@@ -530,7 +530,7 @@ def test_a_hundred_operations_and_twenty_checkers(manual: Manual, client: td.Cli
     rounds = 20
     waits = [watching(client if n % 2 else other, f"k{n % 10}", f"k{(n + 3) % 10}", timeout=None) for n in range(100)]
     client.flush()
-    other.flush()  # the owner looks at an operation that is registered after a check, but it is not counted
+    other.flush()  # now all are registered: a check does not count an operation that comes later
     counted: list[int] = []
     lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Delayed operations of asyncio clients, on a manual clock: what differs from the threaded ones."""
+"""Delayed operations of asyncio clients, on a manual clock: how they differ from those of threaded clients."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_complete_counts_by_its_effective_time(rig: Rig) -> None:
 
 @pytest.mark.parametrize("seed", in_tiers(range(20), 4))
 def test_exactly_one_of_expiry_and_completion_wins(seed: int) -> None:
-    """500 operations a seed: COMPLETE comes around the deadline, with restarts of the daemon in between."""
+    """500 operations for each seed: COMPLETE comes around the deadline, with restarts of the daemon in between."""
     choose = random.Random(seed)
     rig = Rig(capacity=1024, clients=2)
     owner = rig.client()
@@ -247,7 +247,7 @@ def test_a_check_has_finished_when_every_owner_has_looked(rig: Rig, owner: Clien
     rig.do(second, complete(other, 1))
     assert rig.core.take_finished() and not rig.core.take_finished()
     assert rig.core.check(checker.slot, check, False) == (True, 2)
-    assert rig.core.check(checker.slot, check, False) is None, "its result was read, so it has ended"
+    assert rig.core.check(checker.slot, check, False) is None, "the result was read, so the check has ended"
 
 
 def test_a_check_without_watchers_finishes_at_once_and_subscribers_do_not_see_it(rig: Rig, owner: Client) -> None:

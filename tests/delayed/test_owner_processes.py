@@ -129,7 +129,7 @@ def processes() -> Iterator[list[Process]]:
 
 
 def test_a_hundred_operations_and_twenty_checkers_in_four_processes(daemon: Daemon, processes: list[Process]) -> None:
-    """Kafka's DelayedOperationTest, over processes: each has 25 operations and 5 threads that check."""
+    """Kafka's DelayedOperationTest, over processes: each process has 25 operations and 5 threads that check."""
     processes += [Process(OWNER, number, 25, 5, 10) for number in range(4)]
     for word in ("registered", "checked"):
         for one in processes:

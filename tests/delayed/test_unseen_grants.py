@@ -1,4 +1,4 @@
-"""A grant that no caller has looked at goes to another operation as soon as nobody holds its own operation."""
+"""A grant that no caller has looked at goes to another operation as soon as nobody holds the granted operation."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_grant_that_is_kept_unseen_holds_back_a_bounded_number(world: World, c
     assert is_acknowledged(world)
     statistics = world.protocol.statistics()
     assert (statistics.grants_requeued, statistics.grants_unseen) == (0, 1)
-    assert operation.result(0).value == b"job", "its owner may still look at it"
+    assert operation.result(0).value == b"job", "the owner of the operation may still look at it"
 
 
 def test_each_grant_behind_another_is_requeued_as_soon_as_nobody_holds_it(world: World) -> None:
@@ -290,7 +290,7 @@ def test_a_close_leaves_unseen_grants_to_the_daemon_and_a_later_look_gets_an_err
     world.daemon.apply_up_to = world.daemon.applied  # so the grant of the dropped operation is not requeued yet
     world.protocol.close(world.now)
     world.exchange()
-    assert world.daemon.byes == 1 and sorted(world.daemon.outcomes) == [2, 3], "their owner is dead now"
+    assert world.daemon.byes == 1 and sorted(world.daemon.outcomes) == [2, 3], "the owner of these outcomes is dead now"
     assert state_of(seen) is State.COMPLETED
     assert isinstance(error_of(unseen), ClosedError) and "it is requeued" in str(error_of(unseen))
 

@@ -1,4 +1,4 @@
-"""Calls are found by the names of their handlers: those of other names cost nothing, and none is forgotten."""
+"""Calls are found by the names of their handlers: calls of other names cost nothing, and no call is forgotten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNHANDLED = 5_000
 
 
 def waiting(rig: Rig, *, behind_others: bool = True) -> set[bytes]:
-    """The names of the calls that wait for a member; or of those only that do not wait for another call of their id."""
+    """The names of the calls that wait for a member. Calls that wait for another call of their id may be left out."""
     ids = rig.arena.all_records(Region.IDS)
     firsts = [
         unpack(WatchNode, memoryview(op.first_node))
@@ -48,7 +48,9 @@ def test_calls_that_no_member_handles_cost_the_others_nothing() -> None:
             rig.turn()
         touched.append(rig.core.touched - before)
     assert len(worker.delivered_for_group) == 40
-    assert touched[1] <= touched[0] + 100, f"20 calls touched {touched[0]} records, and beside others {touched[1]}"
+    assert touched[1] <= touched[0] + 100, (
+        f"20 calls touched {touched[0]} records alone, and {touched[1]} beside others"
+    )
     rig.check()
 
 

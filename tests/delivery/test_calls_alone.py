@@ -21,7 +21,7 @@ def test_a_call_that_is_to_run_alone_waits_for_an_idle_member_and_delays_no_othe
     rig.do(busy, call(payload=b"alone", alone=True), call(payload=b"2"), call(b"else"))
     assert names(busy, full) == [[b"1", b"2"], [b""]]
     rig.do(busy, done(busy.delivered_for_group[0]))
-    assert names(busy) == [[b"1", b"2"]], "it holds another call"
+    assert names(busy) == [[b"1", b"2"]], "the busy member holds another call"
     rig.do(busy, done(busy.delivered_for_group[1]))
     rig.turn()
     assert names(busy) == [[b"1", b"2", b"alone"]]
@@ -74,7 +74,7 @@ def test_a_call_that_is_to_run_alone_comes_to_a_member_that_is_never_idle_by_its
         traffic.second()
     assert traffic.has_alone()
     (holder,) = (member for member in members if any(delivered.payload == b"alone" for delivered in held_by(member)))
-    assert len(holder.delivered_for_group) == 1, "it has company"
+    assert len(holder.delivered_for_group) == 1, "the call that is to run alone has company"
     for other in members:
         assert other is holder or len(held_by(other)) >= 2, "the other member goes on"
     rig.do(holder, done(holder.delivered_for_group.pop()))
@@ -92,7 +92,7 @@ def test_a_member_that_does_not_become_idle_for_a_call_gets_others_again_after_1
     rig.do(member, call(payload=b"1"))
     assert names(member) == [[b"long"]]
     rig.turn(rig.now_ns + 10 * S)
-    assert names(member) == [[b"long", b"1"]], "because time has passed"
+    assert names(member) == [[b"long", b"1"]], "after 10 s the member gets other calls again"
     rig.do(member, done(member.delivered_for_group[1]))
     rig.turn(rig.now_ns + 49 * S)
     rig.do(member, call(payload=b"2"))

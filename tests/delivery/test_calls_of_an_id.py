@@ -35,7 +35,7 @@ def test_a_due_call_that_does_not_run_is_cancelled(delivered: bool) -> None:
     assert ops(rig) == 0
     assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION
     for delivery in member.delivered_for_group:
-        assert ask(rig, member, begun(delivery)) == 0, "so it does not run"
+        assert ask(rig, member, begun(delivery)) == 0, "the cancelled call runs"
         assert ask(rig, member, done(delivery)) == 0
     assert answered(rig, member, call(id=ID, wants_answer=True, if_exists=NEW)).code == ErrorCode.NONE
     rig.check()

@@ -1,4 +1,4 @@
-"""A schedule whose plan changes keeps what was due before, and a call that pauses: nothing vanishes."""
+"""A schedule whose plan changes keeps a call that was due before, and a call that pauses: nothing vanishes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_call_that_pauses_for_its_next_attempt_keeps_it(
         assert (paused.state, paused.attempt, paused.point) == ("paused", 2, point)
         assert paused.last_error == "ConnectionError: no database"
         manual.advance(timedelta(minutes=40))
-        assert len(seen) == 1, "it comes when its pause has ended, and not before"
+        assert len(seen) == 1, "the call comes when its pause has ended, and not before"
         manual.advance(timedelta(minutes=15))
         assert seen[1:] == [(point, 2, 1)]
         manual.advance(timedelta(hours=2, minutes=1))
@@ -96,7 +96,7 @@ def test_a_call_that_pauses_for_its_next_attempt_keeps_it(
         assert seen[-1][:2] != (point, 3) and seen[-1][1] == 1, "then the new schedule goes on"
 
 
-@pytest.mark.parametrize(("old", "new"), CHANGES[1:])  # the first change has the same next point
+@pytest.mark.parametrize(("old", "new"), CHANGES[1:])  # the first change leaves the next point as it is
 def test_a_point_that_is_still_to_come_gives_way_to_the_new_schedule(
     manual: Manual, old: dict[str, Any], new: dict[str, Any]
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_call_with_the_schedules_id_is_kept_and_then_the_schedule_begins(manua
 
 
 def test_a_failed_call_goes_on_though_a_caller_has_used_its_id(manual: Manual) -> None:
-    """Its next attempt has an id of its own: before, it vanished when another call had the schedule's id."""
+    """Its next attempt has an id of its own. With the schedule's id it would vanish if another call had this id."""
     seen: Seen = []
     calls = td.Calls()
 

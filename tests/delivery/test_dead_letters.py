@@ -219,7 +219,9 @@ def test_a_phase_out_of_range_is_refused(phase: int) -> None:
     member = handler(rig, b"job")
     delivery = due(rig, member)
     refused = answered(rig, member, PhaseAct(delivery.operation, phase))  # type: ignore[arg-type]
-    assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, CallPhase.FAILED), "the highest one"
+    assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, CallPhase.FAILED), (
+        "the refusal names the highest phase"
+    )
     assert ask(rig, member, begun(delivery)) == 1
     rig.check()
 
@@ -285,7 +287,7 @@ def test_a_call_that_was_given_up_is_a_dead_letter_when_it_is_done() -> None:
     for number in (1, 2):
         delivery = due(rig, member, payload=b"%d" % number, id=ID, if_exists=NEW)
         rig.do(member, begun(delivery), given_up(delivery, b"reason %d" % number))
-        assert len(letters(rig)) == number - 1, "it is not done"
+        assert len(letters(rig)) == number - 1, "the call is not done"
         finished = OperationAct(
             CommandKind.GROUP_ACK, delivery.operation, id=ID, frees_id=True, registered_ns=rig.now_ns, wants_answer=True
         )
@@ -295,7 +297,7 @@ def test_a_call_that_was_given_up_is_a_dead_letter_when_it_is_done() -> None:
     rig.check()
     rig.acknowledge()
     rig.restart()
-    assert [number for number, _, _ in letters(rig)] == [1, 2], "in their order"
+    assert [number for number, _, _ in letters(rig)] == [1, 2], "a restart changes the order"
     letter(rig, member)
     assert [number for number, _, _ in letters(rig)] == [1, 2, 3]
     rig.check()
@@ -345,7 +347,7 @@ def test_a_dead_letter_is_retried_once_by_a_registration_that_follows_it() -> No
     member, other = handler(rig, b"job"), rig.client(group=b"others")
     first, second = (letter(rig, member, payload=b"%d" % number) for number in range(2))
     retried = call(follows=first, of_letter=True, wants_answer=True, payload=b"again")
-    assert answered(rig, other, retried).code == ErrorCode.UNKNOWN_OPERATION, "it is another group's"
+    assert answered(rig, other, retried).code == ErrorCode.UNKNOWN_OPERATION, "the dead letter is another group's"
     assert answered(rig, member, call(follows=first, wants_answer=True)).code == ErrorCode.UNKNOWN_OPERATION
     assert answered(rig, member, retried).code == ErrorCode.NONE
     assert member.delivered_for_group[-1].payload == b"again"
@@ -353,7 +355,7 @@ def test_a_dead_letter_is_retried_once_by_a_registration_that_follows_it() -> No
     assert [payload for _, _, payload in letters(rig)] == [b"1"]
     delivery = member.delivered_for_group[-1]
     assert answered(rig, member, call(follows=delivery.operation, of_letter=True)).code == ErrorCode.UNKNOWN_OPERATION
-    assert ask(rig, member, drop(delivery.operation)) == 0, "it is no dead letter"
+    assert ask(rig, member, drop(delivery.operation)) == 0, "an operation that is no dead letter was dropped"
     assert second
     rig.check()
 
@@ -382,7 +384,7 @@ def test_dead_letters_give_way_to_a_registration_that_would_be_refused(knobs: di
     payload = bytes(200)
     for _ in range(12):
         letter(rig, member, payload=payload)
-    assert rig.arena.count("dead_letters_dropped"), "otherwise nothing was refused"
+    assert rig.arena.count("dead_letters_dropped"), "no dead letter had to give way"
     assert 0 < len(letters(rig)) < 12
     rig.check()
 
@@ -439,7 +441,7 @@ def test_dead_letters_stay_where_the_id_of_a_registration_is_taken() -> None:
 
 @pytest.mark.parametrize("follows", [False, True])
 def test_dead_letters_give_way_where_the_arena_has_no_record_left(follows: bool) -> None:
-    """Otherwise, in an arena full of dead letters, workers would hold calls that have to be retried for ever."""
+    """Otherwise, in an arena full of dead letters, workers would for ever hold calls that have to be retried."""
     rig = Rig(capacity=32, quota_operations=32)
     member = handler(rig, b"job", most=2)
     delivery = due(rig, member, payload=b"held")
@@ -475,7 +477,7 @@ def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
 
 
 def test_the_next_call_is_not_refused_for_bytes_that_the_call_before_frees() -> None:
-    """Otherwise every worker of a full group would hold a call that has to be retried for ever."""
+    """Otherwise every worker of a full group would for ever hold a call that has to be retried."""
     rig = Rig(quota_bytes=1_000)
     member = handler(rig, b"job")
     delivery = due(rig, member, payload=bytes(300))
@@ -502,7 +504,7 @@ def test_a_group_of_dead_letters_alone_gives_way_to_another_group_after_a_week()
     handler(rig, b"job", group=b"third")
     rig.check()
     assert rig.arena.count("dead_letters_dropped") == 1
-    assert [len(letters(rig, group)) for group in range(2)] == [0, 1], "the first one was deserted for longer"
+    assert [len(letters(rig, group)) for group in range(2)] == [0, 1], "the first group was deserted for longer"
 
 
 def test_a_group_with_dead_letters_alone_keeps_its_record_and_wakes_nobody() -> None:

@@ -15,7 +15,7 @@ NOON = datetime(2026, 5, 24, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("deliveries", [1, 2, 3, 5])
-def test_the_point_after_a_given_up_one_begins_with_its_first_delivery(manual: Manual, deliveries: int) -> None:
+def test_the_point_after_a_given_up_call_begins_with_a_first_delivery(manual: Manual, deliveries: int) -> None:
     calls = td.Calls()
     seen: list[tuple[datetime | None, int, int]] = []
     kills = [True]
@@ -43,7 +43,7 @@ def test_the_point_after_a_given_up_one_begins_with_its_first_delivery(manual: M
         assert gone == [deliveries], "on_failure sees how often the handler ran"
         kills[0] = False
         manual.advance(3600)
-        assert seen[-1][1:] == (1, 1), "its first attempt, and its first delivery"
+        assert seen[-1][1:] == (1, 1), "the next point has its first attempt, and its first delivery"
         letter = worker.dead_letters()[-1]
         assert (letter.ended, letter.deliveries, letter.attempt) == (deliveries, deliveries, 1)
         assert letter.point == seen[0][0] and "CallGivenUpError" in letter.last_error

@@ -78,7 +78,7 @@ def test_blocked_send_waits_max_block_for_a_lane_that_is_not_known(scene: Scene)
 def test_the_time_that_send_was_blocked_does_not_count(scene: Scene) -> None:
     async def act(producer: aio.Producer) -> None:
         await scene.send(producer, "a")
-        await scene.send(producer, "b")  # until "a" has expired
+        await scene.send(producer, "b")  # it waits until "a" has expired
         assert scene.now() == 3
 
     scene.attempt = scene.hang
@@ -157,7 +157,7 @@ def test_in_flight_a_late_answer_changes_nothing(scene: Scene) -> None:
         try:
             await asyncio.sleep(3.5)
         except asyncio.CancelledError:
-            await asyncio.sleep(2.5)  # it goes on, and arrives
+            await asyncio.sleep(2.5)  # the request goes on, and arrives
 
     async def act(producer: aio.Producer) -> None:
         (future,) = await scene.send(producer, "a")
@@ -356,7 +356,7 @@ def test_with_one_in_flight_an_expired_batch_ends_before_a_later_one_is_sent(sce
 
     scene.attempt = only_b
     scene.play(act, max_in_flight=1, request_timeout=2.5, linger=0, retry_backoff=0)
-    # The second attempt of "a" began at 2.5, and "a" expired at 3: "b" may go when that attempt is over.
+    # The second attempt of "a" began at 2.5 s, and "a" expired at 3 s. "b" is sent when this attempt is over.
     assert scene.ends[0] == (3, "a", "expired", 2)
     assert scene.sent[-1][2] == ["b"] and scene.sent[-1][0] >= 3
 
@@ -527,7 +527,7 @@ def test_a_loop_that_ends_gives_up_the_records_of_a_producer(scene: Scene, caplo
         await scene.send(producer, "a")
         await asyncio.sleep(first_s)
 
-    for first_s, attempts in ((0, 0), (0.1, 1)):  # while it lingers, and while it is in flight
+    for first_s, attempts in ((0, 0), (0.1, 1)):  # the loop ends while "a" lingers, then while it is in flight
         scene.manual.run(main(first_s))
         assert [(outcome, tried) for _, _, outcome, tried in scene.ends] == [("failed", attempts)]
         assert len(scene.sent) == attempts and not caplog.text

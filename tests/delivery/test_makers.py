@@ -1,4 +1,4 @@
-"""A group's outcomes are charged to their makers, dead or alive, so an ended process keeps no arena full."""
+"""A group's outcomes are charged to their maker, and after its end to its user, so that it fills no arena."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def register(rig: Rig, client: Client, count: int = 1) -> list[Answer]:
 # the charge -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_live_maker_pays_and_after_its_end_its_user() -> None:
+def test_a_live_maker_pays_and_after_its_end_its_user_pays() -> None:
     rig = Rig(**SMALL)
     maker = make(rig, b"web", 3, ends=False, what=outcome(b"four", (b"a", b"b")))
     rig.do(maker, Register((Key(b"later"),), timeout_ns=S, for_group=True))
@@ -128,7 +128,7 @@ def test_users_beyond_the_table_share_one_account_and_a_record_is_used_again() -
 
 
 def test_three_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> None:
-    """The issue: three processes make as many outcomes as a group may have, each for a group of its own, and end."""
+    """Three processes, each for a group of its own, make as many outcomes as a group may have. Then they end."""
     rig = Rig(**SMALL)
     for name in (b"one", b"two", b"three"):
         make(rig, name, 30)
@@ -143,7 +143,7 @@ def test_three_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> No
     rig.check()
 
 
-def test_the_oldest_outcomes_go_first_and_no_more_than_the_room_that_is_wanted() -> None:
+def test_the_oldest_outcomes_go_first_and_only_as_many_as_are_needed() -> None:
     rig = Rig(**SMALL)
     make(rig, b"one", 32)
     make(rig, b"two", 32)
@@ -167,7 +167,7 @@ def test_outcomes_within_the_share_stay() -> None:
 
 
 def test_a_deployment_loses_nothing_while_another_group_of_its_user_is_beyond_its_part() -> None:
-    """All workers of "web" have ended, and the new ones are not there yet. Its outcomes are the oldest of all."""
+    """All workers of "web" have ended, and no new worker is there yet. The outcomes of "web" are the oldest."""
     rig = Rig(**SMALL)
     make(rig, b"web", 8)
     for name in (b"one", b"two"):
@@ -215,7 +215,9 @@ def test_pending_operations_schedules_letters_and_what_a_member_holds_never_go()
     make(rig, b"one", 8, what=call(b"plain"))
     make(rig, b"three", 16)
     assert [each.code for each in register(rig, rig.client(uid=OTHER), 15)] == [ErrorCode.ARENA_FULL]
-    assert left(rig) == {b"one": 10, b"two": 20, b"three": 32 // 3}, "eight calls of one, and three's beyond its part"
+    assert left(rig) == {b"one": 10, b"two": 20, b"three": 32 // 3}, (
+        "gone: eight calls of group one, and what group three had beyond its part"
+    )
     assert rig.arena.record(Region.GROUPS, 0).pending == 10
     assert sum(op.state and op.flags & OpFlag.SCHEDULED != 0 for op in rig.arena.records(Region.OPS)) == 10
     letter = rig.client(group=b"three", uid=OTHER)
@@ -251,7 +253,9 @@ def test_outcomes_with_large_payloads_make_room_for_payloads() -> None:
     bystander = rig.client(uid=OTHER)
     rig.do(bystander, *[Register((Key(b"k"),), payload=bytes(112))] * 30)
     assert bystander.answers == []
-    assert sum(left(rig).values()) == 17, "as many as are wanted, of two blocks each"
+    assert sum(left(rig).values()) == 17, (
+        "13 of 30 outcomes have made room: 26 blocks were missing, and each outcome has two"
+    )
     rig.check()
 
 
@@ -293,7 +297,7 @@ def test_a_hundred_short_lived_processes_within_their_shares_leave_room_to_other
     rig.check()
 
 
-def test_outcomes_of_a_live_maker_before_them_do_not_shield_those_that_may_go() -> None:
+def test_older_outcomes_of_a_live_maker_do_not_shield_those_that_may_go() -> None:
     """The search for an outcome that may go is cut, and later turns go on with it."""
     rig = Rig(capacity=8192, clients=8, groups=4, quota_operations=4096)
     shield = make(rig, b"one", 2000, ends=False)
@@ -309,7 +313,7 @@ def test_outcomes_of_a_live_maker_before_them_do_not_shield_those_that_may_go() 
 
 
 def test_processes_that_come_and_go_leave_half_of_the_groups_to_others() -> None:
-    """Before, 64 processes with one outcome each, for a group each, kept every other new group out for an hour."""
+    """Before, 64 processes, each with one outcome for a group of its own, kept other new groups out for an hour."""
     rig = Rig(**SMALL)
     for number in range(4):
         make(rig, b"mine-%d" % number, 1)
@@ -345,7 +349,7 @@ def test_the_message_says_the_group_the_limit_and_the_knob_and_fits_the_log(met:
     assert len(message) < 224, "the arena's log of errors would cut it"
 
 
-def test_the_journal_has_a_row_for_each_and_the_audit_computes_the_rest(tmp_path: Path) -> None:
+def test_the_journal_has_a_row_for_each_evicted_outcome_and_the_audit_computes_the_rest(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path, **SMALL)
     for name in (b"one", b"two", b"three"):
         make(rig, name, 30)
@@ -366,7 +370,7 @@ def test_the_journal_has_a_row_for_each_and_the_audit_computes_the_rest(tmp_path
 class Made:
     """An operation of the model. `client` None: its maker has ended."""
 
-    at_ns: int  # when it was registered; no two at once
+    at_ns: int  # when it was registered; no two at the same time
     uid: int
     group: bytes  # b"": the client's own
     client: Client | None
@@ -379,7 +383,7 @@ class Made:
 
 
 class Makers:
-    """The rule in plain words: lists of operations, and a walk over all of them for each that finds no room."""
+    """The rule, plainly: lists of operations, and a walk over all of them if a registration finds no room."""
 
     def __init__(self, capacity: int, share: int) -> None:
         self.capacity, self.share = capacity, share

@@ -41,7 +41,7 @@ def nothing(lane: Any, records: Sequence[Any]) -> None:
     """A send that succeeds at once."""
 
 
-def test_each_record_is_delivered_once_and_its_lane_in_order(client: td.Client, endpoint: Endpoint) -> None:
+def test_each_record_is_delivered_once_and_each_lane_in_order(client: td.Client, endpoint: Endpoint) -> None:
     called: list[Any] = []
     with Producer(client, lambda lane, records: post(endpoint.url, records), linger=0.001) as producer:
         futures = [
@@ -157,7 +157,7 @@ def test_many_threads_may_send(client: td.Client) -> None:
         assert [record[1] for record in taken if record[0] == thread] == list(range(200))
 
 
-def test_a_callback_may_send_and_does_not_wait_there(client: td.Client) -> None:
+def test_a_callback_may_send_and_its_send_does_not_wait(client: td.Client) -> None:
     second: list[Any] = []
     full: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""The core's cimports go left only: rooms in the order that purgatory/__init__.pxd states; no files in a circle."""
+"""The core's cimports go left only, in the order of rooms in purgatory/__init__.pxd, and never in a circle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def graph(folder: Path) -> dict[str, set[str]]:
 
 
 def climbing(edges: dict[str, set[str]], rooms: list[str]) -> list[str]:
-    """Cimports of a room to the right."""
+    """The cimports that go to a room further to the right."""
 
     def level(module: str) -> int:
         room, *_, name = module.split(".")
@@ -78,7 +78,7 @@ def test_the_levels_name_every_room_and_the_face() -> None:
     *rooms, face = levels(RULE)
     assert face == "core.pyx"
     folders = {path.name for path in PURGATORY.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert set(rooms) == {"state", *folders}  # the state.pxd of each room lies below all of them
+    assert set(rooms) == {"state", *folders}  # the state.pxd of each room lies below all rooms
     for room in rooms:
         assert re.search(rf"^    {room} +\w", RULE, re.M), f"the rule does not say what lives in {room}"
 

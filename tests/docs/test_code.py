@@ -90,7 +90,7 @@ def test_the_sources_are_formatted() -> None:
     assert checked.returncode == 0, checked.stdout + "run `make fmt`"
 
 
-@pytest.mark.timeout(400)  # 12 s alone with nothing cached; 120 s beside all else on a busy machine
+@pytest.mark.timeout(400)  # 12 s alone with nothing cached, 120 s beside other tests on a busy machine
 def test_mypy_finds_no_error() -> None:
     checked = run("mypy", *TYPED)
     assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -269,11 +269,11 @@ def test_the_top_level_holds_only_the_agreed_names() -> None:
 def test_make_has_the_target_and_explains_it(target: str) -> None:
     text = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:", text, re.MULTILINE)
-    assert f"make {target} " in text, "its first lines explain every target"
+    assert f"make {target} " in text, "the first lines of the Makefile explain every target"
 
 
 def test_make_lets_python_keep_what_it_compiles() -> None:
-    """Containers often set this variable. Then each process of the tests would compile every module that it imports."""
+    """Containers often set PYTHONDONTWRITEBYTECODE. With it, each process of the tests compiles all that it imports."""
     show = ["make", "--no-print-directory", "--eval=environment:; @env", "environment"]
     ran = subprocess.run(show, cwd=ROOT, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True)
     assert ran.returncode == 0 and b"PYTHONDONTWRITEBYTECODE" not in ran.stdout, ran
@@ -286,7 +286,7 @@ def test_the_readme_answers_its_three_questions_and_maps_the_folders() -> None:
     contributing = (ROOT / "docs" / "contributing.md").read_text()
     for folder in (name for name in TOP_LEVEL if (ROOT / name).is_dir()):
         assert f"{folder}/" in contributing, f"no line for {folder}/"
-    assert "reboot" in text.partition("## Where to go on")[0], "it says that timers do not outlive a reboot"
+    assert "reboot" in text.partition("## Where to go on")[0], "the README says that timers do not outlive a reboot"
 
 
 def test_dependencies_have_a_floor_and_no_ceiling() -> None:

@@ -27,7 +27,7 @@ def test_a_rule_has_an_example_a_cost_and_a_test_that_exists(number: int) -> Non
     assert "\n* Example: " in text
     assert "\n* Cost: " in text
     tests = NAMED.findall(text)
-    assert tests, "it names no test"
+    assert tests, "the rule names no test"
     for file, name in tests:
         assert name in functions_of(file), f"{file} has no {name}"
 

@@ -1,4 +1,4 @@
-"""No loop of a turn is without a bound: each charges the records that it touches, or states its most rounds."""
+"""No loop of a turn is without a bound: each charges the records that it touches, or states its maximum of rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.real.trees import ROOT
 PURGATORY = ROOT / "timerd" / "purgatory"
 LOOP = re.compile(r"(\s*)(?:while|for)\b.*:\s*(?:#.*)?$")
 CONSTANT = r"(?:\d+|[A-Z][A-Z_0-9]+)"
-# The range ends at a constant, or at the least of a number and a constant.
+# The range ends at a constant, or at the lesser of a number and a constant.
 FIXED = re.compile(
     rf"range\((?:{CONSTANT}[\s,+*/-]*)+\):|range\(min\([^()]*\b[A-Z][A-Z_]+\b.*\)\):|\bmin\(.*, {CONSTANT}\)\)"
 )

@@ -1,4 +1,4 @@
-"""Pages for readers: their links lead somewhere, and their lines are as long as those of the code."""
+"""Pages for readers: their links lead somewhere, and their lines are no longer than those of the code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert {ROOT / page for page in PAGES} <= seen
 
 
-# An extra of timerd, and a sign that a snippet needs it. Readers with Flask or Redis know that they need these.
+# Each extra of timerd, and the sign that a snippet needs it. Packages such as Flask are left out: their users know
+# them.
 EXTRAS = {
     "cron": re.compile(r"cron=\"|cronsim"),
     "kafka": re.compile(r"^(?:from|import) timerd_kafka", re.MULTILINE),

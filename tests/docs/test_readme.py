@@ -70,7 +70,7 @@ def test_the_two_terminals_of_the_readme_work_when_they_are_pasted(
 
 
 def test_the_recipes_of_the_readme_run(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
-    with others("inbox/7", times=60):  # some seconds; the subscription ends a second after that
+    with others("inbox/7", times=60):  # others fire for some seconds; the subscription ends a second later
         names = run(README)
         said = capsys.readouterr().out
     assert "from the others" in said
@@ -80,7 +80,7 @@ def test_the_recipes_of_the_readme_run(daemon: Daemon, capsys: pytest.CaptureFix
 
 
 def loses_nothing(poll: Callable[..., tuple[int, bytes, str]], post: Callable[[str, bytes], int]) -> None:
-    """The long poll of the README: a message posted between two polls comes with the second one."""
+    """The long poll of the README: a message posted between two polls comes with the second poll."""
     found: list[tuple[int, bytes, str]] = []
     waiting = threading.Thread(target=lambda: found.append(poll("7")))
     waiting.start()
@@ -131,7 +131,7 @@ def test_the_session_of_the_recipes_ends_in_another_worker_than_it_began_in(daem
         client.serve(sessions)
         while ended != names:
             ended.add(found.get(timeout=PATIENCE_S).decode())
-        assert not client.reschedule_call_wait("session/0", 900), "it has ended, and the caller learns that"
+        assert not client.reschedule_call_wait("session/0", 900), "the session has ended, and the caller learns that"
 
 
 def run(page: str) -> dict[str, Any]:

@@ -294,7 +294,7 @@ sys.modules["timerd.core"] = sys.modules["timerd.core_faults"] = None
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("how", ["--collect-only", pytest.param("-q", marks=pytest.mark.long)], ids=["import", "run"])
 def test_the_tests_of_the_client_need_no_compiled_core(how: str, tmp_path: Path, runtime_dir: Path) -> None:
-    """A Python that cannot import the core runs the tests. (A Python that a test starts with a path of its own can.)
+    """The Python that runs the tests cannot import the core. (A Python that a test starts with a path of its own can.)
 
     If a module of the tests imports the core, their collection fails already.
     """

@@ -25,7 +25,7 @@ def test_each_question_has_an_answer() -> None:
 @pytest.mark.parametrize("number", ANSWERS)
 def test_files_and_names_in_an_answer_exist(number: str) -> None:
     found = NAMES.findall(" ".join(ANSWERS[number].split()))
-    assert found, "it names no file"
+    assert found, "the answer names no file"
     for path, names in found:
         for name in re.findall(r"`([^`]+)`", names):
             assert has(ROOT / path, name), (

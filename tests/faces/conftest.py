@@ -37,7 +37,7 @@ def pytest_itemcollected(item: pytest.Function) -> None:
     if THREADED.mark in item.own_markers:
         del numbers["face"]
     if numbers:
-        # Arguments of one `parametrize` have the same number. It counts once: else their sum would always be even.
+        # Arguments of one `parametrize` have one index. It counts once: the sum of two equal indexes is always even.
         short = (sum(set(numbers.values())) + transport) % 2 == 0
     else:
         short = transport == 0 or item.path.stem in OVER_PACKETS
@@ -47,7 +47,7 @@ def pytest_itemcollected(item: pytest.Function) -> None:
 
 @pytest.fixture(autouse=True, params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The transport of all clients of the test and of its children. `runtime_dir` has unset what the user had set."""
+    """The transport of all clients of the test and of its children. `runtime_dir` has unset the user's own variable."""
     name: str = request.param
     monkeypatch.setenv(TRANSPORT_VARIABLE, name)
     return name

@@ -76,7 +76,7 @@ def test_a_registration_that_was_not_answered_is_withdrawn_where_its_caller_has_
 
 
 @THREADED
-def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are_seen(
+def test_the_time_in_a_full_window_counts_against_the_timeout_and_events_meanwhile_are_seen(
     client: td.Client, daemon: Daemon
 ) -> None:
     client.flush()

@@ -1,4 +1,4 @@
-"""set_orphans() decides about all pending operations of a client that ends. runtime_dir= is searched alone."""
+"""set_orphans() decides about all pending operations of an ended client. runtime_dir= is the only place searched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The threaded client against a real daemon: features that it alone has.
 
-Only the threaded client is shared by threads. Only it has `wait(until="first")`: a loop has tasks and asyncio.wait()
-for that. Any loop can await its operations, although it has no loop of its own.
+Only the threaded client is shared by threads. Any loop can await its operations, although this client has no loop. The
+`wait(until="first")` of the asyncio client is tested in test_awaits.py.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ asyncio.run(run(
 
 
 @pytest.mark.parametrize(("tasks", "warnings"), [(0, 0), (1, 1)], ids=["cells", "a task"])
-def test_a_cell_of_a_notebook_waits_without_a_warning_and_a_task_of_it_does_not(
+def test_a_cell_of_a_notebook_waits_without_a_warning_and_a_task_waits_with_one(
     daemon: Daemon, tmp_path: Path, tasks: int, warnings: int
 ) -> None:
     done = subprocess.run(

@@ -138,7 +138,7 @@ def assert_got_all(operations: list[td.Operation]) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_of_ten_jobs_for_operations_that_were_dropped_another_worker_gets_ten(daemon: Daemon, face: str) -> None:
+def test_another_worker_gets_all_ten_jobs_of_operations_that_were_dropped(daemon: Daemon, face: str) -> None:
     with working(face) as worker, td.connect() as other:
         operations = waiting_in(other)
         give(other)

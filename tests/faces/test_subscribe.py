@@ -1,4 +1,4 @@
-"""Subscriptions: every event on some keys, in order and once, or a gap that says from where they go on."""
+"""Subscriptions: every event on some keys, in order and once, or a gap that says where the subscription goes on."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_values_of_more_bytes_than_a_buffer_holds_are_a_gap(client: Any, monkeyp
         items = take(subscription, 5)
         assert [len(each.value) for each in items[:4]] == [1_000] * 4 and gaps(items) == ["buffer"]
         client.fire("k", value=bytes(5_000))
-        assert [len(each.value) for each in take(subscription, 1)] == [5_000]  # one alone always has room
+        assert [len(each.value) for each in take(subscription, 1)] == [5_000]  # one event alone always has room
 
 
 def test_nothing_is_missed_when_the_daemon_is_killed(daemon: Daemon, face: Face, client: Any) -> None:
@@ -255,7 +255,7 @@ def test_the_loop_ends_when_nothing_has_come_for_its_timeout(client: Any) -> Non
         assert len(take(subscription, 2)) == 2
         assert list(subscription) == []
         client.fire("k")
-        assert len(until(lambda: list(subscription))) == 1  # it may be asked again
+        assert len(until(lambda: list(subscription))) == 1  # the loop may begin again
     assert list(subscription) == []
 
 
@@ -419,10 +419,10 @@ def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Clie
 
 
 @THREADED
-def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_newer_mark_than_its_client_knows(
+def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_mark_that_the_client_does_not_know_yet(
     client: td.Client,
 ) -> None:
-    """A client that cannot map the arena knows the newest event of its last frame. Marks may come from elsewhere."""
+    """A client that cannot map the arena knows no event after its last frame. Marks of other processes may be newer."""
     before = client.mark()
     for number in range(3):
         client.fire_wait("k", value=b"%d" % number)

@@ -1,4 +1,4 @@
-"""examples/celery_beside: four Celery workers, of which one is killed while the schedule runs, and so is the daemon."""
+"""examples/celery_beside: four Celery workers. While the schedule runs, one of them is killed, and then the daemon."""
 
 from __future__ import annotations
 

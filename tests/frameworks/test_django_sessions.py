@@ -1,4 +1,4 @@
-"""examples/django_sessions: four workers, of which one is killed while sessions are in use, and so is the daemon."""
+"""examples/django_sessions: four workers. While sessions are in use, workers and the daemon are killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class User(threading.Thread):
                 self.touched += 1
                 self.last = began
             elif status == 410:
-                # A busy machine, or a worker that was killed, may answer no request for the life of a session.
+                # A busy machine, or a worker that was killed, may answer no request for as long as a session lasts.
                 assert time.time() >= self.last + SESSION_S, "the session ended while it was in use"
                 self._log_in()
             time.sleep(0.2)

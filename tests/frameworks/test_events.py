@@ -37,7 +37,7 @@ def start(request: pytest.FixtureRequest, runtime_dir: Path) -> Callable[[int], 
 
 
 class Reader(threading.Thread):
-    """Reads a stream over as many connections as it takes."""
+    """Reads a stream over one connection after another, until it has `count` values."""
 
     def __init__(self, port: int, count: int) -> None:
         super().__init__(daemon=True)
@@ -67,7 +67,7 @@ def test_each_stream_has_all_events_once_and_in_order_when_a_worker_and_the_daem
         readers = [Reader(server.port, EVENTS) for _ in range(8)]
         for reader in readers:
             reader.start()
-        eventually(lambda: all(reader.source.retries for reader in readers), "they are not connected")
+        eventually(lambda: all(reader.source.retries for reader in readers), "the readers are not connected")
         for number in range(EVENTS):
             if number == EVENTS // 4:
                 server.busiest().kill()

@@ -1,4 +1,4 @@
-"""examples/fastapi_events: four workers, of which one is killed under load, and so is the daemon."""
+"""examples/fastapi_events: four workers. Under load, one of them is killed, and then the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/flask_chat: four workers, of which one is killed under load, and so is the daemon."""
+"""examples/flask_chat: four workers. Under load, one of them is killed, and then the daemon."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ client = td.client()
 main, done = gevent.getcurrent(), gevent.event.Event()
 def callback(operation):
     assert gevent.getcurrent() is not main
-    gevent.sleep(0.01)                      # a callback of a thread could not
-    assert client.fire_wait("nobody") == 0  # nor could it ask
+    gevent.sleep(0.01)                      # a callback in the client's own thread could not wait
+    assert client.fire_wait("nobody") == 0  # nor ask the daemon
     print(operation.outcome().value.decode())
     done.set()
 client.register("k", timeout=30).add_done_callback(callback)
@@ -146,7 +146,7 @@ def test_many_waits_and_conditions_of_a_full_window_are_cooperative(daemon: Daem
     said = run("""
 client = td.client()
 for _ in range(3):
-    client.fire_many(["k"] * 60_000)        # more than the window has room for: it waits
+    client.fire_many(["k"] * 60_000)        # more than the window has room for: the call waits
 client.flush(timeout=30)
 batch = client.register_many([f"b/{n}" for n in range(1000)], timeout=30)
 getting = gevent.spawn(batch.completed)

@@ -45,7 +45,7 @@ def test_polls_that_take_most_of_the_files_are_warned_of_once(daemon: Daemon, di
         assert "raise the limit (LimitNOFILE= of a unit, ulimit -n), or start more workers" in server.log
         assert server.post("/fire/k").body == str(MANY).encode()
         assert [one.status for one in polls.answers()] == [200] * MANY
-        assert server.log.count("RLIMIT_NOFILE") == 1, "it is logged once"
+        assert server.log.count("RLIMIT_NOFILE") == 1, "the warning is logged once"
 
 
 @pytest.mark.parametrize(("kind", "connections"), [("gevent", 1_000), ("gthread", 1_000), ("gevent", 900), ("sync", 0)])

@@ -27,7 +27,7 @@ REPLICAS = ("0", "1", "2")
 
 
 class Users:
-    """Each writer writes records one by one, and repeats each until it is answered. Each reader polls without end."""
+    """Each writer repeats each of its records until the write is answered. Each reader polls without end."""
 
     def __init__(self, port: int, seed: int) -> None:
         self._port = port

@@ -82,7 +82,7 @@ def test_polls_of_each_worker_are_answered_by_one_post(daemon: Daemon, directory
 
 
 class Peer:
-    """The peer of an ASGI application: messages for the application to receive, and messages that it sent."""
+    """The peer of an ASGI application: messages that the application can receive, and messages that it has sent."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self.messages = asyncio.Queue[dict[str, Any]]()

@@ -120,13 +120,13 @@ def check(server: Server, daemon: Daemon, *paths: str) -> None:
     with Polls(server.port) as polls, td.connect() as client:
         for path in paths:
             polls.open(path, 5)
-            eventually(lambda: pending(daemon) == 5, f"{path}: they do not wait\n{server.log}")
+            eventually(lambda: pending(daemon) == 5, f"{path}: the polls do not wait\n{server.log}")
             assert client.fire_wait("job/7", value=b"done") == 5
             assert {(one.status, one.body.strip(b'"')) for one in polls.answers()} == {(200, b"done")}
             polls.open(path, 5)
             eventually(lambda: pending(daemon) == 5)
             polls.hang_up()
-            eventually(lambda: pending(daemon) == 0, f"{path}: they are pending still")
+            eventually(lambda: pending(daemon) == 0, f"{path}: the polls are still pending")
         del polls.done[:]
         for path in paths:
             polls.open(path, 5)
@@ -191,7 +191,9 @@ def test_the_remedies_of_the_page_for_several_workers_of_uvicorn_hold_no_answer_
     gunicorn = ("gunicorn", "--bind=fd://{fd}", "app:application", "-k", "uvicorn.workers.UvicornWorker", "-w", "2")
     assert kinds_of_answers(directory, *gunicorn) == b"at once"
     plain = ("uvicorn", "--fd={fd}", "--workers=2", "app:application")
-    assert kinds_of_answers(directory, *plain) == b"held back", "docs/web.md need not say it any more"
+    assert kinds_of_answers(directory, *plain) == b"held back", (
+        "plain uvicorn holds nothing back now: change docs/web.md"
+    )
 
 
 def test_server_sent_events_under_uvicorn(daemon: Daemon, directory: Path) -> None:
@@ -339,14 +341,14 @@ def test_a_stopped_daemon_is_503(server: Server, daemon: Daemon) -> None:
             assert (answer.status, answer.retry_after) == (503, "1"), server.log
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
-    eventually(lambda: server.post("/jobs/7").status == 204, "it does not answer again")
+    eventually(lambda: server.post("/jobs/7").status == 204, "the server does not answer again")
 
 
 def test_a_question_whose_answer_is_lost_is_503(server: Server, daemon: Daemon) -> None:
     stop(daemon.pid)
     with ThreadPoolExecutor() as pool:
         posts = [pool.submit(server.post, "/jobs/7") for _ in range(4)]
-        time.sleep(0.2)  # for all to ask; the next daemon answers those that have not asked yet
+        time.sleep(0.2)  # until all posts have asked: the next daemon would answer the others
         daemon.kill()
         daemon.start()
         answers = [post.result() for post in posts]
@@ -355,14 +357,14 @@ def test_a_question_whose_answer_is_lost_is_503(server: Server, daemon: Daemon) 
 
 def test_a_full_arena_is_503_and_not_an_empty_poll(server: Server, daemon: Daemon) -> None:
     with ExitStack() as stack:
-        for _ in range(4):  # one client alone may not fill it
+        for _ in range(4):  # one client alone may not fill the arena
             greedy = stack.enter_context(td.connect())
             kept = greedy.register_many_wait(["full"] * 2_000, timeout=600)
         last = kept[-1].outcome()
         assert last is not None and isinstance(last.error, td.ArenaFullError)
         answer = poll(server)
         assert (answer.status, answer.retry_after) == (503, "1"), answer
-    eventually(lambda: poll(server).status == 204, "it does not answer again")
+    eventually(lambda: poll(server).status == 204, "the server does not answer again")
 
 
 def test_a_mark_that_is_too_old_is_410(server: Server) -> None:

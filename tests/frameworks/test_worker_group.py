@@ -1,4 +1,4 @@
-"""examples/worker_group: workers that are killed and stopped under load, as are the coordinator and the daemon."""
+"""examples/worker_group: under load, workers are killed and stopped, and the coordinator and the daemon are killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.web.servers import Server
 from timerd_client.operations import Errors
 
 SESSION_S, REBALANCE_S, INITIAL_S = 2.0, 4.0, 0.5
-OUTAGE_S = 7.0  # longer than a rebalance: operations that were due in it are given up
+OUTAGE_S = 7.0  # longer than a rebalance: operations that are due in this time are given up
 TIMES = {"GROUP_SESSION_S": SESSION_S, "GROUP_REBALANCE_S": REBALANCE_S, "GROUP_INITIAL_S": INITIAL_S}
 SHARDS = range(12)
 # A row for each result, when it is stored: the application's table alone would hide the order.
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
     member: str
     generation: int
     newest: int  # the newest generation at that moment
-    owner: str | None  # of the shard, in the result's generation
+    owner: str | None  # the shard's owner in the result's generation
 
 
 class Group:
@@ -138,7 +138,7 @@ class Group:
         return rows[0][0] if rows else 0, shards
 
     def wait_shared(self, *names: str, after: int = 0) -> int:
-        """Wait until these workers share all shards evenly, in a generation later than `after`. Returns it."""
+        """Wait until these workers share all shards evenly, in a later generation than `after`. Returns its number."""
 
         def is_shared() -> bool:
             generation, shards = self.owners()
@@ -175,11 +175,12 @@ class Group:
         assert sorted(id for id, _, _ in jobs) == sorted(accepted), "no job is lost, and none is there twice"
         assert all(result == text.upper() for _, text, result in jobs)
         stored = self.stored()
-        assert sorted(one.job for one in stored) == numbers, (
-            "each is done once"
-        )  # a job that was sent twice leaves a gap in the numbers
+        # The numbers have a gap for each job that was sent twice.
+        assert sorted(one.job for one in stored) == numbers, "each job is done once"
         for one in stored:
-            assert one.member == one.owner and one.generation == one.newest, f"by its owner at that moment: {one}"
+            assert one.member == one.owner and one.generation == one.newest, (
+                f"not by the owner of its shard at that moment: {one}"
+            )
         for shard in SHARDS:
             of_shard = [one.job for one in stored if one.shard == shard]
             assert of_shard == sorted(of_shard), "the jobs of a shard are done in order"
@@ -217,7 +218,7 @@ class Group:
 
 
 class Writer(threading.Thread):
-    """Adds jobs, one after another, each until it was accepted."""
+    """Adds jobs, one after another. Repeats each until it is accepted."""
 
     def __init__(self, group: Group, number: int, seed: int) -> None:
         super().__init__(name=f"writer {number}", daemon=True)
@@ -305,7 +306,7 @@ def test_a_worker_that_dies_while_the_daemon_is_away_is_removed_when_the_daemon_
         group.end("b", signal.SIGKILL)
         if joins:
             group.start("c")
-        time.sleep(OUTAGE_S)  # until the ends of its session and of the rebalance have passed unnoticed
+        time.sleep(OUTAGE_S)  # until the worker's session and the rebalance have ended unnoticed
         daemon.start()
         group.wait_shared(*("ac" if joins else "a"), after=after)
     group.check()
@@ -380,7 +381,7 @@ def test_a_member_that_was_stopped_commits_nothing_when_its_shards_are_anothers(
     assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION
     assert old.heartbeat() == Errors.UNKNOWN_MEMBER_ID
     old.generation = new.generation
-    assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION, "it owns nothing in this generation"
+    assert old.commit(2, "late") == Errors.ILLEGAL_GENERATION, "the old member owns nothing in this generation"
     assert new.poll() == [(2, "second")] and new.commit(2, "SECOND") == Errors.NONE
     results = group.rows("SELECT result, member, generation FROM jobs ORDER BY number")
     assert results == [("FIRST", "old", new.generation - 1), ("SECOND", "new", new.generation)]

@@ -1,4 +1,4 @@
-"""The WSGI middleware without a server: what it answers, and that it keeps to WSGI as a server and an application."""
+"""The WSGI middleware without a server: what it answers, and that it keeps the rules of WSGI on both sides."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ class Program(World):
         self.link.idle = True
 
     def drop(self) -> None:
-        """Drop some of the handles, as a program that does not keep them."""
+        """Drop some of the handles, like a program that does not keep them."""
         del self.operations[:: self.rng.choice((2, 3))]
 
     def look(self) -> None:

@@ -39,8 +39,8 @@ HEADER_SIZE = size_of(ReportHeader)
 OUTCOME_SIZE = size_of(OutcomeRecord)
 FLAGS_AT = offset_of(OutcomeRecord, "flags")
 STATE_AT = offset_of(OutcomeRecord, "state")
-CODE_SIZE = 4  # of the code of a failed key
-DROPPED_AT_ONCE = 1_024  # else each acknowledgement would move the list
+CODE_SIZE = 4  # bytes of the code of a failed key
+DROPPED_AT_ONCE = 1_024  # commands, or more: otherwise each acknowledgement would move the list
 
 
 class Pending(dict[int, Waiter]):

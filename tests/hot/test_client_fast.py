@@ -226,7 +226,7 @@ def test_a_class_of_operations_with_fields_of_its_own_keeps_the_collector() -> N
 
 
 def rounded(size: int) -> int:
-    """The bytes that Python's allocator takes for an object of that size."""
+    """The bytes that Python's allocator takes for an object of the given size."""
     return (size + 15) // 16 * 16
 
 
@@ -426,7 +426,7 @@ CALLS_OF_A_PURGATORY: dict[str, Callable[[Purgatory], object]] = {
 @pytest.mark.parametrize("call", CALLS_OF_A_PURGATORY)
 @pytest.mark.parametrize("while_it", ("waits for room", "waits for the lock"))
 def test_a_call_that_waited_uses_the_index_that_its_purgatory_has_then(call: str, while_it: str) -> None:
-    """Another arena gives "fetch" another index meanwhile. With the old one the call would reach another purgatory."""
+    """Meanwhile "fetch" gets another index in another arena. With the old index the call reaches another purgatory."""
     program = Program(1)
     program.exchange()
     link, ledger, indices = program.link, program.protocol.ledger, program.protocol.session.purgatories

@@ -1,4 +1,4 @@
-"""The journal has exactly one row for each settling, even after kills at any instruction. An audit recomputes it."""
+"""The journal has exactly one row for each settling, even after kills at any instruction. An audit recomputes each."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_an_audit_of_a_new_program_each_run_finds_no_error(tmp_path: Path, seed:
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-# Without the situations with a silent client: a start makes it live.
+# Without the situations with a silent client: a start makes the client live.
 @pytest.mark.parametrize("name", [name for name in SITUATIONS if "silent" not in name])
 def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
     no_row_is_lost_or_written_twice(tmp_path, name)
@@ -270,7 +270,7 @@ def test_a_journal_shows_that_a_silent_client_keeps_what_it_holds(tmp_path: Path
 def test_a_client_may_die_between_two_turns_of_one_event(
     tmp_path: Path, orphans: Orphans, event: KeyAct, budget: int
 ) -> None:
-    """The event reaches some operations after their owner's death. They were adopted or swept by then: no grant."""
+    """The event reaches some operations after their owner's death: they are adopted or swept, and get no grant."""
     rig = JournaledRig(tmp_path)
     dying, other, firing = rig.client(orphans, group=b"g"), rig.client(group=b"g", listens=True), rig.client()
     for _ in range(8):

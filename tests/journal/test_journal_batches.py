@@ -1,4 +1,4 @@
-"""The journal if many commands are one transaction: crashes within batches, and a buffer that fills in the middle."""
+"""The journal of batches (many commands in one transaction): a crash within a batch, and a buffer that fills in one."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def named(row: Row) -> tuple[object, ...]:
 
 
 def of_operations(rows: list[Row]) -> set[tuple[int, ...]]:
-    """The rows of operations, by index. After a crash the generation may differ, and a start writes the rows of pending
-    operations again.
+    """The rows of operations, by index.
+
+    After a crash the generation may differ, and a start writes the rows of pending operations again.
     """
     return {
         (record.kind, record.operation & 0xFFFF_FFFF, getattr(record, "ordinal", 0))
@@ -53,7 +54,7 @@ def of_operations(rows: list[Row]) -> set[tuple[int, ...]]:
 
 
 def missing(rows: list[Row], whole: list[Row]) -> int:
-    """How many rows of the journal `whole` are missing here. Each missing stretch has a GAP row with its length."""
+    """How many rows of the journal `whole` are missing in `rows`. Each GAP row says how many it stands for."""
     known = [named(row) for row in whole if row.record.kind not in FORM]
     at = gaps = 0
     for row in rows:

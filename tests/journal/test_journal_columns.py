@@ -1,4 +1,4 @@
-"""Each column of each kind of row is changed under a right checksum. The audit finds the change, if it should.
+"""Each column of each kind of row is changed, and its checksum with it. The audit finds the change if it should.
 
 The declaration of the rows (timerd_shm/declare/journal.py) says how each column is checked, and so which changes an
 audit may miss. These tests verify that.
@@ -72,7 +72,7 @@ def made(directory: Path) -> Made:
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A program with dying owners, groups, ids, grants and restarts. It has every kind of row but GAP and WATERMARK."""
+    """A program with dying owners, groups, ids, grants, restarts, and rows of every kind except GAP and WATERMARK."""
     directory = tmp_path_factory.mktemp("journal")
     play = JournaledPlay(SEED, directory)
     for step in range(STEPS):
@@ -82,7 +82,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Made:
             play.rig.restart()
     rig = play.rig
     assert isinstance(rig, JournaledRig)
-    rig.turn(rig.now_ns + 11 * S)  # an anchor
+    rig.turn(rig.now_ns + 11 * S)  # so late that an anchor is written
     rig.end()
     return made(directory)
 

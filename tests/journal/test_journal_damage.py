@@ -184,7 +184,7 @@ def test_a_missing_segment_shows_in_the_row_numbers(sound: tuple[Path, Rows]) ->
 
 
 def test_a_segment_that_is_there_twice_is_read_once(sound: tuple[Path, Rows]) -> None:
-    """As after a restored backup: another file with the same row numbers."""
+    """For example, a backup was restored: another file has the same row numbers."""
     directory, rows = sound
     copy = directory.parent / "twice"
     shutil.rmtree(copy, ignore_errors=True)

@@ -122,7 +122,7 @@ def test_an_audit_with_the_arena_finds_that_all_its_rows_are_missing(tmp_path: P
     rig.end()
     for number in set(segments_of(tmp_path)) - set(there):
         segment_path(tmp_path, number).unlink()
-    assert not audit_journal(tmp_path).wrong, "the files alone do not show it"
+    assert not audit_journal(tmp_path).wrong, "the files alone do not show that rows are missing"
     assert any("are missing in all files" in finding.what for finding in rig.audit().wrong)
 
 

@@ -209,7 +209,7 @@ def test_a_torn_open_block_is_written_again(rig: JournaledRig, cut: int) -> None
         file.write(b"torn" if cut < BLOCK_SIZE - 4 else b"t")
     with JournalReader(rig.plan.directory) as reader:
         before = outcomes_in(reader)
-        assert not reader.damage, "the last block of the newest segment was taken for damaged; it may be being written"
+        assert not reader.damage, "the last block of the newest segment counts as damaged, though it may be unfinished"
         rig.restart()
         assert before + outcomes_in(reader) == numbered(0, 100)
 

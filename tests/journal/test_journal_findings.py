@@ -52,7 +52,7 @@ def played(directory: Path, incarnation: int = INCARNATION) -> None:
 
 
 def change(path: Path, kind: RowKind, column: str, value: int) -> None:
-    """Change a column of the first row of a kind, under right checksums."""
+    """Change a column of the first row of a kind, and make the checksums right again."""
     content = bytearray(path.read_bytes())
     for at in range(BLOCK_SIZE, len(content), ROW_SIZE):
         if at % BLOCK_SIZE and content[at] == kind:
@@ -216,9 +216,10 @@ def test_arenas_that_write_by_turns_into_one_directory_are_audited_each_by_itsel
     assert found.wrong == []
     assert [(arena.incarnation, arena.outcomes) for arena in found.arenas] == [(7, turns * 20 + 5), (8, 5)]
     assert not errors(first) and not errors(second), (
-        "one instance and one level, as after `timerctl destroy`, are no error"
+        "a second arena of the same instance and level, as after `timerctl destroy`, is reported as an error"
     )
-    if turns == 40:  # rows missing before another arena's rows: found at the next row behind these
+    # Rows of arena 7 are missing before those of arena 8. The audit notices it at the next row of arena 7.
+    if turns == 40:
         lost = next(each for each in headers_of(tmp_path) if each.incarnation == 8).sequence - 1
         segment_path(tmp_path, lost).unlink()
         assert "are in no segment" in audit_journal(tmp_path).lines()[0]

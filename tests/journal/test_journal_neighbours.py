@@ -90,7 +90,7 @@ def test_holds_that_cannot_be_opened_for_want_of_descriptors_hold_all(tmp_path: 
     assert holds_of(tmp_path) == {"spark": 17}
 
 
-def test_a_hold_is_written_through_no_link_that_another_member_has_laid(
+def test_a_hold_is_written_through_no_link_that_another_neighbour_has_laid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / HOLDS).mkdir()

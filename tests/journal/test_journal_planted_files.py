@@ -217,7 +217,8 @@ def test_old_segments_are_removed_beside_planted_files(tmp_path: Path, attack: s
     assert "is not written" not in errors(rig)
 
 
-# headers that say too much, under right checksums ---------------------------------------------------------------------
+# headers with wrong numbers and right checksums
+# ------------------------------------------------------------------------
 
 FORGED = (
     {"first_block": 5},

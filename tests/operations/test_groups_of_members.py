@@ -60,7 +60,7 @@ def test_the_first_rebalance_waits_for_members_that_start_together(client: td.Cl
     join(client, group, ended, timeout=10, initial_delay=3)
     client.check_and_complete(join_key("workers"))
     manual.advance(2)
-    group.joined.append("b")  # it joined in the first three seconds, so three more follow
+    group.joined.append("b")  # b has joined in the first three seconds, so three more seconds follow
     manual.advance(3)
     assert not ended
     manual.advance(1)
@@ -71,7 +71,7 @@ def test_the_first_rebalance_waits_for_members_that_start_together(client: td.Cl
         assert not ended
         group.joined.append(f"m{n}")
         manual.advance(1)
-    assert len(ended) == 1, "the rebalance timeout bounds it"
+    assert len(ended) == 1, "the rebalance timeout bounds the join"
 
 
 def test_a_join_can_be_cancelled_in_its_initial_delay_and_is_done_after_it(client: td.Client, manual: Manual) -> None:
@@ -167,7 +167,7 @@ def test_in_a_rebalance_a_member_has_the_rebalance_timeout(client: td.Client, ma
     session = DelayedHeartbeat(client, "workers", "7", 10, lambda: expired.append("7"))
     assert session.rebalancing(60) is Errors.NONE
     manual.advance(59)
-    assert session.heartbeat() is Errors.NONE, "it has joined: its session timeout counts again"
+    assert session.heartbeat() is Errors.NONE, "the member has joined: its session timeout counts again"
     manual.advance(9)
     assert not expired
     manual.advance(1)

@@ -1,7 +1,7 @@
-"""Each named operation across four processes: two that wait, two that act; each of them, and the daemon, is killed.
+"""Each named operation across four processes: two that wait, two that act. Tests kill each of these, and the daemon.
 
 The state that the operations look at is a folder: each file stands for something that has happened. A process that acts
-makes a file, and fires its key.
+makes a file, and fires the key that the operation watches.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Answer = dict[str, Part]
 
 
 class Log:
-    """The offset that enough replicas have of each partition, and its error."""
+    """For each partition, the offset that enough replicas have, and the error."""
 
     def __init__(self) -> None:
         self.reached: dict[str, int] = {}

@@ -111,7 +111,7 @@ def test_a_large_frame_goes_in_parts_both_ways(transport: PolledTransport, peer:
 def test_the_largest_packet_is_sent_where_the_system_gives_small_buffers(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with net.core.wmem_default of 64 KiB. Before, each such packet was dropped, also when it was sent again."""
+    """For example, net.core.wmem_default is 64 KiB. Before, the largest packet was dropped each time it was sent."""
     accept = socket.socket.accept
 
     def accept_with_little(listener: socket.socket) -> tuple[socket.socket, Any]:
@@ -431,12 +431,12 @@ def test_reports_go_to_the_newest_connection_of_a_session(transport: PolledTrans
         transport.publish(3, b"second")
         assert second.receive() == (FRAME, b"second") and first.is_ended()
         assert list(transport.outlet_messages(10)) == [], "the end of a replaced connection is not reported"
-        assert transport.adopted == [(1, SESSION), (1, False), (2, SESSION)], "its client has not ended"
+        assert transport.adopted == [(1, SESSION), (1, False), (2, SESSION)], "the client has not ended"
         assert share_of(transport).clients == 1
         second.close()
         received(transport)
         assert [each[1:] for each in transport.outlet_messages(10)] == [(3, UNSUBSCRIBE)]
-        assert transport.adopted[3:] == [(2, True)], "the end of its connection is the end of the client"
+        assert transport.adopted[3:] == [(2, True)], "the end of the newest connection is the end of the client"
 
 
 def test_a_session_may_be_shown_twice_over_one_connection(transport: PolledTransport, peer: PacketPeer) -> None:
@@ -479,7 +479,7 @@ def test_a_connection_whose_session_has_ended_belongs_to_no_client(
 ) -> None:
     admit(transport, peer, SESSION, 3)
     transport.close_outlet(3)
-    assert share_of(transport).clients == 0, "otherwise it would be kept rather than connections of clients"
+    assert share_of(transport).clients == 0, "otherwise this connection would be kept in place of a client's"
     transport.publish(3, b"secret")
     peer.send(FRAME, b"hello")
     assert len(received(transport)) == 1 and peer.drain() == []
@@ -516,7 +516,7 @@ def test_packets_from_before_a_clients_end_arrive_although_it_left_something_unr
     for number in range(100):
         peer.send(FRAME, b"%d" % number)
     peer.close()
-    transport.send(connection, b"to nobody")  # this takes the reset off the socket, or finds a broken pipe
+    transport.send(connection, b"to nobody")  # the send takes the reset off the socket, or finds a broken pipe
     assert [frame for _, frame in received(transport)] == [b"%d" % number for number in range(100)]
     assert transport.connections() == 0
 
@@ -534,7 +534,7 @@ def test_the_end_comes_behind_the_last_frames(transport: PolledTransport, peer: 
     assert len(received(transport)) == 20 and transport.adopted[1:] == [(1, True)]
 
 
-def test_an_end_in_the_midst_of_anything_leaves_nothing(
+def test_a_connection_that_ends_after_any_packet_leaves_nothing_open(
     transport: PolledTransport, paths: InstancePaths, rng: Any
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
@@ -563,7 +563,7 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
 
 @pytest.mark.parametrize("name", ["packets", "commands", "outcomes"])
 def test_descriptors_that_come_along_are_not_kept(transport: PolledTransport, paths: InstancePaths, name: str) -> None:
-    """Linux 6.16 refuses to send them. An older kernel delivers them, and the receiver closes them at once."""
+    """Linux 6.16 refuses to send descriptors. An older kernel delivers them, and the receiver closes them at once."""
     path: Path = getattr(paths, name)
     kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
     with socket.socket(socket.AF_UNIX, kind) as sender, open(os.devnull) as file:

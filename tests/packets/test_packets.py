@@ -105,7 +105,7 @@ def test_an_empty_packet_counts_as_the_end(pair: tuple[Packets, socket.socket]) 
 def test_closed_packets_raise_an_error_and_close_nothing_else(pair: tuple[Packets, socket.socket]) -> None:
     packets, _ = pair
     packets.close()
-    other = socket.socket()  # it gets the same descriptor
+    other = socket.socket()  # this socket gets the same descriptor
     packets.close()
     with pytest.raises(OSError, match=r"."):
         packets.send(FRAME, b"x")

@@ -81,7 +81,7 @@ def test_a_session_that_nobody_has_is_answered_by_hello_first(daemon: Daemon) ->
         assert ReportHeader._make(struct_of(ReportHeader).unpack_from(frame)).kind == DownKind.HELLO_FIRST
 
 
-# In turn, each step of connect() finds no file left, and fails.
+# The steps of connect() fail one after the other: first the first step may open no file, then the second, and so on.
 WITHOUT_FILES = """
 import gc, os, resource, sys, threading
 import timerd as td

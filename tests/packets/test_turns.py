@@ -21,7 +21,7 @@ def test_a_process_with_many_connections_holds_another_process_up_by_one_turn() 
 def test_turns_are_those_of_a_dumb_model(seed: int) -> None:
     rng, turns = Random(seed), Turns[int]()
     shares = [Share(pid, Shares(1_000, 1_000, Budget(1 << 20))) for pid in range(1, 4)]
-    order: list[int] = []  # processes that have something, the next one first
+    order: list[int] = []  # processes that have something to do, the next process first
     waiting: dict[int, list[int]] = {share.process: [] for share in shares}
     for number in range(2_000):
         if rng.random() < 0.6:

@@ -292,7 +292,7 @@ def test_an_end_that_another_thread_finds_in_the_midst_of_a_send_is_no_error(
 def test_a_connection_whose_copy_lives_in_another_process_wakes_nobody_after_its_end(
     listening: Listening, sockets: UnixSockets
 ) -> None:
-    """A child has a copy between its fork and its exec. The epoll would go on reporting the connection."""
+    """Between its fork and its exec, a child has a copy. The epoll would go on reporting the connection."""
     accepted = listening.accept()
     copy = os.dup(sockets._descriptor)
     accepted.close()
@@ -375,7 +375,7 @@ def test_an_end_that_another_thread_finds_while_this_one_tends_is_followed_by_a_
     sockets.accepted = accepted
     sockets.tend(clock())
     sockets.other.join()
-    assert clock() < sockets.due_ns < NEVER, "it never connects again"
+    assert clock() < sockets.due_ns < NEVER, "the client never connects again"
     clock.ns = sockets.due_ns
     sockets.tend(clock())
     assert sockets.send(b"x") and drain(listening.accept()) == [(FRAME, b"x")]

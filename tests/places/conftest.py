@@ -16,7 +16,7 @@ from support.real.daemons import clean_up
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[OwnPlaces]:
-    """Places of the test alone. Only the last one can be made: /run and /run/user do not exist there."""
+    """Places of the test alone. Only the last can be made: here, there is no /run and no /run/user for the others."""
     directory = Path(tempfile.mkdtemp(prefix="td-"))  # not below tmp_path: paths of sockets are short
     directory.chmod(0o711)
     made = OwnPlaces(directory, monkeypatch)

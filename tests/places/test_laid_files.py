@@ -27,7 +27,7 @@ BESIDE_ARENA = ("", ".lock", ".seed", ".journal", ".journal.new")
 
 
 def arena_of(directory: Path) -> Path:
-    """The arena of nobody's daemon there."""
+    """The arena of a daemon of the user `nobody` in this directory."""
     name = InstancePaths(directory, "default").shm_name.replace(f"-{os.geteuid()}-", f"-{NOBODY}-", 1)
     return ArenaLocation("shm", name, 0).path
 

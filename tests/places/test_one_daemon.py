@@ -63,7 +63,7 @@ for child in children:
 def test_twenty_processes_with_different_environments_start_one_daemon(
     own: OwnPlaces, monkeypatch: pytest.MonkeyPatch, tmp_path: object, is_logged_in: bool
 ) -> None:
-    """Sessions of a login, of cron, of su, of services, and users of TMPDIR."""
+    """The processes are of a login, of cron, of su, of services, and of users who set TMPDIR."""
     for name, value in SMALL_BY_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     if is_logged_in:
@@ -103,6 +103,6 @@ def test_the_lock_of_a_start_is_in_the_place_that_every_process_has(own: OwnPlac
     own.log_in()
     assert _place_of_lock(None, None) == own.temporary
     own.temporary.chmod(0o777)
-    assert _place_of_lock(None, None) == own.session, "others may write the usual one"
+    assert _place_of_lock(None, None) == own.session, "others may write the usual place"
     only = own.temporary.with_name("only")
     assert _place_of_lock(None, str(only)) == only

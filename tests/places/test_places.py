@@ -71,7 +71,7 @@ def test_the_places_are_the_same_whatever_the_environment_says(monkeypatch: pyte
 def test_a_process_that_becomes_another_user_looks_in_the_places_of_that_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a worker does whose master was root: timerd was imported before."""
+    """For example, a worker whose master was root: the master had imported timerd."""
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     assert places()[2] == Path("/tmp/timerd-0")
     with a_member(NOBODY, lambda: str(places()[2])) as said:
@@ -95,7 +95,7 @@ def test_the_daemon_that_listens_is_found_behind_the_remains_of_dead_ones(own: O
         assert client.fire_wait("k") == 0
         client.close()
         daemon.stop()
-        assert find_instance() == remains[0], "none listens, so the first one that has an arena"
+        assert find_instance() == remains[0], "no daemon listens, so the first place with an arena"
 
 
 def test_the_first_place_with_a_daemon_is_taken(own: OwnPlaces) -> None:
@@ -151,7 +151,7 @@ def test_a_directory_of_our_name_that_another_user_has_made_is_named_with_its_ow
         td.connect(autostart=True)
     assert said in str(unavailable.value) and said in str(refused.value)
     own.log_in()
-    assert make_instance().directory == own.session, "another user cannot keep this one from its other place"
+    assert make_instance().directory == own.session, "another user cannot keep this user from the other place"
 
 
 @pytest.mark.root("makes a directory of another user")
@@ -165,11 +165,11 @@ def test_a_daemon_of_root_does_not_take_the_directory_of_another_user(own: OwnPl
             make_instance(directory=str(theirs), look_only=look_only)
     own.system.mkdir(parents=True)
     os.chown(own.system, NOBODY, -1)
-    assert make_instance().directory == own.temporary, "the directory of the system's daemon"
+    assert make_instance().directory == own.temporary, "root took a directory of another user"
 
 
 def test_a_daemon_takes_the_place_that_has_the_arena_of_the_last_one(own: OwnPlaces) -> None:
-    """It ran before the login. A daemon in another place would begin anew, with none of its operations."""
+    """The last daemon ran before the login. A daemon in another place would begin anew, without its operations."""
     assert make_instance().directory == own.temporary
     leave_remains(own.temporary)
     own.log_in()
@@ -178,7 +178,7 @@ def test_a_daemon_takes_the_place_that_has_the_arena_of_the_last_one(own: OwnPla
 
 
 def test_a_second_daemon_that_clients_would_not_find_is_refused(own: OwnPlaces) -> None:
-    """Users who may connect to the system's daemon find that one first, and so do some processes that look later."""
+    """Users who may connect to the system's daemon would find that daemon first, and so would some later processes."""
     program = f"{own.prelude}import sys\nfrom timerd.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
     def start(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -187,7 +187,7 @@ def test_a_second_daemon_that_clients_would_not_find_is_refused(own: OwnPlaces) 
 
     own.system.mkdir(parents=True, mode=0o700)
     with Daemon(own.system):
-        # From now on this user may connect there, and start no daemon: root does not in a directory of another user.
+        # From now on this user may connect there, but start no daemon: root starts none in a directory of another user.
         if os.geteuid() == 0:
             os.chown(own.system, NOBODY, -1)
         else:
@@ -202,7 +202,7 @@ def test_a_second_daemon_that_clients_would_not_find_is_refused(own: OwnPlaces) 
 
 
 def test_a_daemon_that_begins_to_start_is_waited_for(own: OwnPlaces) -> None:
-    """It has its lock, and is about to listen. Before, the client said that no daemon was there."""
+    """The daemon has its lock, and is about to listen. Before, the client said that no daemon was there."""
     assert not has_run_lately(ANYWHERE)
     own.temporary.mkdir(mode=0o700)
     InstancePaths(own.temporary, "default").lock.touch()

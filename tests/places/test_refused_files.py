@@ -42,7 +42,7 @@ def said_by(command: str) -> str:
 
 
 def close_sockets(daemon: Daemon) -> None:
-    """The directory is open to all, and no socket is: root's daemon in a directory of its clients."""
+    """Let others into the directory, but to no socket: as with root's daemon in a directory of its clients."""
     daemon.paths.directory.chmod(0o711)
     if os.geteuid() != 0:
         for path in (daemon.paths.liveness, daemon.paths.commands, daemon.paths.outcomes, daemon.paths.packets):

@@ -22,8 +22,8 @@ from timerd_shm.host.search import find_instance, make_instance
 from timerd_shm.host.trust import daemon_user_of, distrust
 from timerd_shm.read.reader import ArenaReader
 
-LONG_S = 60.0  # of a hang; nothing here waits
-NOT_READABLE = {"a file without a number, unreadable", "no text", "a gigabyte"}  # plain files, with other errors
+LONG_S = 60.0  # a hang: nothing here waits as long
+NOT_READABLE = {"a file without a number, unreadable", "no text", "a gigabyte"}  # plain files, which give other errors
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def paths(runtime_dir: Path) -> InstancePaths:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
-    """Root's directory that everybody may write, as /tmp."""
+    """A directory of root's that everybody may write, like /tmp."""
     made = tmp_path / "shared"
     made.mkdir()
     made.chmod(0o1777)
@@ -53,7 +53,7 @@ def raised_by(call: Callable[[], object]) -> str:
             return f"{type(error).__name__}: {error}"
 
     said = within(LONG_S, act)
-    assert said, "it waits"
+    assert said, "the call waits"
     return str(said[0])
 
 
@@ -103,7 +103,7 @@ def test_nothing_in_place_of_an_arena_is_waited_for(paths: InstancePaths, tmp_pa
     ],
     ids=range(8),
 )
-def test_any_bytes_in_place_of_a_location_are_one_error(paths: InstancePaths, held: bytes) -> None:
+def test_any_bytes_in_place_of_a_location_give_the_same_error(paths: InstancePaths, held: bytes) -> None:
     paths.arena.write_bytes(held)
     said = raised_by(lambda: open_arena_file(paths))
     assert said.startswith(f"LayoutMismatchError: {paths.arena} does not name an arena: it holds "), said
@@ -164,7 +164,7 @@ def test_which_directories_are_used(shared: Path, owner: int, mode: int, within_
     inner.mkdir()
     os.chown(inner, NOBODY, -1)
     chosen = owner == NOBODY and not within_shared
-    assert bool(distrust(inner)) != chosen, "root has chosen nobody, or anybody may have made it"
+    assert bool(distrust(inner)) != chosen, "trusted only if root gave the outer directory to `nobody`"
 
 
 @pytest.mark.root("makes a directory of another user")
@@ -184,7 +184,7 @@ def test_a_directory_of_another_user_that_others_may_write_is_refused_by_client_
     with pytest.raises(ResourceLimitError, match=r"others may write it .*start the daemon as the user of"):
         make_instance()
     assert "others may write it (mode 0777)" in shut_out(lambda: raised_by(make_instance)), (
-        "its owner gets the error, too"
+        "the owner of the directory does not get this error"
     )
     write_location(InstancePaths(place, "default"), ArenaLocation("shm", "/timerd-none", 1))
     monkeypatch.setenv("TIMERD_DAEMON_USER", "nobody")
@@ -220,7 +220,7 @@ def test_a_file_of_another_user_in_a_directory_that_all_may_write_is_refused(
 
 @pytest.mark.root("makes files of another user")
 def test_root_removes_with_an_arena_only_files_of_the_user_who_named_it(tmp_path: Path) -> None:
-    """Otherwise a user could name any file, and have root destroy the instance."""
+    """Otherwise a user could name any file as the arena, and root would remove it when it destroys the instance."""
     place, other = tmp_path / "place", tmp_path / "precious"
     place.mkdir()
     other.touch()

@@ -129,7 +129,7 @@ def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(
             [*command, f"--chdir={runtime_dir}", "application"],
             stdout=log,
             stderr=log,
-            env={**os.environ, "HOME": str(runtime_dir)},  # where some versions keep a control socket
+            env={**os.environ, "HOME": str(runtime_dir)},  # some versions of gunicorn keep a control socket there
         )
     try:
         end, restarted, restarted_at = time.monotonic() + 60, False, 0.0

@@ -116,7 +116,7 @@ def limited(make_daemon: Callable[..., Daemon]) -> Daemon:
 
 @pytest.mark.files(KEPT + BESIDE)
 def test_connections_beyond_the_limit_do_not_end_the_daemon_and_harm_no_client(limited: Daemon) -> None:
-    """Three processes open 12,000 connections, where 400 files may be open. Old and new clients are served."""
+    """Three processes open 12,000 connections to a daemon that may open 400 files. Old and new clients are served."""
     pid = limited.pid
     with (
         td.connect(timeout=PATIENCE_S) as bystander,

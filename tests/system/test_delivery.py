@@ -80,11 +80,11 @@ def test_an_endpoint_that_fails_stalls_and_recovers_gets_every_record(
     time.sleep(0.05)
     endpoint.mode("stall")
     courier.offer(range(150, 200))
-    time.sleep(0.35)  # longer than the timeout of its request
+    time.sleep(0.35)  # longer than the timeout of a request
     endpoint.mode("ok")
     rest = ends(courier, 100)
     assert {delivery.outcome for delivery in (*first.values(), *rest.values())} == {DELIVERED}
-    assert min(delivery.attempts for delivery in first.values()) == 1  # a busy machine may need two for some
+    assert min(delivery.attempts for delivery in first.values()) == 1  # on a busy machine, some may need two attempts
     assert max(delivery.attempts for delivery in rest.values()) > 1
     assert set(endpoint.taken()) == set(range(200))
     assert counters(daemon)["completed"] == 20 and counters(daemon)["expired"] == 0
@@ -96,7 +96,7 @@ def test_a_refused_record_fails_at_once_and_a_stalled_record_expires(
     def send(ids: Sequence[Any]) -> None:
         post(endpoint.url, list(ids))
 
-    courier = make_courier(send)  # its timeouts leave a slow machine the time for an answer
+    courier = make_courier(send)  # with its timeouts, an answer comes in time on a slow machine, too
     endpoint.mode("refuse")
     courier.offer(["refused"])
     (refused,) = ends(courier, 1).values()
@@ -193,7 +193,7 @@ def test_a_lane_is_sent_in_order_and_others_do_not_wait_for_it(make_courier: Mak
     assert found[0].attempts == 4 and found[1].attempts == 1
 
 
-def test_stuck_threads_are_replaced_up_to_twice_as_many(make_courier: MakeCourier) -> None:
+def test_stuck_threads_are_replaced_until_there_are_twice_as_many(make_courier: MakeCourier) -> None:
     go_on, begun = threading.Event(), threading.Semaphore(0)
 
     def send(records: Sequence[Any]) -> None:
@@ -295,6 +295,6 @@ def test_errors_are_divided_into_retriable_and_final() -> None:
 
     yes = [RetriableError("x"), ConnectionResetError(), TimeoutError(), URLError("x"), status(503), status(429)]
     no = [ValueError("x"), KeyError("x"), status(400), status(404), status(413)]
-    no += [InvalidURL("a b"), UnsupportedOperation("neither OSError nor ValueError alone")]
+    no += [InvalidURL("a b"), UnsupportedOperation("both an OSError and a ValueError")]
     assert [is_retriable(error) for error in yes] == [True] * len(yes)
     assert [is_retriable(error) for error in no] == [False] * len(no)

@@ -45,7 +45,7 @@ def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subproc
 
 
 def left_by_demo(out: str) -> list[str]:
-    """The rest of the demo's directory, shared memory and processes."""
+    """Remains of the demo: its directory, shared memory and processes."""
     found = re.search(r"ready in (\S+)", out)
     assert found is not None, out
     directory = Path(found[1])

@@ -68,7 +68,7 @@ def meets(code: ErrorCode, *words: str) -> Callable[[Way], Way]:
 
 
 def refused_frame(daemon: Daemon, version: int) -> TimerdError:
-    """The answer to a client of that version of the protocol."""
+    """The answer to a client of the given version of the protocol."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with context, context.socket(zmq.DEALER) as socket:
         socket.set(zmq.LINGER, 0)
@@ -80,7 +80,7 @@ def refused_frame(daemon: Daemon, version: int) -> TimerdError:
 
 
 def arena_file(daemon: Daemon, change: Callable[[bytearray], None]) -> ArenaReader:
-    """A reader of a copy of the arena that was changed."""
+    """A reader of a copy of the arena, in which `change` has changed something."""
     descriptor = open_arena_file(daemon.paths)
     copy = bytearray(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     os.close(descriptor)
@@ -170,7 +170,7 @@ def too_old_to_tell(client: td.Client, _: Daemon) -> None:
     called_ns = time.monotonic_ns()
     for n in range(2 * IDS):
         client.register("k", timeout=0, id=f"done {n}").result(PATIENCE_S)
-    with pytest.MonkeyPatch.context() as patch:  # a call that was on its way for long
+    with pytest.MonkeyPatch.context() as patch:  # as if the call had been on its way for a long time
         patch.setattr(client._link, "now_ns", lambda: called_ns)
         late = client.register("k", timeout=60, id="late")
     late.result(PATIENCE_S).unwrap()

@@ -36,7 +36,7 @@ class Mute(Exception):
 @pytest.mark.parametrize("kind", [SystemExit, Abort, Mute])
 @pytest.mark.parametrize("face", ["threads", "tasks", "tasks, plain function"])
 def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind: type[BaseException]) -> None:
-    """Before, a process with a loop said goodbye and ended, then the next worker, and so on. Or a call never ended."""
+    """Before, a worker with a loop ended, then the next worker with this call, and so on. Or the call never ended."""
 
     def raises(call: td.Call) -> None:
         raise kind

@@ -1,4 +1,4 @@
-"""Handlers that end their process, in real workers, which start again. Ends are counted, and calls are given up."""
+"""Real workers whose handlers end the process. Its ends are counted, and after some of them the call is given up."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def workers(daemon: Daemon, tmp_path: Path) -> Iterator[Workers]:
 
 
 def letters(client: td.Client, workers: Workers, count: int) -> list[str]:
-    """The payloads of the dead letters, when there are `count` of them."""
+    """The payloads of the dead letters, as soon as there are `count` of them."""
     eventually(lambda: workers.tend() or len(client.dead_letters()) >= count)
     return sorted(letter.payload.decode() for letter in client.dead_letters())
 
@@ -222,7 +222,7 @@ def test_a_thread_that_takes_longer_than_its_time_limit_is_late_and_counted(daem
 
     @calls.handler("slow", time_limit=0.01)
     def slow(call: td.Call) -> None:
-        time.sleep(0.02)  # the daemon counts from the announcement, which may be long ago
+        time.sleep(0.02)  # past the limit here, too: the daemon counts from the announcement of the call
         eventually(lambda: goes_on)
 
     with td.connect(group="web", timeout=PATIENCE_S) as client:

@@ -59,7 +59,7 @@ def test_arena_and_sockets_are_in_the_shared_volume(name: str) -> None:
     (mount,) = daemon["volumeMounts"]
     for flag in ("--runtime-dir", "--arena-file"):
         assert PurePosixPath(flags[flag]).parent == PurePosixPath(mount["mountPath"])
-    assert runtime_dir_of(daemon) == flags["--runtime-dir"], "its probe looks there"
+    assert runtime_dir_of(daemon) == flags["--runtime-dir"], "the daemon's probe looks there"
     (volume,) = pod["volumes"]
     assert volume["name"] == mount["name"]
     assert volume.get("emptyDir", {}).get("medium") == "Memory" or volume["hostPath"]["path"].startswith("/run/")

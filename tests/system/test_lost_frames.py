@@ -93,7 +93,7 @@ class Cutter:
             self.open += [near, far]
             for source, sink in ((near, far), (far, near)):
                 # A cut comes after the greeting of ZMTP and a few frames, anywhere, also in the middle of a
-                # frame. A round's largest frame has 4 KB: most connections carry some of them.
+                # frame. A round's largest frame has 4 KB, so most connections carry some frames.
                 left = self.rng.randrange(400, 20_000)
                 thread = threading.Thread(target=self.pump, args=(source, sink, left))
                 self.threads.append(thread)

@@ -222,7 +222,7 @@ def test_an_outcome_held_by_a_killed_process_is_redelivered(
     leave_to_group(b"x")
     assert line(victim) == "told x 1"
     victim.kill()
-    told = client.outcomes(timeout=PATIENCE_S)  # if it were freed, the iterator would requeue what is not done
+    told = client.outcomes(timeout=PATIENCE_S)  # kept: a freed iterator requeues what is not done
     outcome = next(told)
     assert (outcome.payload, outcome.deliveries, outcome.redelivered) == (b"x", 2, True)
     assert outcome.ack_wait()
@@ -237,7 +237,7 @@ def test_a_stopped_process_does_not_act_on_a_requeued_outcome(
         leave_to_group(b"1", b"2")
         stopped = listener(1.0)
         assert line(stopped) == "told 1 1"
-        time.sleep(0.1)  # meanwhile the second outcome arrives in its memory
+        time.sleep(0.1)  # meanwhile the second outcome arrives in the listener's memory
         stop(stopped.pid)
         told = []
         with member() as other:
@@ -271,7 +271,10 @@ def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(cl
     end = threading.Thread(target=closing.close)
     end.start()
     try:
-        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4), "the daemon does not know it")
+        eventually(
+            lambda: closing._link.protocol.inbox._handling.known == ((), 4),
+            "the daemon was not told that the client takes none",
+        )
         came: list[bytes] = []
         serve(client, "h", lambda call: came.append(call.payload))
         for number in b"123456":

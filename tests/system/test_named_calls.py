@@ -317,7 +317,7 @@ def test_a_schedule_survives_a_killed_daemon_and_a_new_arena(make_daemon: Callab
     daemon.start()
     before = len(calls)
     eventually(lambda: len(calls) >= before + 2)
-    daemon.destroy()  # also its arena
+    daemon.destroy()  # and its arena
     daemon.start()
     before = len(calls)
     eventually(lambda: len(calls) >= before + 2)
@@ -532,7 +532,7 @@ def test_an_operation_of_the_group_goes_to_a_live_member_and_outlives_its_regist
         assert operation.keys == ("k",) and operation.payload == b"the group's"
         registrar.flush()
         registrar.fire("k", value=b"v")
-        outcomes = client.outcomes(timeout=PATIENCE_S)  # if it were freed, the iterator would requeue what is not done
+        outcomes = client.outcomes(timeout=PATIENCE_S)  # kept: a freed iterator requeues what is not done
         outcome = next(outcomes)
         assert (outcome.payload, outcome.value, outcome.keys) == (b"the group's", b"v", ("k",))
         assert outcome.ack_wait()

@@ -70,7 +70,7 @@ FILES = pytest.mark.files(DESCRIPTORS_PER_CLIENT_MAX * MANY + BESIDE)
 def test_two_processes_hold_many_clients_and_many_pending_operations(
     make_daemon: Callable[..., Daemon], tmp_path: Path, count: int
 ) -> None:
-    arena = f"--arena-file={tmp_path}/arena"  # 28 MiB, beside the tests that use /dev/shm
+    arena = f"--arena-file={tmp_path}/arena"  # 28 MiB: not in /dev/shm, which other tests use at the same time
     clients = 2 * count + 12
     daemon = make_daemon(
         "--capacity=65536", "--blocks=65536", f"--clients={clients}", f"--quota-clients={clients}", arena
@@ -94,8 +94,8 @@ def test_two_processes_hold_many_clients_and_many_pending_operations(
         assert stats["counters"]["clients"] == 2 * count
         opened = psutil.Process(daemon.pid).num_fds()
         print(f"daemon: {opened} descriptors")
-        per_client = CONNECTIONS_PER_CLIENT + 1  # one more, to NAME.live
-        assert 0 < opened - 2 * count * per_client <= DESCRIPTORS_BESIDE, "not three for each client"
+        per_client = CONNECTIONS_PER_CLIENT + 1  # one more connection, to NAME.live
+        assert 0 < opened - 2 * count * per_client <= DESCRIPTORS_BESIDE, "not three descriptors for each client"
         assert per_client == 3
         results = []
         for process in processes:

@@ -18,7 +18,7 @@ from timerd_client.link.operation import ThreadedOperation
 RUN_S = 0.4  # from kill to kill
 CHUNK = 7  # amounts are fired in pieces of this size
 STEPS_MAX = 700  # the most steps for each kill, also on a slow machine whose daemons take long to start
-GRACE_S = 1.0  # after its deadline an operation is given up, if the daemon is lost
+GRACE_S = 1.0  # from an operation's deadline until its client gives it up, if the daemon is lost
 LONG_S = 60.0  # the wait for an outcome: a daemon may take seconds to start
 
 
@@ -39,8 +39,8 @@ class Waited:
     def state(self) -> State:
         """The state of the outcome. Raises AssertionError if the outcome breaks a promise.
 
-        On a slow machine a daemon takes seconds to start. Clients take it for lost, and give up an operation a second
-        after its deadline: UNAVAILABLE. This outcome is final, and counts neither as a loss nor as a repetition.
+        On a slow machine a daemon takes seconds to start. Its clients then count it as lost, and give up an operation a
+        second after its deadline. The outcome UNAVAILABLE is final, and counts neither as a loss nor as a repetition.
         """
         outcome = self.operation.result(timeout=LONG_S)
         eventually(lambda: self.told_s, f"{self.operation}: no outcome came")
@@ -104,7 +104,8 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
             assert not thread.is_alive()
         for client in (one, two, three):
             client.flush(timeout=LONG_S)
-        # Each amount counts once, and each grant goes to one waiter. So the sums reached are exactly those fired.
+        # Each amount counts once, and each grant goes to one waiter. So the sums that are reached are exactly the sums
+        # that were fired.
         done = len(steps)
         assert 0 < done < steps_max - 1
         assert sums[done - 1].result(timeout=LONG_S).state is State.COMPLETED, "an amount was lost"

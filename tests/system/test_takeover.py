@@ -20,7 +20,7 @@ from timerd_shm.read.reader import ArenaReader
 from timerd_wire.transports import TRANSPORTS
 
 LEASE = "--lease=2s"
-SHORT = 4.0  # a short takeover
+SHORT = 4.0  # seconds: a short takeover
 
 # The handler of each program runs until it gets a byte on stdin, and prints when it begins and ends.
 THREADED = """
@@ -126,7 +126,9 @@ LIVE = (ClientState.LIVE, ClientFlag(0))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("script", [THREADED, LOOP], ids=["a handler that keeps the GIL", "one that blocks its loop"])
+@pytest.mark.parametrize(
+    "script", [THREADED, LOOP], ids=["a handler that keeps the GIL", "a handler that blocks its loop"]
+)
 def test_a_call_of_a_process_that_is_silent_and_runs_is_not_run_by_another_process(
     make_daemon: Callable[..., Daemon], worker: MakeWorker, script: str, transport: str
 ) -> None:
@@ -136,7 +138,9 @@ def test_a_call_of_a_process_that_is_silent_and_runs_is_not_run_by_another_proce
         caller.call_later_wait("job", 0)
         assert first.line() == "began 1"
         second = worker(script, transport=transport)
-        eventually(lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "it is not silent, or keeps nothing")
+        eventually(
+            lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "the first worker is not silent, or keeps nothing"
+        )
         first.let_go_on()
         assert first.line() == "ended 1"
         eventually(lambda: calls_left(daemon) == 0, "the call is not done")
@@ -168,7 +172,9 @@ def test_a_process_that_is_stopped_while_it_keeps_its_call_loses_it(
         caller.call_later_wait("job", 0)
         assert first.line() == "began 1"
         second = worker()
-        eventually(lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "it is not silent, or keeps nothing")
+        eventually(
+            lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "the first worker is not silent, or keeps nothing"
+        )
         stop(first.process.pid)
         assert second.line() == "began 2"
 

@@ -24,13 +24,13 @@ def member() -> td.Client:
 
 
 def points(calls: list[td.Call], since: datetime) -> list[float]:
-    """The seconds after `since` for which a schedule was called."""
+    """The points for which a schedule was called, in seconds after `since`."""
     return [(call.due - since).total_seconds() for call in calls if call.due is not None]
 
 
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ns by which the wall clock of this process's clients is ahead of the machine's. A test may set [0]."""
+    """The ns by which the wall clock of this process's clients is ahead of the machine's. A test may set `wall[0]`."""
     ahead = [0]
     monkeypatch.setattr(Wall, "now_ns", lambda wall: time.time_ns() + ahead[0])
     return ahead
@@ -88,13 +88,13 @@ def timers(pid: int | str = "self") -> list[str]:
 
 
 def test_a_daemon_has_a_timer_that_wakes_it_when_the_clock_is_set(daemon: Daemon) -> None:
-    """Without privileges nobody can set the clock here. simulation/test_wall_time.py tests what a daemon does then."""
+    """The test may not set the clock. simulation/test_wall_time.py tests what a daemon does when the clock is set."""
     assert len(timers(daemon.pid)) == 1
 
 
 @pytest.mark.parametrize("face", ["threaded", "asyncio"])
 def test_a_member_with_a_cron_schedule_has_a_timer_that_ends_when_the_clock_is_set(daemon: Daemon, face: str) -> None:
-    """Without privileges nobody can set the clock here. The kernel shows that the timer would end then."""
+    """The test may not set the clock. The kernel shows that the timer would end if the clock were set."""
 
     async def work() -> None:
         async with aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(PATIENCE_S):

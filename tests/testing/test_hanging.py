@@ -25,7 +25,7 @@ class Release(threading.Event):
 
     @property
     def hangs(self) -> bool:
-        """Whether a handler waits, or is about to: its line sets the attribute, so that no other line is between."""
+        """Whether a handler waits, or is about to wait: its line sets the attribute, and waits."""
         return "is_awaited" in vars(self)
 
 
@@ -48,7 +48,7 @@ def hanging(released: Release, **settings: Any) -> td.Calls:
 
 
 def bound(manual: Manual, released: Release) -> None:
-    """Let a handler hang as soon as it waits for the event, and not before, however slow the machine is."""
+    """Count a handler as hanging as soon as it waits for the event, and not before, however slow the machine is."""
     manual.handler_timeout = BOUND_S
     manual._driver.threads.monotonic = lambda: 1e6 if released.hangs else 0.0
 
@@ -145,7 +145,7 @@ def test_a_handler_that_uses_timerd_again_and_again_may_run_for_any_time(manual:
         assert worker.stats().calls_done == 1 and now[0] > 8 * manual.handler_timeout
 
 
-def test_a_time_limit_counts_what_a_handler_waits_on_the_clock(manual: Manual) -> None:
+def test_a_time_limit_counts_the_time_that_a_handler_waits_on_the_clock(manual: Manual) -> None:
     calls = td.Calls()
 
     @calls.handler("slow", time_limit=60)

@@ -1,4 +1,4 @@
-"""A client that is killed on a manual clock: to the daemon and to its group, a process that has ended."""
+"""A client that is killed on a manual clock: to its daemon and its group it is like a process that has ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_handler_that_kills_its_process_is_given_up_by_the_next_worker(
     with td.connect(group="web") as caller:
         caller.call_later_wait(thumbnail, 0, b"cat.jpg")
     for _ in range(4):
-        worker.serve(calls)  # this worker's next process
+        worker.serve(calls)  # as the worker's next process does
         manual.advance(10)
     assert runs == [1, 2, 3]
     assert [type(error) for error in gone] == [td.CallGivenUpError]
@@ -41,7 +41,7 @@ def test_a_handler_that_kills_its_process_is_given_up_by_the_next_worker(
     assert (letter.payload, letter.ended, letter.deliveries) == (b"cat.jpg", 3, 3)
 
 
-def test_another_member_gets_the_calls_of_a_killed_one(manual: Manual) -> None:
+def test_another_member_gets_the_calls_of_a_killed_member(manual: Manual) -> None:
     calls = td.Calls()
     runs: list[int] = []
 

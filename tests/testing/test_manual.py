@@ -37,7 +37,7 @@ def test_a_deadline_comes_when_the_clock_moves_there_and_not_before(manual: Manu
 
 
 @pytest.mark.parametrize("seconds", [-1, None, "1", True, timedelta(seconds=-1), float("nan")])
-def test_the_clock_moves_to_no_other_time_than_a_later_one(manual: Manual, seconds: Any) -> None:
+def test_the_clock_does_not_move_back_or_by_something_that_is_no_time(manual: Manual, seconds: Any) -> None:
     with pytest.raises(ValueError, match=r"^advance\(.*\): give the seconds from now, 0 to "):
         manual.advance(seconds)
     assert manual.now == 0
@@ -58,7 +58,7 @@ def test_events_arrive_without_the_clock(manual: Manual, client: td.Client) -> N
     assert manual.now == 0
 
 
-def test_callbacks_run_when_the_clock_moves_by_nothing(manual: Manual, client: td.Client) -> None:
+def test_callbacks_run_when_the_clock_moves_by_zero(manual: Manual, client: td.Client) -> None:
     seen: list[td.Operation] = []
     waits = client.register("inbox/7", timeout=30)
     waits.add_done_callback(seen.append)
@@ -106,7 +106,7 @@ def test_autojump_moves_the_clock_to_what_is_due(manual: Manual, client: td.Clie
     assert manual.now == pytest.approx(35, abs=0.002)
 
 
-def test_the_wall_clock_is_set_alone(manual: Manual) -> None:
+def test_the_wall_clock_is_set_apart_from_the_manual_clock(manual: Manual) -> None:
     calls = td.Calls()
     ran: list[datetime | None] = []
 
@@ -121,7 +121,7 @@ def test_the_wall_clock_is_set_alone(manual: Manual) -> None:
         assert ran == [datetime(2026, 1, 1, 2, 0, tzinfo=UTC)]
         manual.set_wall_clock(datetime(2026, 1, 9, 12, 0, tzinfo=UTC))
         manual.advance(1)
-        assert len(ran) == 2, "what was missed is one call"
+        assert len(ran) == 2, "all missed points are one call"
     with pytest.raises(ValueError, match="time zone"):
         manual.set_wall_clock(datetime(2026, 1, 1))
 
@@ -140,7 +140,7 @@ def test_every_client_of_the_process_is_a_client_of_the_manual_daemon(manual: Ma
         client.close()
 
 
-def test_a_client_from_before_connects_anew_in_the_next_test() -> None:
+def test_a_client_made_before_the_tests_connects_anew_in_each_test() -> None:
     lazy = td.Client()
     for _ in range(2):
         with Manual():
@@ -227,7 +227,7 @@ def test_a_schedule_waits_for_its_workers_for_a_week(manual: Manual) -> None:
     assert ran == [(datetime(2026, 5, 2, 3, tzinfo=UTC), 5)], "one call for six nights"
     manual.advance(timedelta(days=9))
     serve(1)
-    assert len(ran) == 1, "eight days after it was due it is over, and begins anew"
+    assert len(ran) == 1, "a schedule that is due for eight days is over, and begins anew"
     manual.set_wall_clock(datetime(2026, 5, 17, 2, 59, tzinfo=UTC))
     serve(61)
     assert ran[1:] == [(datetime(2026, 5, 17, 3, tzinfo=UTC), 0)]
@@ -248,7 +248,7 @@ def test_a_call_at_a_wall_time_comes_at_that_time_without_a_worker_when_the_cloc
         worker.serve(calls)
         manual.advance(1)
     assert len(ran) == 1
-    assert 1 <= ran[0].lateness_ns / 1e9 <= 2.01, "its deadline was moved, and then it waited for its worker"
+    assert 1 <= ran[0].lateness_ns / 1e9 <= 2.01, "the call's deadline was moved, and then the call waited for a worker"
 
 
 def test_a_call_is_late_from_its_due_time_until_its_handler_begins(manual: Manual) -> None:

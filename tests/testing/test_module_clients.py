@@ -149,7 +149,7 @@ taken = []
 
 def listen():
     for event in shop.own.subscribe("x"):
-        if not isinstance(event, td.Gap):          # it may come where a test begins
+        if not isinstance(event, td.Gap):          # a gap may come where a test begins
             taken.append(event.value)
 
 
@@ -216,7 +216,7 @@ client = td.client()
 twice = pytest.mark.parametrize("number", range(2))
 
 
-def answers(made):                             # no call that gives up while this machine is busy
+def answers(made):                             # makes no call that gives up on a busy machine
     operation = made.register("inbox/7", timeout=None, id=f"job/7 of {id(made)}")
     made.fire("inbox/7")
     assert operation.result().state is td.State.COMPLETED
@@ -226,7 +226,7 @@ def answers(made):                             # no call that gives up while thi
 def test_threaded_clients(timerd_daemon, number):
     for made in (client, shop.own, shop.orders):
         answers(made)
-    client.flush(timeout=60)                   # raises nothing of the test before
+    client.flush(timeout=60)                   # raises no error of an earlier test
     shop.own.flush(timeout=60)
 
 
@@ -275,7 +275,7 @@ import pytest
 import timerd as td
 
 
-def create_app():                              # of another application: it is made in each test
+def create_app():                              # another application's: each test calls it
     td.configure(group="factory", name="factory")
     client, calls, ran = td.client(), td.Calls(), []
 
@@ -294,7 +294,7 @@ def test_each_application_has_a_client_of_its_own(timerd_manual, number):
     assert client is td.client() and client.group == "factory" and client not in made
     made.append(client)
     timerd_manual.advance(120)
-    assert len(ran) == 2                       # the applications of the tests before take no calls
+    assert len(ran) == 2                       # applications of earlier tests take no calls
 
 
 def test_a_late_import(timerd_manual):
@@ -323,7 +323,7 @@ FILES = {
 BACKWARDS = "def pytest_collection_modifyitems(items):\n    items.reverse()\n"
 
 
-@pytest.mark.timeout(400)  # a pytest of its own for each, with a daemon
+@pytest.mark.timeout(400)  # each case runs a pytest of its own, with a daemon
 @pytest.mark.parametrize(
     ("words", "conftest"),
     [

@@ -24,7 +24,7 @@ import pytest
 
 import timerd as td
 
-lazy = td.Client()                             # of the module: it connects at its first use
+lazy = td.Client()                             # a client of the module: it connects at its first use
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -38,13 +38,13 @@ def test_nothing_of_another_test_is_left(timerd_client, number):
     timerd_client.flush()
 
 
-def test_the_client_of_the_application_reaches_it(timerd_daemon):
+def test_the_client_of_the_application_reaches_the_daemon(timerd_daemon):
     waits = lazy.register("inbox/7", timeout=60)
     td.client().fire("inbox/7", value=b"hello")
     assert waits.result().value == b"hello"
 
 
-def test_another_process_reaches_it(timerd_client):
+def test_another_process_reaches_the_daemon(timerd_client):
     waits = timerd_client.register("inbox/7", timeout=60)
     timerd_client.flush()
     program = "import timerd as td; td.client().fire_wait('inbox/7', value=b'hello')"
@@ -85,7 +85,7 @@ import threading
 
 import timerd as td
 
-lazy = td.Client()                             # of the module
+lazy = td.Client()                             # a client of the module
 
 
 def poll(key):                                 # the application
@@ -122,7 +122,7 @@ def test_coroutines(timerd_manual):
 
 
 def test_both(timerd_daemon, timerd_client, timerd_manual):
-    assert timerd_client is td.client()         # it is one of the manual daemon now
+    assert timerd_client is td.client()         # now a client of the manual daemon
     assert timerd_client.fire_wait("inbox/7") == 0
     assert timerd_manual._driver.daemon.map_arena().header().incarnation == timerd_client.mark().incarnation
 """
@@ -141,7 +141,7 @@ def place(runtime_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize("words", [("-n0",), ("-n2",)], ids=["one process", "two workers"])
-def test_each_test_has_a_daemon_as_new(place: Path, words: tuple[str, ...]) -> None:
+def test_each_test_has_a_daemon_that_knows_nothing_of_other_tests(place: Path, words: tuple[str, ...]) -> None:
     ended = run(place, REAL, *words)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "9 passed" in ended.stdout

@@ -46,7 +46,7 @@ def test_a_killed_daemon_goes_on_with_its_arena(served: Daemon) -> None:
         assert waits.result(30).value == b"after the kill"
 
 
-def test_a_renewed_daemon_knows_nothing_of_before(served: Daemon) -> None:
+def test_a_renewed_daemon_knows_nothing_of_earlier_clients(served: Daemon) -> None:
     with td.connect(timeout=10, orphans="keep") as client:
         client.purgatory("other", timeout=10).register("job", timeout=60, id="job/7")
         client.advance("p0", 812)

@@ -14,7 +14,7 @@ import timerd as td
 from timerd.testing import Manual
 from timerd_client import aio
 
-STEPS_PER_POINT = 40  # turns of the daemon for a call: its delivery, its answers, acknowledgements, two heartbeats
+STEPS_PER_POINT = 40  # turns of the daemon for one call: delivery, answers, acknowledgements, two heartbeats
 HOUR_S = 3_600
 
 
@@ -56,7 +56,7 @@ def test_a_schedule_takes_as_many_turns_as_it_has_points(
     assert turns[0] < STEPS_PER_POINT * (points + 1)
 
 
-def test_days_without_anything_take_a_few_turns(manual: Manual) -> None:
+def test_days_in_which_nothing_happens_take_a_few_turns(manual: Manual) -> None:
     with td.connect() as client, td.connect(group="web", transport="unix") as member:
         subscription = client.subscribe("prices")
         waits = member.register("inbox/7", timeout=timedelta(days=30))
@@ -147,7 +147,7 @@ def test_a_client_of_a_loop_that_was_closed_by_hand_holds_up_no_clock(manual: Ma
 
 
 def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
-    """Run a program of random choices. Returns all that happens, with times; not the order within a millisecond."""
+    """Run a program of random choices. Returns what happened and when, without the order within a millisecond."""
     rng, happened = random.Random(seed), list[tuple[object, ...]]()
     with Manual() as manual:
         if not rests:
@@ -192,7 +192,7 @@ def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
         def serves() -> None:
             workers.append(td.connect(group="web"))
             workers[-1].serve(calls)
-            manual.advance(0)  # else its thread might begin before the next step, or after it
+            manual.advance(0)  # else the worker's thread might begin before the next step, or after it
 
         def changes_worker() -> None:
             workers.pop().close()

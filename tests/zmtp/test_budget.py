@@ -17,7 +17,7 @@ FOR_TAKERS = MOST - MOST // 8
 
 
 class Process(Account):
-    """A process whose pieces of memory are numbers. The largest is shed first."""
+    """A process whose pieces of memory are numbers. The largest piece is shed first."""
 
     __slots__ = ("lost", "pieces")
 
@@ -74,7 +74,7 @@ def test_processes_over_their_share_get_nothing_more_and_lose_nothing(budget: Bu
     assert budget.used <= FOR_TAKERS and not any(each.lost for each in processes)
 
 
-def test_who_is_below_its_share_gets_memory_from_who_holds_the_most(budget: Budget) -> None:
+def test_a_process_below_its_share_gets_memory_from_the_process_that_holds_the_most(budget: Budget) -> None:
     hogs, late = [Process(budget) for _ in range(2)], Process(budget)
     while any([hog.get(MIB) for hog in hogs]):
         pass
@@ -134,7 +134,7 @@ def test_who_has_stopped_asking_is_not_starved() -> None:
     assert not late.get(2 * MIB) and not any(hog.lost for hog in hogs)
 
 
-def test_frames_that_are_in_memory_already_are_charged_and_the_fattest_gives_way(budget: Budget) -> None:
+def test_frames_that_are_in_memory_already_are_charged_and_the_largest_process_gives_way(budget: Budget) -> None:
     hog, others = Process(budget), [Process(budget) for _ in range(20)]
     while hog.get(MIB):
         pass
@@ -157,7 +157,7 @@ def test_a_process_is_short_when_it_is_over_its_share_and_most_is_in_use(budget:
 def test_nobody_below_its_share_loses_or_lacks_anything_whatever_the_others_do(
     budget: Budget, rng: random.Random
 ) -> None:
-    """A dumb model: processes take, give and are charged at random. Each loss and each refusal has its reason."""
+    """A dumb model: processes take, give and are charged at random. Each loss and each refusal must have a reason."""
     processes = [Process(budget) for _ in range(10)]
     for _ in range(4_000):
         each = rng.choice(processes)
@@ -168,20 +168,22 @@ def test_nobody_below_its_share_loses_or_lacks_anything_whatever_the_others_do(
         if act < 0.6:
             was = each.memory
             if not each.get(size):
-                assert was + size > share, "it was refused below its share"
+                assert was + size > share, "a process was refused below its share"
         elif act < 0.7 and size <= MIB:
             each.pieces.append(size)
             each.charge(size)
         elif each.pieces:
             each.put()
         for other, memory, lost_before in zip(processes, before, lost, strict=True):
-            assert other.lost == lost_before or memory + size * (other is each) > share - 1, "it lost below its share"
+            assert other.lost == lost_before or memory + size * (other is each) > share - 1, (
+                "a process lost memory below its share"
+            )
             assert other.memory == sum(other.pieces)
         assert budget.used <= MOST
         assert budget.taken == sum(other.memory for other in processes)
 
 
-def test_who_waits_is_woken_as_far_as_there_is_room(budget: Budget) -> None:
+def test_waiting_frames_are_woken_as_far_as_there_is_room(budget: Budget) -> None:
     one, other = Process(budget), Process(budget)
     for _ in range(7):
         one.get(2 * MIB)
@@ -195,7 +197,7 @@ def test_who_waits_is_woken_as_far_as_there_is_room(budget: Budget) -> None:
     assert not one.waiting
 
 
-def test_memory_of_the_ended_is_freed_in_pieces_and_at_once_where_somebody_needs_it(budget: Budget) -> None:
+def test_memory_of_an_ended_process_is_freed_in_pieces_and_at_once_if_another_needs_it(budget: Budget) -> None:
     ended, late = Process(budget), Process(budget)
     chunks = filled(20 * MIB)
     size = chunks.memory

@@ -1,4 +1,4 @@
-"""Chunks: bytes that wait to be sent keep their order, and are charged with what they take."""
+"""Chunks: bytes that wait to be sent keep their order, and are charged with the memory that they take."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_message_that_was_sent_in_part_is_charged_as_a_whole() -> None:
     chunks.add(bytes(1 << 20))
     whole = chunks.memory
     chunks.drop((1 << 20) - 1)
-    assert chunks.memory == whole, "its memory is still in use"
+    assert chunks.memory == whole, "the memory of the whole message is still in use"
     chunks.drop(1)
     assert chunks.memory == 0
 

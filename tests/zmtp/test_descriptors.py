@@ -32,7 +32,7 @@ print(*divide(500), *resource.getrlimit(resource.RLIMIT_NOFILE))
     assert divide(1).watches == 1 + NEWCOMERS_MAX
 
 
-def test_fewer_files_than_the_clients_need_are_an_error_that_names_both() -> None:
+def test_fewer_files_than_the_clients_need_are_an_error_that_names_both_numbers() -> None:
     script = """
 import resource
 from timerd.host.descriptors import divide

@@ -1,4 +1,4 @@
-"""Connections that show nothing: they end after some seconds, and they go first when connections run out."""
+"""Newcomers, connections that have shown nothing yet: they end after some seconds, or when connections run out."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_connection_that_has_shown_itself_may_be_silent_for_ever(
 
 
 def test_a_connection_whose_bytes_wait_to_be_read_is_not_closed(transport: PolledTransport, runtime_dir: Path) -> None:
-    """As after a time in which the daemon was stopped: it reads first."""
+    """For example, the daemon was stopped for a while. Then it first reads what has come."""
     with connected(path_of(runtime_dir, "commands"), "commands") as peer:
         read_all(transport)
         transport.tend(0)
@@ -158,7 +158,7 @@ def test_silent_connections_go_first_when_connections_run_out(transport: PolledT
             stack.enter_context(connected(commands, "commands"))
         read_all(transport)
         assert transport.connections() == 20
-        for _ in range(15):  # each takes the place of a silent one
+        for _ in range(15):  # each takes the place of a silent connection
             shown.append(stack.enter_context(connected(commands, "commands", HELLO)))
             read_all(transport)
         for number, each in enumerate(shown):

@@ -1,4 +1,4 @@
-"""The memory for frames over real sockets: who is over its share gives way, and the others lose nothing."""
+"""The memory for frames over real sockets: a process over its share gives way, and the others lose nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPENT = "a connection was closed: the 8 MiB of --frame-memory are in use, and it
 
 
 class Net:
-    """A transport, and its peers. The process of each is the number that the test gives."""
+    """A transport, and its peers. The test chooses the number of each peer's process."""
 
     def __init__(self, directory: Path, stack: ExitStack, name: str) -> None:
         self.transport = PolledTransport(
@@ -41,7 +41,7 @@ class Net:
         self._name = name
 
     def peer(self, process: int) -> tuple[int, socket.socket]:
-        """A connection of a process that has sent a frame: its number in the transport, and its socket."""
+        """Make a connection of a process, and send a frame. Returns its number in the transport, and its socket."""
         self.coming = process
         is_stream = self._name == "commands"
         made = self._stack.enter_context(socket.socket(socket.AF_UNIX, getattr(socket, KINDS[self._name])))
@@ -86,7 +86,7 @@ def test_a_process_below_its_share_gets_its_frames_and_a_process_above_it_loses_
     net.fill(2, 6 * MIB)
     number, light = net.peer(3)
     budget, before = net.transport._shares.budget, net.transport.connections()
-    assert budget.used > 6 * MIB and net.transport.complaints(), "the second process took some from the first"
+    assert budget.used > 6 * MIB and net.transport.complaints(), "the second process took no memory from the first"
     frames = [os.urandom(100_000) for _ in range(15)]
     for frame in frames:
         net.transport.send(number, frame)
@@ -121,7 +121,7 @@ def test_a_frame_that_comes_in_is_charged_from_its_beginning(net: Net) -> None:
     if net._name == "commands":
         peer.send(bytes((LONG,)) + size.to_bytes(8, "big") + bytes(100))
         net.read()
-        assert net.share(1).memory == 100, "it is not read on before there is room for it"
+        assert net.share(1).memory == 100, "the frame is read on before there is room for it"
         peer.send(bytes(EASY_SIZE_MAX))
     else:
         peer.send(bytes((PART,)) + size.to_bytes(4, "little") + bytes(100))
@@ -145,7 +145,7 @@ def test_deferred_frames_are_in_the_budget_and_the_largest_of_them_give_way(net:
     assert net.transport.defer(1, MIB), "there is room"
     net.transport.defer(1, -MIB)
     net.transport.defer(1, 6 * MIB)
-    assert not net.transport.defer(1, MIB + 1), "it is the only one, and most of the budget is in use"
+    assert not net.transport.defer(1, MIB + 1), "there is room, though most of the budget is in use"
     net.fill(2, 2 * MIB)
     assert sheds == [1]
     ((pid, error),) = net.transport.complaints()
@@ -153,7 +153,7 @@ def test_deferred_frames_are_in_the_budget_and_the_largest_of_them_give_way(net:
 
 
 def test_deferred_frames_of_many_processes_stay_within_the_budget_and_small_ones_are_kept(runtime_dir: Path) -> None:
-    """Before, each process could have 2 MiB and one frame of 4 MiB deferred, and there was no bound in sum."""
+    """Before, each process could have 2 MiB and one frame of 4 MiB deferred, and all processes in sum had no bound."""
     with ExitStack() as stack:
         transport = Net(runtime_dir, stack, "commands").transport
         deferred = Deferred(transport.hold, transport.defer)
@@ -178,7 +178,7 @@ def test_deferred_frames_of_many_processes_stay_within_the_budget_and_small_ones
 def test_small_bytes_that_were_read_are_charged_while_they_are_kept(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    """Before, each connection kept up to 48 KiB that nobody had counted, also when all of it was done."""
+    """Before, each connection kept up to 48 KiB that no budget counted, even when all its frames were dealt with."""
     with ExitStack() as stack:
         net = Net(runtime_dir, stack, "commands")
         monkeypatch.setattr("timerd.host.listener.process_of", lambda accepted: net.coming)
@@ -195,10 +195,10 @@ def test_small_bytes_that_were_read_are_charged_while_they_are_kept(
 
 
 @pytest.mark.parametrize("name", ["commands", "outcomes"])
-def test_a_connection_that_ends_by_the_bytes_that_came_with_its_message_ends_nothing_else(
+def test_a_connection_that_ends_because_of_bytes_after_its_message_ends_nothing_else(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Its process is over its share by other memory. The message goes with the connection."""
+    """The peer's process is over its share because of other memory. The message is lost with the connection."""
     password = b"\x05HELLO\0" + bytes((16,)) + bytes(16)
     greeting = HELLO if name == "commands" else SIGNATURE + b"\3\0" + b"PLAIN".ljust(20, b"\0") + bytes(32)
     message = b"\0\1y" if name == "commands" else bytes((4, len(password))) + password

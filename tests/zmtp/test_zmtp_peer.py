@@ -1,4 +1,4 @@
-"""The bytes of one peer: those of libzmq are understood, and of any others a bounded number is kept."""
+"""The bytes that one peer sends: libzmq's bytes are understood, and of any other bytes a bounded number is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ XPUB = Side(b"XPUB", (b"XSUB",), 64, is_plain=True)
 
 
 def greeting(mechanism: bytes = b"NULL", version: int = 3) -> bytes:
-    """The greeting of libzmq's peer."""
+    """The greeting that a peer with libzmq sends."""
     return SIGNATURE + bytes((version, 1)) + mechanism.ljust(20, b"\0") + bytes(32)
 
 
@@ -87,7 +87,7 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(size: int, rng: 
 def test_a_plain_peer_is_asked_for_its_session_before_anything_else_is_read() -> None:
     peer = Peer(XPUB)
     assert taken(peer, PLAIN_HELLO) == [b"secret"]
-    assert not peer.is_ready and peer.wanted == 0, "nothing is read until it is admitted"
+    assert not peer.is_ready and peer.wanted == 0, "bytes are read before the peer is admitted"
     peer.admit()
     assert b"WELCOME" in peer.out
     assert taken(peer, command(b"INITIATE", of_type(b"XSUB")) + head_of(b"\1") + b"\1") == [b"\1"]
@@ -100,7 +100,7 @@ def test_a_message_without_end_is_refused_part_by_part() -> None:
     assert taken(peer, frame(b"part", MORE) * 3 + frame(b"last") + frame(b"whole")) == [b""] * 4 + [b"whole"]
 
 
-def test_a_ping_is_answered_and_thousands_of_them_are_steps_of_their_own() -> None:
+def test_a_ping_is_answered_and_each_of_a_thousand_pings_is_a_step_of_its_own() -> None:
     peer = ready()
     peer.feed(command(b"PING", b"\0\0context") * 1_000)
     steps = 0
@@ -108,7 +108,7 @@ def test_a_ping_is_answered_and_thousands_of_them_are_steps_of_their_own() -> No
         steps += peer.next() is None
         assert peer.out in (command(b"PONG", b"context"), b"")
         peer.out = b""
-    assert steps >= 1_000, "the caller may stop between any two"
+    assert steps >= 1_000, "the caller may not stop between any two pings"
 
 
 @pytest.mark.parametrize(

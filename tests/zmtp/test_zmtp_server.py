@@ -89,7 +89,7 @@ def test_a_dealers_frames_are_answered(transport: PolledTransport, paths: Instan
         assert dealer.recv() == frame[: 1 << 20] + b"!"
 
 
-def test_an_xsub_gets_the_frames_of_its_slot_and_a_newer_one_takes_its_place(
+def test_an_xsub_gets_the_frames_of_its_slot_and_a_newer_xsub_takes_its_place(
     transport: PolledTransport, paths: InstancePaths, context: Any
 ) -> None:
     subscribers = []
@@ -251,14 +251,14 @@ def test_if_all_places_are_taken_the_newest_connection_of_the_process_with_most_
     assert all(come(7) for _ in range(10)) and not ended
     assert come(8) and ended == [(7, 10)]
     assert all(come(8) for _ in range(4)) and ended == [(7, number) for number in (10, 9, 8, 7, 6)]
-    assert not come(8), "each has five of ten"
+    assert not come(8), "each process has five of the ten places"
     assert not come(7)
     assert come(9) and len(shares) == 10
     assert set(shares.take_refused()) == {(7, Why.NO_FILES), (8, Why.NO_FILES)} and not shares.take_refused()
 
 
 def test_connections_of_clients_are_no_excess() -> None:
-    """A process of many clients keeps them, however many connections others open."""
+    """A process with many clients keeps their connections, however many connections other processes open."""
     shares = Shares(100, 100, Budget(FRAME_MEMORY))
     many, other = Share(7, shares), Share(8, shares)
     many.clients, many.connections = 30, dict.fromkeys(range(62))  # type: ignore[assignment]
@@ -267,7 +267,7 @@ def test_connections_of_clients_are_no_excess() -> None:
 
 
 def test_the_memory_of_a_process_is_bounded(transport: PolledTransport, paths: InstancePaths) -> None:
-    """Large frames that have begun wait in the kernel until others are complete; then all of them arrive."""
+    """Some large frames wait in the kernel until others are complete. In the end all of them arrive."""
     head = bytes((LONG,)) + FRAME_SIZE_MAX.to_bytes(8, "big")
     peers = [raw(paths.commands) for _ in range(10)]
     left = {peer: head + bytes(FRAME_SIZE_MAX) for peer in peers}
@@ -346,10 +346,10 @@ def test_frames_that_a_peer_leaves_unread_are_bounded(transport: PolledTransport
     peer.close()
 
 
-def test_an_end_in_the_midst_of_anything_leaves_nothing(
+def test_a_connection_that_ends_after_any_byte_leaves_nothing_open(
     transport: PolledTransport, paths: InstancePaths, rng: Any
 ) -> None:
-    """More messages than fit, a PING, and the end: these bytes end a process that uses libzmq 4.3.5."""
+    """More messages than libzmq's RCVHWM, a PING, and the end: such bytes end a process that uses libzmq 4.3.5."""
     large = bytes((LONG,)) + (300_000).to_bytes(8, "big") + bytes(300_000)
     wire = HELLO + b"\0\1x" * 500 + b"\4\x07\x04PING\0\0" + large
     before = len(os.listdir("/proc/self/fd"))

@@ -1,7 +1,7 @@
-"""Clients that die, stop, fork and come back, and daemons that do: with real processes.
+"""Clients and daemons that die, stop and come back, and clients that fork: with real processes.
 
-A client that ends is a process of its own here, mostly that of a threaded client. The daemon notices the end of the
-process, by what both faces share: the lifeline and the session. One test shows that for an asyncio process.
+Here a client that ends has a process of its own, mostly with a threaded client. The daemon notices the end of the
+process by what both faces share: the lifeline and the session. One test shows this with an asyncio client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ import os
 def refuse(pid, flags=0): raise PermissionError(1, "Operation not permitted")
 os.pidfd_open = refuse
 """
-# From its start on, no client gets a connection to NAME.live. (The socket itself says that the daemon runs.)
+# From its start on, no client gets a connection to NAME.live. The socket stays: it shows that the daemon runs.
 NO_LIVENESS = """
 import contextlib, timerd.clients.liveness as l
 def refuse(self, found, now_ns):
@@ -87,12 +87,12 @@ class Child:
         self.pid = self.process.pid
 
     def read(self) -> str:
-        """The next line that it prints."""
+        """The next line that the process prints."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def do(self, line: str) -> None:
-        """Have it run a line."""
+        """Have the process run a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -105,7 +105,7 @@ class Child:
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Starts clients; they are ready when it returns."""
+    """Starts clients, each of which is ready when it is returned."""
     made: list[Child] = []
 
     def start(patch: str = "", orphans: str = "cancel", script: str = CLIENT) -> Child:
@@ -136,13 +136,13 @@ class Look:
             return int(sum(client.pending for client in reader.clients))
 
     def states(self) -> list[ClientState]:
-        """Of the slots that are in use."""
+        """The states of the slots that are in use."""
         with self.reader() as reader:
             return [ClientState(client.state) for client in reader.clients if client.state]
 
 
 def held_connections(daemon: Daemon) -> int:
-    """Connections that clients hold and whose end is theirs; the listening socket is not one."""
+    """The number of connections by which the daemon notices ends of clients. Its listening socket does not count."""
     over_packets = os.environ[TRANSPORT_VARIABLE] == "unix"
     path = daemon.paths.packets if over_packets else daemon.paths.liveness
     mine = psutil.Process(daemon.pid).net_connections("unix")
@@ -165,8 +165,8 @@ def test_a_killed_client_is_noticed_at_once(make_daemon: MakeDaemon, spawn: Spaw
     for left, victim in zip((2, 1, 0), victims, strict=True):
         assert look.pending() == left + 1
         victim.process.kill()
-        took.append(eventually(lambda left=left: look.pending() == left, "its operation was not cancelled"))  # type: ignore[misc]
-    assert min(took) < AT_ONCE_S, f"it took {took} s"
+        took.append(eventually(lambda left=left: look.pending() == left, "the operation was not cancelled"))  # type: ignore[misc]
+    assert min(took) < AT_ONCE_S, f"the client's end was noticed after {took} s"
     assert (look.counter("orphans_cancelled"), look.counter("clients_died")) == (3, 3)
 
 
@@ -174,7 +174,7 @@ def test_without_pidfds_proc_shows_a_death_within_two_beats(make_daemon: MakeDae
     daemon = make_daemon(patch=NO_PIDFD + NO_LIVENESS)
     victim, look = spawn(), Look(daemon)
     victim.end()
-    assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 3
+    assert eventually(lambda: look.pending() == 0, "the operation was not cancelled") < 3
 
 
 @OVER_ZEROMQ
@@ -184,9 +184,9 @@ def test_without_any_sign_of_death_a_client_is_silent_first_and_dead_much_later(
     daemon = make_daemon("--lease=1200ms", patch=NO_PIDFD + NO_LIVENESS + SHORT_LEASE + SHORT_HOUR)
     victim, look = spawn(patch=OF_ANOTHER_NAMESPACE), Look(daemon)
     victim.end()
-    eventually(lambda: look.states() == [ClientState.SILENT], "it was not suspected")
-    assert look.pending() == 1, "silence changes nothing for its own operations"
-    eventually(lambda: look.pending() == 0, "it never counted as dead")
+    eventually(lambda: look.states() == [ClientState.SILENT], "the client was not suspected")
+    assert look.pending() == 1, "silence changes nothing for the client's own operations"
+    eventually(lambda: look.pending() == 0, "the client never counted as dead")
     assert look.counter("clients_died") == 1
 
 
@@ -196,7 +196,9 @@ def test_a_client_of_another_pid_namespace_is_noticed_by_its_connection(make_dae
     with look.reader() as reader:
         assert [client.pid for client in reader.clients if client.state] == [0]
     victim.end()
-    eventually(lambda: look.pending() == 0, "its operation was not cancelled")  # silence alone is death an hour later
+    eventually(
+        lambda: look.pending() == 0, "the operation was not cancelled"
+    )  # by silence alone the client is dead an hour later
 
 
 AIO = """
@@ -217,7 +219,9 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
     daemon = make_daemon(patch=NO_PIDFD)
     victim, look = spawn(patch=OF_ANOTHER_NAMESPACE, script=AIO), Look(daemon)
     victim.end()
-    eventually(lambda: look.pending() == 0, "its operation was not cancelled")  # silence alone is death an hour later
+    eventually(
+        lambda: look.pending() == 0, "the operation was not cancelled"
+    )  # by silence alone the client is dead an hour later
 
 
 @OVER_ZEROMQ
@@ -231,7 +235,7 @@ def test_clients_without_room_at_the_liveness_socket_work_without_it(make_daemon
         client.do("client.ping(); assert client.state.value == 'live'")
     for left, client in zip((2, 1, 0), clients, strict=True):
         client.end()
-        eventually(lambda left=left: look.pending() == left, "its operation was not cancelled")  # type: ignore[misc]
+        eventually(lambda left=left: look.pending() == left, "the operation was not cancelled")  # type: ignore[misc]
 
 
 def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
@@ -248,7 +252,7 @@ def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: Mak
         arena.seek(offset + offset_of(ClientRecord, "start_ticks"))
         arena.write((start_ticks - 1).to_bytes(8, "little"))
     daemon.start()
-    eventually(lambda: look.pending() == 0, "it was taken for the client")
+    eventually(lambda: look.pending() == 0, "the other process was taken for the client")
     assert look.states() == [ClientState.TOMBSTONE]
 
 
@@ -262,7 +266,7 @@ def test_a_client_that_was_stopped_past_its_lease_finds_its_operations_as_they_w
     sleeper, look = spawn(), Look(daemon)
     sleeper.do('client.fire("count"); client.fire("count"); client.flush()')
     stop(sleeper.pid)
-    eventually(lambda: look.states() == [ClientState.SILENT], "it was not suspected")
+    eventually(lambda: look.states() == [ClientState.SILENT], "the client was not suspected")
     assert look.pending() == 1
     os.kill(sleeper.pid, signal.SIGCONT)
     sleeper.do('for _ in range(3): client.fire("count")')
@@ -283,7 +287,7 @@ def test_a_client_that_was_taken_for_dead_continues_its_command_numbers(
     sleeper, look = spawn(orphans=orphans), Look(daemon)
     sleeper.do('client.fire("count"); client.fire("count"); client.flush()')
     stop(sleeper.pid)
-    eventually(lambda: ClientState.TOMBSTONE in look.states(), "it was not taken for dead")
+    eventually(lambda: ClientState.TOMBSTONE in look.states(), "the client was not taken for dead")
     os.kill(sleeper.pid, signal.SIGCONT)
     sleeper.do('for _ in range(3): client.fire("count")')
     sleeper.do("client.flush()")
@@ -303,7 +307,7 @@ def test_a_daemon_that_stops_for_three_leases_cancels_no_operation(
         stop(daemon.pid)
     else:
         daemon.kill()
-    time.sleep(1.3)  # a gap, too
+    time.sleep(1.3)  # long enough for a gap, too
     os.kill(clients[0].pid, signal.SIGCONT)
     if how == "stopped":
         os.kill(daemon.pid, signal.SIGCONT)
@@ -324,31 +328,31 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     victims, look = [spawn(patch=OF_ANOTHER_NAMESPACE) for _ in range(2)], Look(daemon)
     daemon.kill()
     daemon.start()
-    eventually(lambda: held_connections(daemon) == 2, "they hold no connection to the new daemon")
+    eventually(lambda: held_connections(daemon) == 2, "the clients hold no connection to the new daemon")
     for victim in victims:
         victim.do("client.fire('nobody'); client.flush(timeout=15)")  # after an answer the client has shown its session
     victims[0].end()
-    eventually(lambda: look.pending() == 1, "its operation was not cancelled")
+    eventually(lambda: look.pending() == 1, "the operation was not cancelled")
 
 
 def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon, face: Face) -> None:
     with face.connect() as client:
-        client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone says nothing
+        client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone does not make the daemon lost
         reached, silence = client._link.connection, client._protocol.silence
         line = reached.lifeline
         connection = line if isinstance(line, Lifeline) else reached.sockets
 
         eventually(lambda: line.fileno() >= 0 and time.monotonic_ns() - made_ns(connection) > REFUSED_NS)
-        stop(daemon.pid)  # no frame is under way at its end, which would say that it is there
+        stop(daemon.pid)  # so that no frame is under way when it ends: the frame would show a live daemon
         stopped_ns = time.monotonic_ns()
         eventually(lambda: silence._looked_ns > stopped_ns + 300_000_000, "the client does not look")
         start = time.monotonic()
         daemon.kill()
-        eventually(lambda: not client.connected, "it did not notice")
+        eventually(lambda: not client.connected, "the client did not notice")
         took = time.monotonic() - start
         assert took >= 2, f"lost after {took} s"
         daemon.start()
-        eventually(lambda: client.connected, "it did not come back")
+        eventually(lambda: client.connected, "the client did not come back")
 
 
 # forks ------------------------------------------------------------------------------------------------------------
@@ -380,10 +384,10 @@ def test_the_death_of_a_parent_is_noticed_while_its_child_lives(
     parent, look = spawn(patch, script=OF_ANOTHER_NAMESPACE + FORKING), Look(daemon)
     child = int(parent.read())
     if "exec" in patch:
-        eventually(lambda: psutil.Process(child).name() == "sleep", "it is still a copy of its parent")
+        eventually(lambda: psutil.Process(child).name() == "sleep", "the child is still a copy of its parent")
     try:
         parent.end()
-        eventually(lambda: look.pending() == 0, "its operation was not cancelled")
+        eventually(lambda: look.pending() == 0, "the operation was not cancelled")
         assert psutil.Process(child).status() != psutil.STATUS_ZOMBIE
     finally:
         os.kill(child, signal.SIGKILL)
@@ -425,7 +429,7 @@ for _ in range(60):
             try:
                 sockets += os.readlink(f"/proc/self/fd/{{number}}").startswith("socket:")
             except FileNotFoundError:
-                pass  # that of the listing itself
+                pass  # the descriptor of the listing itself
         os.write(write, b"%d" % sockets)
         os._exit(0)
     os.waitpid(child, 0)
@@ -473,7 +477,7 @@ def gunicorn(runtime_dir: Path) -> Iterator[str]:
 
 
 def ask(address: str, path: str = "/") -> str:
-    """One request; the pid of the worker that answered, empty if none did."""
+    """Send one request. Returns the pid of the worker that answered, or an empty text if none did."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE_S)
         try:

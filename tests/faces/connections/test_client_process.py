@@ -1,4 +1,4 @@
-"""A client and its process: fork, autostart, the end of a script, many clients, and what people are shown of them.
+"""A client and its process: fork, autostart, the end of a script, many clients, and what people see of them.
 
 Only a threaded client has a lock that another thread may hold during a fork, a thread that may import, and events to
 send when its script ends. Forks beside the client of a loop are in test_client_aio.py.

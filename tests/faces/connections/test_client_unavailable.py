@@ -38,7 +38,7 @@ class Outage:
         self._daemon = daemon
 
     def hasten(self, *, lost_ns: int = int(LOST_S * 1e9), grace_ns: int = 100 * MS) -> None:
-        """Set other bounds. The defaults are for a killed daemon: a living daemon may be silent for longer."""
+        """Set short bounds. The defaults suit a daemon that is killed: a living daemon may be silent for longer."""
 
         def change() -> None:
             link, protocol = self._client._link, self._client._protocol
@@ -55,7 +55,7 @@ class Outage:
         eventually(lambda: self._client.state is state, f"the client never was {state}")
 
     def begin(self) -> None:
-        """Kill the daemon and wait until the client knows."""
+        """Kill the daemon, and wait until the client has noticed."""
         self._daemon.kill()
         self.hasten()
         self.until(LinkState.LOST)
@@ -234,7 +234,7 @@ def test_wait_for_polls_while_the_daemon_is_lost(lost: Any) -> None:
         return state["ready"]
 
     assert client.wait_for(ready, "k", timeout=0.2, unavailable="poll", poll_interval=0.02) is False
-    assert 2 <= len(looks) <= 8  # at 0, 0.02, 0.06, 0.14, 0.2, or fewer on a slow machine
+    assert 2 <= len(looks) <= 8  # at 0, 0.02, 0.06, 0.14 and 0.2 s, or fewer on a slow machine
     timer = threading.Timer(0.1, lambda: state.update(ready=True))
     timer.start()
     assert client.wait_for(ready, "k", timeout=None, unavailable="poll", poll_interval=0.02) is True
@@ -287,7 +287,7 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: Any, outage:
 def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
-    with td.connect(timeout=PATIENCE_S) as other:  # may take longer than the timeout of `short`
+    with td.connect(timeout=PATIENCE_S) as other:  # before `short`: a connect may take longer than its timeout
         long = client.register("long", timeout=60)
         short = client.register("short", timeout=0.6)
         client.flush()

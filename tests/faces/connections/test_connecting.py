@@ -1,4 +1,4 @@
-"""connect(): how long it waits for a daemon that is there, is about to be, or is not.
+"""connect(): how long it waits for a daemon that runs, is about to run, or does not run.
 
 Locks and clocks that connect() looks at are tested without a client.
 """
@@ -42,7 +42,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
 
 
 def ended_long_ago(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the daemon had not run for RESTART_S."""
+    """Pretend that the daemon has not run for longer than RESTART_S."""
     long_ago = time.time() - 2 * RESTART_S
     os.utime(daemon.paths.lock, (long_ago, long_ago))
     now_ns = time.monotonic_ns
@@ -124,7 +124,7 @@ def test_connect_with_a_timeout_waits_for_a_daemon_that_is_not_started_yet(make_
 def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon is found when the timeout is over. Before, connect() failed "within 0 s"."""
+    """The daemon is found only when the timeout is over. Earlier, connect() then failed "within 0 s"."""
     daemon = make_daemon()
     look = Search.look
 
@@ -171,7 +171,7 @@ def test_the_command_in_the_message_names_the_given_directory(face: Face, tmp_pa
 def test_an_instance_behind_too_long_a_path_is_an_error_that_names_both_lengths(
     daemon: Daemon, face: Face, tmp_path: Path
 ) -> None:
-    """The daemon runs, under another name of its directory. "It is not running: start it" was no help."""
+    """The daemon runs, and the path is another name of its directory: "It is not running: start it" would not help."""
     alias = tmp_path / ("d" * 120)
     alias.symlink_to(daemon.paths.directory)
     with pytest.raises(td.ResourceLimitError, match=f"a socket's path at most {IPC_PATH_MAX}: choose one"):

@@ -152,7 +152,7 @@ class HostileDaemon:
         header = unpack(CommandHeader, frame)
         if header.kind == UpKind.HELLO:
             self.hellos += 1
-            self._fake.known = None  # each hello is that of a new client
+            self._fake.known = None  # so that each hello counts as that of a new client
             frame = frame[:HEADER].replace(header.session, bytes(16)) + frame[HEADER:]
         if header.kind == UpKind.QUERY:
             question = msgpack.unpackb(frame[HEADER:])

@@ -1,4 +1,4 @@
-"""A client is made without a daemon. It connects at its first use, in each process anew, and keeps earlier calls."""
+"""A client is made without a daemon. It connects at its first use, anew in each process, and keeps the calls before."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_registration_before_the_connection_counts_from_the_mark_of_its_call(
     with td.connect("kept") as before:
         before.fire("k", value=b"too early")
         before.flush()
-    daemon.stop()  # its arena stays
+    daemon.stop()  # the arena stays
     client = face.make("kept")
     operation = client.register("k", timeout=PATIENCE_S)
     daemon.start()

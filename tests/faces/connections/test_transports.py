@@ -57,7 +57,7 @@ def pending(daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon: MakeDaemon, how: str) -> None:
-    """Without pidfds, only the end of the connection shows the death. So the child must hold no copy of it."""
+    """Without pidfds, only the end of the connection shows the death, so the child must hold no copy of it."""
     refused = "import os\ndef refuse(pid, flags=0): raise PermissionError(1, 'no')\nos.pidfd_open = refuse\n"
     daemon = make_daemon(patch=refused)
     took = []
@@ -73,7 +73,7 @@ def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon
             parent.wait()
             os.kill(child, signal.SIGKILL)
             parent.stdout.close()
-    assert min(took) < AT_ONCE_S, f"it took {took} s"
+    assert min(took) < AT_ONCE_S, f"the client's end was noticed after {took} s"
 
 
 def test_a_worker_that_is_forked_from_a_connected_master_has_a_client_of_its_own(daemon: Daemon) -> None:
@@ -173,7 +173,7 @@ def test_a_child_closes_its_other_copies_if_one_cannot_be_closed(
 def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch, runs_first: bool
 ) -> None:
-    """A thread forks a moment after the client has found its daemon. A copy would keep a dead client alive."""
+    """A thread forks just after the client has found its daemon. With a copy, the client's death would be unnoticed."""
     daemon = make_daemon()
     if not runs_first:
         daemon.stop()
@@ -201,7 +201,7 @@ def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
 def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connection(
     daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy would keep a dead client alive. Another thread may fork before the client knows its own connection."""
+    """With a copy, no death would be noticed. Another thread may fork before the client knows its own connection."""
     before = connections_of_this_process()  # earlier tests may have left some
     inherited: list[set[int]] = []
     threads: list[threading.Thread] = []

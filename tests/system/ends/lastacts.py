@@ -309,7 +309,7 @@ def _() -> None:
 
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         pool.map(act, [KEY])
-        pool.map(int, [0], 1)  # the earlier child has ended; without children, map() computes no chunk size
+        pool.map(int, [0], 1)  # with a chunk size: the earlier child has ended, and map() needs children to compute one
         pool.close()
         pool.join()
 

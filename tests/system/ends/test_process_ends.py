@@ -87,8 +87,8 @@ def test_the_last_calls_of_a_process_arrive(
 
 FIRST_IMPORT = "import importlib.util, sys; sys.modules.pop('threading', None)  # as if nothing had imported it\n"
 FIRST_USES = {
-    "imported before": "import timerd as td\ndef last(): td.client().fire({key!r})",
-    "imported in it": "def last():\n    import timerd as td\n    td.client().fire({key!r})",
+    "imported before the handler": "import timerd as td\ndef last(): td.client().fire({key!r})",
+    "imported in the handler": "def last():\n    import timerd as td\n    td.client().fire({key!r})",
     "a client of its own": "import timerd as td\ndef last(): td.Client().fire({key!r})",
     "the first of three": "import timerd as td\ndef last(): [td.client().fire({key!r}) for _ in range(3)]",
 }
@@ -111,7 +111,7 @@ ENDS = {
 def test_a_client_that_is_used_first_in_a_handler_flushes(
     end: str, transport: str, shared_daemon: Daemon, asker: td.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If `threading` is first imported in a handler of the exit, it takes the main thread for alive."""
+    """If `threading` is first imported in a handler of the exit, it regards the main thread as alive."""
     monkeypatch.setenv(TRANSPORT_VARIABLE, transport)
     died, mark = shared_daemon.stats()["counters"]["clients_died"], asker.mark()
     for number, use in enumerate(FIRST_USES.values()):
@@ -387,7 +387,7 @@ main() if sys.argv[1] == "threads" else asyncio.new_event_loop().run_until_compl
 
 @pytest.mark.parametrize("face", ["threads", "loop that was not closed"])
 def test_an_ending_process_takes_no_more_calls(face: str, asker: td.Client) -> None:
-    """For example, an atexit handler of Sentry takes 2 s. Meanwhile another worker runs the calls, and at once."""
+    """For example, an atexit handler of Sentry takes 2 s. Meanwhile another worker runs the calls, without delay."""
     program = [sys.executable, "-c", ENDING, face]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ending:
         assert ending.stdin is not None and ending.stdout is not None
