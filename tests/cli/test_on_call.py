@@ -80,7 +80,7 @@ def test_a_call_that_ran_is_over_and_nobody_is_said_to_have_cancelled_it(
     rig.do(worker, done(delivered))
     row = explain("ok-1")
     assert (row["state"], row["id"]) == ("over", "ok-1")
-    assert "It ran, or was cancelled" in row["text"] and "It came due" in row["text"]
+    assert "It ran, or was cancelled" in row["text"] and "ago it came due" in row["text"]
     assert row["journal"]["command"] is None and "--journal-level events" in row["journal"]["text"]
     assert "has settled" not in said(run, "explain", "ok-1")
     assert "Calls that came due count as expired: 1 of 1." in said(run, "stats"), "nothing has timed out"

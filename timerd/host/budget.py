@@ -238,7 +238,7 @@ class Budget:
         return self.taken + size - self._for_takers
 
     def _excess(self, account: Account | None, share: int) -> int:
-        """What all but this process hold beyond the share."""
+        """The memory that all other processes hold beyond the share."""
         return sum(each.memory - share for each in self._holding if each.memory > share and each is not account)
 
     def _is_starved(self, account: Account) -> bool:
