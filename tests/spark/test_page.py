@@ -101,7 +101,7 @@ def test_the_page_calls_no_journal_complete_whose_end_or_middle_is_not_there() -
     broken = is_open | {"findings": 17, "follows": 15, "causes": ["rows 9 to 71 were left out", "rows 99 to 100 too"]}
     assert verdicts.of_audit(broken) == (
         "bad",
-        "The journal is not whole: rows 9 to 71 were left out. There are 1 more such findings. Otherwise the audit "
+        "The journal is not whole: rows 9 to 71 were left out. There is more like it: 1 finding. Otherwise the audit "
         f"holds: {again}. 15 outcomes or rows after it disagree, which may come from it.",
     )
     worse = verdicts.of_audit(broken | {"findings": 19})

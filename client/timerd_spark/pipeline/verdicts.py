@@ -79,7 +79,7 @@ def of_audit(step: Mapping[str, Any]) -> Verdict:
         more = f" Besides, the journal is not whole: {causes[0]}." if causes else ""
         return Verdict("bad", f"The audit disagrees with the daemon: {base}, and {defects:,} defects were found.{more}")
     if causes:
-        others = f" There are {len(causes) - 1:,} more such findings." if len(causes) > 1 else ""
+        others = f" There is more like it: {counted(len(causes) - 1, 'finding')}." if len(causes) > 1 else ""
         may = f" {follows:,} outcomes or rows after it disagree, which may come from it." if follows else ""
         whole = "The journal may lack its last rows" if set(causes) == {OPEN_END} else "The journal is not whole"
         return Verdict("bad", f"{whole}: {causes[0]}.{others} Otherwise the audit holds: {base}.{may}")
