@@ -1,4 +1,4 @@
-"""The names of a daemon's files while it serves them: somebody else may remove them.
+"""Checks that the names of a daemon's files still lead to them: somebody else may remove the names while it runs.
 
 At the end of a user's last session logind removes /run/user/UID with all that is in it, and with RemoveIPC=yes all
 shared memory of the user. The daemon and its clients go on, because they have the files open. But no new process finds

@@ -101,7 +101,7 @@ def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, 
             else:
                 for operation in made[start:upto]:
                     assert operation.outcome().value
-        others.append(register("another", timeout=3600.0))  # an insert: only then does an emptier table shrink
+        others.append(register("another", timeout=3600.0))  # a table that has become emptier shrinks at the next insert
         rig.send()
         rig.receive(rig.header())
 

@@ -200,7 +200,7 @@ def measure(pending: int, seed: int, huge: bool = False, keys: int = 1) -> dict[
         steps.append(("insert_full_ns", BLOCKS, frames))
         steps.append(("complete_full_ns", BLOCKS, rig.frames(fire(number, VALUE) for number in numbers)))
 
-    # All steps are encoded before the first is measured: the encoder would empty the caches between two steps.
+    # All steps are encoded before the first is measured. Otherwise encoding would empty the caches before each step.
     steps: list[tuple[str, int, list[bytes]]] = [("fill", pending, fresh(pending))]
     for _ in range(rounds):
         steps.append(("insert_ns", work, fresh(work)))

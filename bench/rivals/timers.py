@@ -6,7 +6,8 @@ Each rival keeps timers with a name of 12 bytes and a deadline in ms. Each has t
 the handle that insert returned; complete, by name; reschedule; expire. A measurement is a loop over many timers,
 without a function call for each. So a figure holds the rival's own work, a dict for the names, and a turn of Python's
 loop. Each rival runs in a process of its own, so that its memory can be measured. Once the timers that stay are
-inserted, gc.freeze() is called, so that no garbage collection walks them.
+inserted, gc.freeze() is called, so that no garbage collection walks them. `small` or `huge` is the size of the memory's
+pages; only the compiled rivals can use huge pages.
 
     timerd            compiled, frames of 4,096 commands (bench/suites/core.py)
     wheel of 20       compiled, in bulk: the article's timing wheels (wheel_of_20.pyx); no locks, no outcomes
@@ -307,7 +308,7 @@ class Uvloop(Loop):
         return [(deadline + FAR_MS) / 1e3 for deadline in deadlines_ms]
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Insert timers beside those that stay, wait until they are overdue, and let them expire: one time for all."""
+        """Insert timers beside those that stay, wait until they are overdue, and measure how long all expiries take."""
         stay = len(self.by_name)
         names = [b"due/%08x" % number for number in range(min(stay, EXPIRED))]
         self.insert(names, [OVERDUE_S] * len(names))

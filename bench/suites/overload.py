@@ -34,9 +34,9 @@ attacks. attack/gate.py has the gate, and judges the runs. The results of `--gat
 --json says otherwise.
 
 The bounds are in attack/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
-`--slack 3` makes the bounds of time three times as wide, and divides by three by how much the offered rate must exceed
-the sustained rate. The two rates are measured one after the other, and if the host takes half a second, it may halve
-one of them.
+`--slack 3` makes the bounds of time three times as wide, and a flood of commands must then offer at least 1.7 times the
+sustained rate, not 3 times. (The two rates are measured one after the other. If the host does other work for half a
+second meanwhile, one of the two may come out at half.)
 """
 
 from __future__ import annotations

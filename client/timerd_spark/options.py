@@ -1,4 +1,4 @@
-"""For the options of reading and of writing: names in upper or lower case, values from a list, and paths."""
+"""Checks the options of reading and of writing: names in upper or lower case, values from a list, and paths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.DOTALL)
 
 
 def local_path(path: str) -> str | None:
-    """The local path of a path or URL that Spark takes; None if it is in a file system that is not mounted.
+    """The local path of a path or URL that Spark takes; None if the URL is of another host or scheme, such as s3a.
 
     "file:/mnt/journals", "file:///mnt/journals" and "/mnt/journals" are the same path.
     """

@@ -385,7 +385,7 @@ def test_a_full_shared_memory_is_refused_with_both_figures_and_the_capacity_that
     script = f'mount -t tmpfs -o size={megabytes}m none /dev/shm && exec "$@"'
     inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
     if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode:
-        pytest.skip("this machine lets nobody mount a small /dev/shm")
+        pytest.skip("this machine does not allow a mount of a small /dev/shm")
     refused = subprocess.run(
         [*inside, sys.executable, "-m", "timerd", *flags], capture_output=True, text=True, timeout=30
     )

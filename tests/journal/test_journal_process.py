@@ -297,7 +297,7 @@ def test_the_default_arena_and_buffer_fit_a_containers_shared_memory(runtime_dir
     script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
     inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
     if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode:
-        pytest.skip("this machine lets nobody mount a small /dev/shm")
+        pytest.skip("this machine does not allow a mount of a small /dev/shm")
     daemon = [*inside, sys.executable, "-m", "timerd", f"--journal={directory}", "--ephemeral", "--idle-exit=0"]
     run = subprocess.run(daemon, capture_output=True, text=True, timeout=30)
     assert run.returncode == 0, run.stderr

@@ -162,7 +162,7 @@ def test_ids_of_producers_are_given_once(cluster: KafkaCluster, raw: RawKafka) -
         (batch([b"x" * 1_100_000]), ErrorCode.message_too_large),
     ],
 )
-def test_bad_records_are_refused_and_those_of_another_partition_are_appended(
+def test_bad_records_are_refused_and_good_records_of_another_partition_are_appended(
     cluster: KafkaCluster, raw: RawKafka, data: bytes, code: ErrorCode
 ) -> None:
     topic = cluster.topic(partitions=8, replicas=1)
@@ -177,7 +177,7 @@ def test_bad_records_are_refused_and_those_of_another_partition_are_appended(
 # fetch ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_fetch_waits_for_min_bytes_and_its_max_wait_at_most(cluster: KafkaCluster, raw: RawKafka) -> None:
+def test_a_fetch_waits_for_min_bytes_but_no_longer_than_its_max_wait(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic = cluster.topic(replicas=3)
     with led(raw, topic) as leader, led(raw, topic) as other:
         begun = time.monotonic()
@@ -207,7 +207,7 @@ def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster
         consumer.send(frame)
         for number in mine[:-1]:
             producer.produce(topic, {number: one}, acks=1)
-        # A wait on more than 64 keys is several operations of the daemon, which counts them a little later.
+        # A wait on more than 64 keys is several operations in the daemon. They are counted a little after the request.
         eventually(lambda: cluster.purgatories()["fetch"]["pending"] >= 2)
         producer.produce(topic, {mine[-1]: one}, acks=1)
         answer = Question(FETCH, 12).read(consumer.frame())
@@ -251,7 +251,7 @@ def test_the_first_batch_is_sent_whatever_the_limits_say(cluster: KafkaCluster, 
         assert not leader.fetch(topic, {0: 2})[0].records
 
 
-def test_a_consumer_may_read_from_a_follower_and_learns_when_another_broker_takes_records(
+def test_a_consumer_may_fetch_from_a_follower_and_is_answered_when_the_leader_appends_records(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:  # KIP-392
     topic = cluster.topic(replicas=3)

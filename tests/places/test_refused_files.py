@@ -57,7 +57,7 @@ def raised_by(act: Callable[[], object]) -> str:
     return "nothing"
 
 
-def test_a_socket_that_this_user_may_not_open_is_no_overloaded_daemon(daemon: Daemon) -> None:
+def test_a_socket_that_this_user_may_not_open_is_not_called_an_overloaded_daemon(daemon: Daemon) -> None:
     close_sockets(daemon)
     me = user_named(NOBODY if os.geteuid() == 0 else os.geteuid())
     facts = f"the socket belongs to {user_named(os.geteuid())} and "
@@ -77,7 +77,7 @@ def test_a_socket_that_this_user_may_not_open_is_no_overloaded_daemon(daemon: Da
 def test_a_client_learns_that_the_daemon_came_back_without_its_group(
     make_daemon: MakeDaemon, runtime_dir: Path, transport: td.Transport
 ) -> None:
-    """Before, the error said that the daemon is lost and has to be started."""
+    """The error says which socket refuses this user. It does not say that the daemon has to be started."""
     daemon = make_daemon("--unix-group=nogroup")
     connected, restarted = runtime_dir / "connected", runtime_dir / "restarted"
     connected.touch()
@@ -128,12 +128,12 @@ def test_a_user_learns_which_group_it_has_to_join(runtime_dir: Path) -> None:
     assert "run this as user root, or let a group in" in shut_out(lambda: str(denied(path).strerror))
 
 
-def test_an_arena_that_this_process_does_not_see_is_no_dead_daemon(daemon: Daemon, runtime_dir: Path) -> None:
+def test_an_arena_that_this_process_does_not_see_is_not_called_a_dead_daemon(daemon: Daemon, runtime_dir: Path) -> None:
     """The tools of another container, which has a /dev/shm of its own."""
     script = 'mount -t tmpfs none /dev/shm && exec "$@"'
     inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
     if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode:
-        pytest.skip("this machine lets nobody mount a /dev/shm")
+        pytest.skip("this machine does not allow a mount of /dev/shm")
     arena = read_location(daemon.paths).path
     look = [*inside, sys.executable, "-m", "timerctl", "stats"]
     done = subprocess.run(look, capture_output=True, text=True, timeout=2 * PATIENCE_S)

@@ -232,7 +232,8 @@ def test_no_point_runs_twice_and_none_is_kept_back_however_the_clock_jumps(rng: 
         run(world, serving, rng.randrange(1, 8) * S)
     world.run(S)
     members.append(member(world, job, EACH_SECOND))
-    run(world, members, 90 * S)  # this covers the pause of a worker that began the schedule while its call ran
+    # A worker that tries to begin a schedule while a call of the schedule runs tries again after LOOK_AGAIN_S (60 s).
+    run(world, members, 90 * S)
     first = [call for call in job.calls if call.deliveries == 1]
     assert max(Counter(call.due for call in first).values()) == 1
     done = {*seconds(job)}

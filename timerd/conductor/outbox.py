@@ -1,8 +1,12 @@
-"""The frames to a client: reports, announcements and heartbeats by its outlet; answers by its connection for commands.
+"""The frames to a client. They go by two connections.
 
-A report carries outcomes and answers. An *announcement* is a report without any: it holds the newest numbers only. From
-these the client sees that a report was lost, and asks for it. A *heartbeat* is the same frame, for a client that has
-got no other frame for a while.
+By its outlet: reports, announcements and heartbeats. A report carries outcomes, and answers to commands. An
+*announcement* is a report without any of these: it holds the newest numbers only. From these numbers the client sees
+that a report was lost, and asks for it. A *heartbeat* is a frame like an announcement, for a client that has got no
+other frame for a while.
+
+By its connection for commands: replies to its frames (to a hello, a query, a request for lost reports, or a frame that
+is refused).
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from .transport import Transport
 
 REPORT_BYTES_PER_TURN = 1 << 20  # of all clients together; the last report of a turn may go beyond it
 OUTCOMES_PER_REPORT = 2_048  # 200 KB, and some 0.4 ms of the processor
-CONFIRM_NS = 100_000_000  # the longest that a confirmation waits to go with an outcome, unless its client asks
+CONFIRM_NS = 100_000_000  # the longest wait of a confirmation for an outcome to go with; none if its client asks
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
@@ -55,14 +59,14 @@ class Outbox:
         self.publish(session, self.empty_report(session, now_ns), now_ns)
 
     def send(self, routing: int, frame: bytes) -> None:
-        """Answer the sender of a frame."""
+        """Reply to the sender of a frame."""
         self._transport.send(routing, frame)
         self.frames += 1
 
     def refuse(
         self, routing: int, error: TimerdError, now_ns: int, session: Session | None = None, number: int | None = None
     ) -> None:
-        """Answer with the error's code and message, and count it. `number`: the query's, if the frame was a query."""
+        """Reply with the error's code and message, and count it. `number`: the query's, if the frame was a query."""
         if isinstance(error, MalformedError | UnsupportedVersionError):
             self._core.count(FRAMES_MALFORMED)
         if session is None:

@@ -39,7 +39,10 @@ def lock_everything(attacker: Attacker) -> None:
 
 
 def fill_holds(attacker: Attacker) -> None:
-    """Fill the journal's holds: with files whose 5,000 digits are no segment number, and files that block a reader."""
+    """Fill holds/, where each consumer of the journal has a file with the number of the first segment that it needs.
+
+    Some files have 5,000 digits, which is no segment's number. Others block whoever reads them.
+    """
     holds = Path(os.path.realpath(attacker.paths.journal)) / "holds"
     number = 0
     while attacker.is_on():

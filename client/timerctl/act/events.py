@@ -57,7 +57,7 @@ examples:
   timerctl fail r1 --code 6 --value "not leader"
 """
 CANCEL_EPILOG = f"""\
-Their owners get the outcome CANCELLED.
+The owners of the cancelled operations get the outcome CANCELLED.
 
 {MET}
 examples:

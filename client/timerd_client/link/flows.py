@@ -159,7 +159,8 @@ def ready(link: Link, timeout: Patience) -> Flow[None]:
             return None
         return protocol.refused or link.connection.unavailable(timeout)
 
-    # `error` runs under the same lock: otherwise a repeated hello may be accepted meanwhile, and the refusal is gone.
+    # The wait itself calls error(), before another thread can change anything. After the wait a repeated hello might be
+    # accepted first, and the refusal would be gone.
     refused = yield Until(
         link,
         lambda: protocol.state is LinkState.LIVE or protocol.refused is not None or link.closed,
@@ -175,7 +176,8 @@ def flush(link: Link, timeout: Patience) -> Flow[None]:
     seconds = patience_s(timeout)
     with link.lock:
         begun = link.flushes.begin()
-    # `end` runs under the same lock, because later losses do not belong to this flush.
+    # The wait itself calls flushes.end(), before another thread can change anything: later losses do not belong to this
+    # flush.
     yield Until(link, lambda: link.flushes.is_done(begun), seconds, lambda: link.flushes.end(begun, timeout))
 
 

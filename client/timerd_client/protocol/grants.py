@@ -150,7 +150,7 @@ class Grants:
         return new
 
     def _until_kept(self) -> list[int]:
-        """The first grants, before the first grant that is unseen and held."""
+        """The grants that come before the first unseen grant to which somebody still refers."""
         over: list[int] = []
         for number, grant in self.unseen.items():
             if _is_unseen(grant) and is_held(self._ledger.pending, grant):

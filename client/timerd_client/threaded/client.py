@@ -64,8 +64,9 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         """Path of a copy of the arena as it was between two turns, for `timerctl check`. Copying begins after the call.
 
         Open the copy at once. The daemon removes it when this client ends, at the latest after 10 s (1 s if somebody
-        waits for the next copy). A process that has opened it keeps it. There is one copy at a time, for all callers
-        that wait for it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn.
+        waits for the next copy). A process that has opened it keeps it. The daemon makes one copy at a time, for all
+        callers that wait for it. Then it pauses for 9 times the CPU time of the copying. So the call may have to wait
+        for another caller's copy and for the pause.
         Raises TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can
         be made: the runtime directory has no room, or turns change the arena faster than it is copied.
         """

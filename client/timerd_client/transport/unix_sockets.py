@@ -65,8 +65,8 @@ class UnixSockets:
 
     # the connection ---------------------------------------------------------------------------------------------------
 
-    # A thread receives without the link's lock. It may find the connection's end while another thread is in tend(). So
-    # both hold `changing`.
+    # A thread receives without the link's lock. It may find that the connection has ended while another thread is in
+    # tend(). So each of the two takes the lock `changing` before it changes the connection.
 
     def tend(self, now_ns: int) -> None:
         with changing:

@@ -127,7 +127,7 @@ class PartitionLog:
         return bisect_right(self._bases, offset) - 1
 
     def _end_of(self, offset: int) -> int:
-        """The position in the file of the batch with this offset; at the log's end, the end of the file."""
+        """The position of the first batch that begins at `offset` or later; the end of the file if there is none."""
         number = bisect_left(self._bases, offset)
         return self._positions[number] if number < len(self._bases) else self.size
 
@@ -162,7 +162,7 @@ class PartitionLog:
         return self.read(base_offset, self.end_offset, 0, at_least_one=True)
 
     def batches_from(self, timestamp: int, start_offset: int, end_offset: int) -> list[int]:
-        """The first offsets of batches between these offsets that may have a record at or after `timestamp`."""
+        """Of batches between these offsets that may have a record at or after `timestamp`: the first offset of each."""
         numbers = range(max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset))
         return [self._bases[number] for number in numbers if self._timestamps[number] >= timestamp]
 

@@ -30,7 +30,7 @@ class Outcome(IntEnum):
 
 
 class Condition(IntEnum):
-    """The condition that completes an operation over its keys. `needed` is k, or unused."""
+    """The condition that completes an operation over its keys. Only AT_LEAST uses `needed`."""
 
     AT_LEAST = 0  # at least `needed` keys are satisfied: ANY is 1, ALL is the number of keys
     ALL_SETTLED = 1  # each key is satisfied or failed
@@ -190,7 +190,8 @@ class Place(IntEnum):
 class ClientState(IntEnum):
     """Life of a client slot: FREE -> LIVE <-> SILENT -> DEAD -> TOMBSTONE -> LIVE again, or FREE.
 
-    A client is DEAD while the orphans policy is applied to its operations. A tombstone keeps only the numbering.
+    A client is DEAD while the orphans policy is applied to its operations. A tombstone keeps only the numbering,
+    the incarnation and the session.
     """
 
     FREE = 0

@@ -2,7 +2,7 @@
 
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaLocation)
     NAME.pub    outcomes (XPUB): a connection of each client
-    NAME.unix   both, in one connection, for clients without ZeroMQ (SOCK_SEQPACKET)
+    NAME.unix   commands and outcomes in one connection, for clients without ZeroMQ (SOCK_SEQPACKET)
                                              NAME.lock   flocked by the daemon all its life, never unlinked (0600)
     NAME.live   a connection of each client: it ends with the client; only the daemon listens there
                                              NAME.journal  link to the journal's directory, if there is one
@@ -287,8 +287,8 @@ def daemon_running(paths: InstancePaths) -> bool:
     too long for a socket, or something else stands there than a socket of `paths.owners`.
 
     Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So
-    neighbours can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
-    that is stopped (SIGSTOP) counts as running. A daemon that still opens its arena does not listen yet.
+    neighbours can see whether the daemon runs, also from another pid namespace. And no neighbour can pretend that it
+    runs. A daemon that is stopped (SIGSTOP) counts as running. A daemon that still opens its arena does not listen yet.
     """
     for path in (paths.liveness, paths.commands):
         paths.check_socket(path)

@@ -1,9 +1,9 @@
-"""Runs tests that this project did not write on the Kafka broker: the integration tests of aiokafka and kafka-python.
+"""Runs the integration tests of aiokafka and kafka-python, which this project did not write, against the Kafka broker.
 
     python tests/kafka/upstream/upstream.py [--sources DIR] [--only SUITE,...] [--workers N]
                                               [--all] [--short] [--json FILE]
 
-Their files run unchanged. Where they start a broker in a container or in Java, upstream_aiokafka.py and
+The files of these tests run unchanged. Where they start a broker in a container or in Java, upstream_aiokafka.py and
 upstream_kafka_python.py start a KafkaCluster instead. A test "cannot" pass if it needs something that this broker
 lacks: see the tables below. "used" counts the tests that connected to the broker; the other tests test the client
 alone. The tests of kafka-python run again with older versions of Kafka: then the client uses older versions of the
@@ -146,7 +146,8 @@ def sources_of(suite: Suite, upstream: Upstream) -> Path:
     if not upstream.in_sdist:
         raise Refused(
             f"the sdist of {upstream.project} has no tests: give --sources DIR with a checkout of its repository at "
-            f"DIR/{upstream.project}, tag v{version(upstream.project)}; or leave it out, by --only {','.join(SHORT)}"
+            f"DIR/{upstream.project}, tag v{version(upstream.project)}; or leave this suite out: "
+            f"--only {','.join(SHORT)}"
         )
     return sdist(suite, upstream)
 

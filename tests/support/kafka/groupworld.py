@@ -27,7 +27,7 @@ RANGE = (GroupProtocol("range", b"topics"),)
 
 
 class Broker:
-    """As much of a broker as a coordinator sees. Each broker has its own client, as each broker's process has."""
+    """As much of a broker as a coordinator sees. Each has a client of its own, as if it were a process."""
 
     def __init__(self, data: Path, orders: UUID = ORDERS, **settings: Any) -> None:
         self.id, self.settings = 0, Settings(data=data, **{"workers": 1, "ports": (9093,), **settings})

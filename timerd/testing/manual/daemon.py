@@ -134,16 +134,20 @@ class ManualDaemon:
 
     @property
     def due_ns(self) -> int:
-        """When the next turn is due, if nothing comes before; NEVER if the daemon is stopped."""
+        """When the next turn is due, if no frame comes before it; NEVER if the daemon is stopped."""
         return NEVER if self._conductor is None else self._conductor.due_ns
 
     @property
     def wake_ns(self) -> int:
-        """When the core has work the next time, if nothing comes; NEVER if it has none, however long a test waits."""
+        """The next time at which the core has work, if no frame comes; NEVER if no work will ever be due."""
         return NEVER if self._core is None else self._core.next_wake_ns()
 
     def rests_until_ns(self) -> int:
-        """When something is due beside heartbeats, as long as no frame comes; 0: now, or a client is silent."""
+        """The next time at which something other than a heartbeat is due, if no frame comes.
+
+        0: the daemon must not rest. It is stopped or in a gap, or a turn is due now, or a client has sent nothing for
+        HEARTBEAT_NS.
+        """
         core, sessions, conductor = self._core, self._sessions, self._conductor
         if core is None or sessions is None or conductor is None or conductor.in_gap or self.wants_turn():
             return 0

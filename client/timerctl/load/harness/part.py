@@ -21,7 +21,7 @@ STAMPED = 8  # calls in a row that share a stamp: a stamp for each call would co
 
 
 class Part:
-    """The part of a process; each role is a subclass. It is made before the start, and played from the start on."""
+    """The part that a process plays in a run. Each role is a subclass. `play()` is called when the run starts."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -30,7 +30,7 @@ class Part:
         self.purgatory = self.client.purgatory(PURGATORY)
 
     def prepare(self) -> None:
-        """Prepare the part before the start: this takes time."""
+        """Do what takes time, before the run starts."""
 
     def play(self, start_ns: int) -> Answer:
         """Play the part. Returns early when `stopped` is set. Raises TimerdError if it has no results."""
