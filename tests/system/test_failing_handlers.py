@@ -101,5 +101,5 @@ def test_a_call_of_another_program_is_a_dead_letter_that_is_listed_and_dropped(
         serve(client, "job", lambda call: None)
         eventually(client.dead_letters)
         (letter,) = client.dead_letters()
-        assert "that this client does not handle" in letter.reason and letter.payload == b"another program's"
+        assert "whose plan this client cannot read" in letter.reason and letter.payload == b"another program's"
         assert client.drop_call_wait(letter.number) and not client.dead_letters()

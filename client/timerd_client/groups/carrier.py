@@ -128,7 +128,8 @@ class Carrier:
         job = self.jobs.get(name)
         found = unpack(told.payload)
         if job is None or found is None:
-            what = f"a call came that this client does not handle: {name!r} with {len(told.payload)} bytes"
+            why = "that this client does not handle" if job is None else "whose plan this client cannot read"
+            what = f"a call came {why}: {name!r} with {len(told.payload)} bytes"
             self._complain(what, None)
             if (yield from self._give_up(told, LastRun(what))):
                 yield Acknowledge(commands.done(told), told)
