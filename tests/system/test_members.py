@@ -20,7 +20,6 @@ from support.real.patience import PATIENCE_S, eventually, stop
 from support.real.registries import serve
 from timerd import State
 from timerd_client import aio
-from timerd_client.protocol.inbox import HANDLES_NOTHING
 from timerd_client.web import requests
 
 
@@ -271,7 +270,7 @@ def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(cl
     end = threading.Thread(target=closing.close)
     end.start()
     try:
-        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4), "the daemon does not know it")
+        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4, ()), "the daemon does not know it")
         came: list[bytes] = []
         serve(client, "h", lambda call: came.append(call.payload))
         for number in b"123456":
@@ -287,7 +286,7 @@ def test_a_worker_that_drains_takes_no_more_calls(client: td.Client, monkeypatch
     monkeypatch.setattr(requests, "_draining", "")
     drained: list[td.Call] = []
     serve(client, "h", drained.append)
-    eventually(lambda: client._link.protocol.inbox._handling.known == (("h",), 1))
+    eventually(lambda: client._link.protocol.inbox._handling.known == (("h",), 1, ()))
 
     async def left() -> aio.Client:
         return await aio.connect(group="web", timeout=PATIENCE_S)
@@ -297,7 +296,7 @@ def test_a_worker_that_drains_takes_no_more_calls(client: td.Client, monkeypatch
     loop.close()  # unlike asyncio.run(), this does not end the client
     requests.drain()
     del kept
-    eventually(lambda: client._link.protocol.inbox._handling.known == HANDLES_NOTHING)
+    eventually(lambda: client._link.protocol.inbox._handling.known == ((), 1, ()))
     came: list[td.Call] = []
     with member() as other:
         serve(other, "h", came.append)

@@ -1,0 +1,149 @@
+"""Workers that drain, as processes of their own: what they hold goes to other workers, and each end of theirs works."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from textwrap import dedent
+from typing import Self
+
+import pytest
+
+import timerd as td
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.registries import serve
+
+RUNS_BLOCKS = """
+import sys
+names = {}
+for line in sys.stdin:
+    names["found"] = "done"
+    exec(eval(line), names)
+    print(names["found"], flush=True)
+"""
+WORKER = f"""
+    import asyncio, os, signal, threading
+    import timerd as td
+    from timerd_client import aio
+    from timerd_client.web import requests
+
+    def connected():
+        return td.connect(group=group, timeout={PATIENCE_S})
+
+    def serve(client, name):
+        calls = td.Calls()
+        calls.handler(name)(run)
+        client.serve(calls, at_once=4)
+
+    def run(call):
+        client.fire_wait(f"{{group}}/began", value=call.payload)
+        client.register(f"{{group}}/end", timeout=60).result()
+        client.fire_wait(f"{{group}}/ended", value=call.payload)
+
+    signals = []
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+    requests.drain_at(signal.SIGTERM)
+    client = connected()
+"""
+
+
+class Worker:
+    """A process of a group, which drains at SIGTERM. It runs Python for the test, block by block."""
+
+    def __init__(self, group: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", RUNS_BLOCKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.do(f"group = {group!r}", WORKER)
+
+    def do(self, *blocks: str) -> str:
+        """Run these blocks. Returns what the last one has left in `found`."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        answer = ""
+        for block in blocks:
+            self._process.stdin.write(f"{dedent(block)!r}\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+            assert answer, f"the process has ended at\n{block}"
+        return answer.rstrip()
+
+    def drain(self) -> None:
+        """Send SIGTERM, and wait until the handlers have run."""
+        self._process.send_signal(signal.SIGTERM)
+        eventually(lambda: self.do("found = signals") == "[15]", "the server's own handler was not called")
+
+    def end(self) -> None:
+        """End of file on stdin: an ordinary end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(PATIENCE_S) == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A group of the test alone: all tests of this module share a daemon."""
+    return f"g{abs(hash(request.node.nodeid)):x}"[:20]
+
+
+@pytest.fixture
+def asker(shared_daemon: Daemon, group: str) -> Iterator[td.Client]:
+    """A client of the test in the same group."""
+    with td.connect(group=group, timeout=PATIENCE_S) as client:
+        yield client
+
+
+AIO = """
+    async def run_in_loop(call):
+        await asyncio.to_thread(run, call)
+
+    async def main():
+        calls = td.Calls()
+        calls.handler("h")(run_in_loop)
+        (await aio.connect(group=group)).serve(calls, at_once=4)
+        served.set()
+        await asyncio.Event().wait()
+
+    served = threading.Event()
+    threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
+    served.wait()
+"""
+
+
+@pytest.mark.parametrize("served", ["serve(client, 'h')", AIO], ids=["threads", "asyncio"])
+def test_a_worker_that_drains_gives_back_what_has_not_begun_while_its_handler_runs(
+    asker: td.Client, group: str, served: str
+) -> None:
+    since = asker.mark()
+    with Worker(group) as worker:
+        for number in b"0123":
+            asker.call_later("h", 0, bytes([number]))
+        asker.flush()
+        worker.do(served)
+        began = asker.register(f"{group}/began", since=since, timeout=60).result(PATIENCE_S).value
+        eventually(lambda: sorted(one.state for one in asker.calls()) == ["delivered"] * 3 + ["runs"])
+        worker.drain()
+        came: list[bytes] = []
+        serve(asker, "h", lambda call: came.append(call.payload))
+        left = {b"0", b"1", b"2", b"3"} - {began}
+        eventually(lambda: set(came) == left, f"{came} came, {asker.calls()}")
+        asker.call_later("h", 0, b"new")
+        eventually(lambda: set(came) == {*left, b"new"})
+        assert [(one.payload, one.state) for one in asker.calls()] == [(began, "runs")]
+        asker.fire(f"{group}/end")
+        ended = asker.register(f"{group}/ended", since=since, timeout=60).result(PATIENCE_S)
+        assert ended.value == began and len(came) == 4
+        worker.end()
+    eventually(lambda: not asker.calls())
