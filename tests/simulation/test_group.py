@@ -492,7 +492,7 @@ def test_a_member_that_has_left_takes_nothing_after_a_restart_of_its_daemon(worl
     leaving.wait(lambda: leaving.protocol.state is LinkState.LIVE)
     leaving.handle()  # as another serve() does
     other = worker_of(world, came, periodic=False)
-    for number in range(4):
+    for _ in range(4):
         assert later(other, delay=0.0)
         run(world, [leaving, other], S)
     assert len(came.calls) == 4 and not ran.calls
