@@ -14,13 +14,15 @@ twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from timerd_client.errors import RequestEnded
+from timerd_client.errors import ClosedError, RequestEnded
 
+logger = logging.getLogger("timerd_client")
 ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
@@ -48,12 +50,20 @@ class Scope:
             _current.reset(token)
 
     def end(self, reason: str) -> None:
-        """End all waits of the scope, also the waits that begin later. A second call changes nothing."""
+        """End all waits of the scope, also the waits that begin later. A second call changes nothing.
+
+        A wait that cannot be ended holds up no other wait, and no caller: a handler of a signal has more to do.
+        """
         if self.reason:
             return
         self.reason = reason
         for ender in list(self._enders):
-            ender()
+            try:
+                ender()
+            except (RuntimeError, ClosedError):
+                pass  # the loop or the client of the wait has ended, so nobody waits
+            except Exception:
+                logger.exception("a wait of a request that has ended (%s) goes on", reason)
 
     def add(self, ender: Callable[[], object]) -> bool:
         """Call `ender`, once or twice, in the thread that ends the scope. Returns False if the scope has ended."""

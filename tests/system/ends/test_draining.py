@@ -147,3 +147,49 @@ def test_a_worker_that_drains_gives_back_what_has_not_begun_while_its_handler_ru
         assert ended.value == began and len(came) == 4
         worker.end()
     eventually(lambda: not asker.calls())
+
+
+ABANDONED = """
+    async def view(request, wait):
+        with request.entered():
+            await wait(aio.client())
+
+    async def completed(client):
+        async for one in aio.as_completed([client.register("never", timeout=60)]):
+            pass
+
+    waits = (
+        lambda client: client.register("never", timeout=60).result(),
+        lambda client: client.wait_for(lambda: False, "never", timeout=60),
+        completed,
+    )
+    left = [requests.begin() for _ in waits]
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(view(*one)) for one in zip(left, waits)]
+    while not all(one._enders for one in left):
+        loop.run_until_complete(asyncio.sleep(0.001))
+    loop.close()  # its tasks are not ended
+    other = requests.begin()
+"""
+
+
+def test_the_requests_of_a_loop_that_has_ended_hold_up_no_drain(asker: td.Client, group: str) -> None:
+    with Worker(group) as worker:
+        worker.do(ABANDONED)
+        worker.drain()
+        assert worker.do("found = {one.reason for one in [*left, other]}") == "{'drain'}"
+
+
+def test_a_peer_that_goes_is_noticed_after_the_request_of_a_loop_that_has_ended(asker: td.Client, group: str) -> None:
+    peers = """
+        import socket
+        from timerd_client.web.disconnects import disconnects
+        pairs = [socket.socketpair() for _ in (*left, other)]
+        for request, (mine, theirs) in zip([*left, other], pairs):
+            disconnects().watch(mine.fileno(), request)
+    """
+    with Worker(group) as worker:
+        worker.do(ABANDONED, peers)
+        for number in range(4):
+            worker.do(f"pairs[{number}][1].close()")
+            eventually(lambda: worker.do(f"found = [*left, other][{number}].reason") == "disconnect")
