@@ -12,10 +12,10 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.transport.sockets import Sockets
@@ -30,7 +30,35 @@ from .flush import Flushes
 from .sender import Sender
 from .waiters import Waiters
 
-links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
+
+class Links:
+    """The links of this process. Other threads may make and end links at any time, also while a caller lists them."""
+
+    def __init__(self) -> None:
+        self._made: set[weakref.ref[Link]] = set()
+
+    def add(self, link: Link) -> None:
+        """A link was made."""
+        self._made.add(weakref.ref(link, self._made.discard))
+
+    def discard(self, link: Link) -> None:
+        """A link has ended."""
+        self._made.discard(weakref.ref(link))
+
+    def clear(self) -> None:
+        """In a forked child: it has no link yet."""
+        self._made.clear()
+
+    def __iter__(self) -> Iterator[Link]:
+        for made in self._made.copy():  # no thread interrupts the copy, as it would interrupt a loop over a WeakSet
+            if (link := made()) is not None:
+                yield link
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+
+links: Final = Links()
 
 
 class Wall:
@@ -167,6 +195,6 @@ def take_no_calls_locked(link: Link) -> None:
 
 def take_no_calls() -> None:
     """No client of this process takes further calls. Any thread and any handler of a signal may call this."""
-    for link in list(links):
+    for link in links:
         with suppress(ClosedError):  # its event loop has ended
             link.sender.in_next_pass(partial(take_no_calls_locked, link))

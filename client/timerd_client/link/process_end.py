@@ -121,12 +121,12 @@ class ProcessEnd:
     def _begin(self) -> None:
         """Wait for running handlers, and flush all clients. From now on each call waits until it is applied."""
         self._has_begun = True
-        new = [link for link in list(links) if not (link.closed or link.ends_with_process)]
+        new = [link for link in links if not (link.closed or link.ends_with_process)]
         for link in new:
             with suppress(Exception):
                 link.end_handlers(CLOSE_TIMEOUT_S)
             self._take(link)
-        self.flush([link for link in list(links) if not link.closed])
+        self.flush([link for link in links if not link.closed])
         for link in filter(_is_applied, new):  # so no acknowledgement of a call is on its way
             link.sender.soon(partial(take_no_calls_locked, link))
         self._say_goodbye(new)

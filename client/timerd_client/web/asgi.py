@@ -124,7 +124,7 @@ async def _flush_all() -> None:
     The clients stay open. A loop is flushed by its own client, and a thread of the system may wait for the others.
     """
     here = asyncio.get_running_loop()
-    open_links = [link for link in list(links) if not (link.closed or link.is_outlived())]
+    open_links = [link for link in links if not (link.closed or link.is_outlived())]
     for link in open_links:
         if isinstance(link, LoopLink) and link.loop is here:
             try:

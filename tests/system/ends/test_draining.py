@@ -193,3 +193,33 @@ def test_a_peer_that_goes_is_noticed_after_the_request_of_a_loop_that_has_ended(
         for number in range(4):
             worker.do(f"pairs[{number}][1].close()")
             eventually(lambda: worker.do(f"found = [*left, other][{number}].reason") == "disconnect")
+
+
+MAKES_LINKS = """
+    import sys
+    made = []
+
+    def make(frame, event, argument):
+        if frame.f_code.co_name == "__iter__" and len(made) < 50:
+            made.append(td.Client(group=group))
+            made[-1]._live()
+        return make
+
+    def meanwhile(what):
+        sys.settrace(make)
+        try:
+            what()
+        finally:
+            sys.settrace(None)
+"""
+
+
+def test_a_drain_and_an_exit_reach_all_links_while_other_threads_make_links(asker: td.Client, group: str) -> None:
+    """The process makes a link at each line of Python that lists the links, as other threads may do."""
+    with Worker(group) as worker:
+        worker.do(MAKES_LINKS, "serve(client, 'h')", "meanwhile(requests.drain)")
+        eventually(lambda: worker.do("found = client._link.protocol.inbox._is_leaving") == "True")
+        assert worker.do("found = bool(made)") == "True", "nothing was made: the test sees nothing"
+        worker.do("for number in range(1, 20_001): client.advance(f'{group}/last', number)", "sys.settrace(make)")
+        worker.end()
+        assert asker.watermark(f"{group}/last") == 20_000
