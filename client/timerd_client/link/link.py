@@ -13,7 +13,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -24,7 +23,7 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.host.wall_clock import WallAlarm
 
-from .base import LinkBase, Use, Users
+from .base import LinkBase, Use, Users, logger
 from .connection import Connection
 from .flush import Flushes
 from .sender import Sender
@@ -36,6 +35,7 @@ class Links:
 
     def __init__(self) -> None:
         self._made: set[weakref.ref[Link]] = set()
+        self.take_calls = True  # False: the process drains, and takes no further calls of its groups
 
     def add(self, link: Link) -> None:
         """A link was made."""
@@ -46,8 +46,9 @@ class Links:
         self._made.discard(weakref.ref(link))
 
     def clear(self) -> None:
-        """In a forked child: it has no link yet."""
+        """In a forked child: it has no link yet, and does not drain."""
         self._made.clear()
+        self.take_calls = True
 
     def __iter__(self) -> Iterator[Link]:
         for made in self._made.copy():  # no thread interrupts the copy, as it would interrupt a loop over a WeakSet
@@ -194,7 +195,15 @@ def take_no_calls_locked(link: Link) -> None:
 
 
 def take_no_calls() -> None:
-    """No client of this process takes further calls. Any thread and any handler of a signal may call this."""
+    """No client of this process takes further calls, also none that is made or serves calls later.
+
+    A forked child takes calls again. Any thread and any handler of a signal may call this.
+    """
+    links.take_calls = False  # first: see Membership._begin()
     for link in links:
-        with suppress(ClosedError):  # its event loop has ended
+        try:
             link.sender.in_next_pass(partial(take_no_calls_locked, link))
+        except ClosedError:
+            pass  # its event loop has ended
+        except Exception:
+            logger.exception("a client of this process goes on to take calls")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from textwrap import dedent
 from typing import Self
 
@@ -55,7 +58,11 @@ class Worker:
 
     def __init__(self, group: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", RUNS_BLOCKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", RUNS_BLOCKS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         self.do(f"group = {group!r}", WORKER)
 
@@ -69,6 +76,10 @@ class Worker:
             answer = self._process.stdout.readline()
             assert answer, f"the process has ended at\n{block}"
         return answer.rstrip()
+
+    def holds(self, block: str) -> bool:
+        """Run a block that leaves True or False in `found`."""
+        return self.do(block) == "True"
 
     def drain(self) -> None:
         """Send SIGTERM, and wait until the handlers have run."""
@@ -86,7 +97,8 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # also what it has forked
         self._process.wait()
         self._process.stdin.close()
         self._process.stdout.close()
@@ -192,7 +204,8 @@ def test_a_peer_that_goes_is_noticed_after_the_request_of_a_loop_that_has_ended(
         worker.do(ABANDONED, peers)
         for number in range(4):
             worker.do(f"pairs[{number}][1].close()")
-            eventually(lambda: worker.do(f"found = [*left, other][{number}].reason") == "disconnect")
+            is_noticed = f"found = [*left, other][{number}].reason == 'disconnect'"
+            eventually(partial(worker.holds, is_noticed), f"the end of peer {number} is not noticed")
 
 
 MAKES_LINKS = """
@@ -218,8 +231,60 @@ def test_a_drain_and_an_exit_reach_all_links_while_other_threads_make_links(aske
     """The process makes a link at each line of Python that lists the links, as other threads may do."""
     with Worker(group) as worker:
         worker.do(MAKES_LINKS, "serve(client, 'h')", "meanwhile(requests.drain)")
-        eventually(lambda: worker.do("found = client._link.protocol.inbox._is_leaving") == "True")
-        assert worker.do("found = bool(made)") == "True", "nothing was made: the test sees nothing"
+        eventually(lambda: worker.holds("found = client._link.protocol.inbox._is_leaving"))
+        assert worker.holds("found = bool(made)"), "nothing was made: the test sees nothing"
         worker.do("for number in range(1, 20_001): client.advance(f'{group}/last', number)", "sys.settrace(make)")
         worker.end()
         assert asker.watermark(f"{group}/last") == 20_000
+
+
+def test_a_process_that_drains_takes_no_calls_whatever_it_serves_or_connects_later(
+    asker: td.Client, group: str
+) -> None:
+    later = """
+        fresh = connected()
+        serve(fresh, "h")
+        serve(client, "h2")
+        async def in_a_new_loop():
+            late = await aio.connect(group=group)
+            serve(late, "h")
+            served.set()
+            await asyncio.Event().wait()
+
+        served = threading.Event()
+        threading.Thread(target=asyncio.run, args=(in_a_new_loop(),), daemon=True).start()
+        served.wait()
+        fresh.flush()
+        client.flush()
+    """
+    with Worker(group) as worker:
+        worker.do("serve(client, 'h')", "unused = td.Client(group=group)")
+        worker.drain()
+        worker.do(later, "serve(unused, 'h')")
+        came: list[str] = []
+        calls = td.Calls()
+        for name in ("h", "h2"):
+            calls.handler(name)(lambda call: came.append(call.name))
+        asker.serve(calls, at_once=1)
+        for name in 4 * ("h", "h2"):
+            asker.call_later(name, 0)
+        eventually(lambda: len(came) == 8, f"{came} came, {asker.calls()}")
+
+
+def test_a_fork_of_a_process_that_drains_takes_calls(asker: td.Client, group: str) -> None:
+    since = asker.mark()
+    forks = """
+        child = os.fork()
+        if child == 0:
+            serve(client, "forked")
+            threading.Event().wait()
+    """
+    with Worker(group) as worker:
+        worker.drain()
+        try:
+            worker.do(forks)
+            asker.call_later("forked", 0, b"forked")
+            began = asker.register(f"{group}/began", since=since, timeout=60).result(PATIENCE_S)
+            assert began.value == b"forked"
+        finally:
+            worker.do("os.kill(child, signal.SIGKILL)", "os.waitpid(child, 0)")
