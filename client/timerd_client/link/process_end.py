@@ -141,9 +141,15 @@ class ProcessEnd:
     def flush_before_a_signal(self, ending: Collection[Link]) -> None:
         """Flush these links, and say goodbye for them: the process may be about to end by a signal, without handlers.
 
-        If the process goes on all the same, so do the links: the next frame says that the process is not leaving.
+        If the process goes on all the same, so do the links: the next frame says that the process is not leaving. So
+        each such flush has PATIENCE_S of its own, and reports its own losses.
         """
-        self.flush(ending)
+        try:
+            self._wait_applied(ending, PATIENCE_S)
+        finally:
+            for link in ending:
+                if not _is_applied(link):
+                    say(link, lost("the lifespan of the application ends", link))
         with as_leaving(*ending):
             self._say_goodbye(ending)
 
@@ -163,21 +169,28 @@ class ProcessEnd:
 
     def flush(self, ending: Collection[Link]) -> None:
         """Wait until all commands of these links are applied, as long as the patience lasts. Report lost commands."""
-        began, me = monotonic(), ident()
-        self._flushing.add(me)
+        began = monotonic()
         try:
-            for link in ending:
-                _hasten(link)
-            if not self._wait(ending, _is_applied, self._patience_s):
+            if not self._wait_applied(ending, self._patience_s):
                 self._patience_s = max(0.0, self._patience_s - (monotonic() - began))
         except BaseException:  # Ctrl-C: the end does not wait any more
             self._patience_s = 0.0
             raise
         finally:
-            self._flushing.discard(me)
             for link in ending:
                 if not _is_applied(link):
                     self._say_lost(link)
+
+    def _wait_applied(self, ending: Collection[Link], patience_s: float) -> bool:
+        """Wait until all commands of these links are applied. Returns False if the patience was too short."""
+        me = ident()
+        self._flushing.add(me)
+        try:
+            for link in ending:
+                _hasten(link)
+            return self._wait(ending, _is_applied, patience_s)
+        finally:
+            self._flushing.discard(me)
 
     @staticmethod
     def _wait(ending: Collection[Link], is_done: Callable[[Link], bool], silence_s: float) -> bool:
@@ -210,7 +223,10 @@ class ProcessEnd:
         self._losses[link] = before + 1
         if before < 2:
             instance = link.connection.paths.instance
-            say(link, _loss(link) if before == 0 else f"all that follows to {instance!r} is lost as well")
+            say(
+                link,
+                lost("the process ends", link) if before == 0 else f"all that follows to {instance!r} is lost as well",
+            )
 
 
 @contextmanager
@@ -252,8 +268,8 @@ def _goodbye(link: Link) -> Any:
     return None
 
 
-def _loss(link: Link) -> str:
-    """The message about the lost commands of a link, with the reason and the remedy."""
+def lost(event: str, link: Link) -> str:
+    """The message about the commands of a link that are lost by this event, with the reason and the remedy."""
     ledger, name = link.protocol.ledger, link.protocol.session.identity.name
     left = ledger.issued - max(ledger.applied, link.protocol.outgoing.offered)
     unsent = left == ledger.issued - ledger.applied
@@ -263,7 +279,7 @@ def _loss(link: Link) -> str:
     by = f" of client {name!r}" if name else ""
     connection, paths = link.connection, link.connection.paths
     why = connection.sockets.trouble() or f"{connection.status()}: is it running? ({paths.command})"
-    return f"the process ends, and {what}{by} to instance {paths.instance!r} {verb}: {why}"
+    return f"{event}, and {what}{by} to instance {paths.instance!r} {verb}: {why}"
 
 
 def say(link: Link, what: str) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from textwrap import dedent
@@ -16,7 +16,7 @@ import pytest
 
 import timerd as td
 from support.real.daemons import Daemon
-from support.real.patience import PATIENCE_S, eventually
+from support.real.patience import PATIENCE_S, eventually, stop
 from support.real.registries import serve
 
 RUNS_BLOCKS = """
@@ -61,6 +61,7 @@ class Worker:
             [sys.executable, "-c", RUNS_BLOCKS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
@@ -74,7 +75,7 @@ class Worker:
             self._process.stdin.write(f"{dedent(block)!r}\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
-            assert answer, f"the process has ended at\n{block}"
+            assert answer, f"the process has ended at\n{block}\n{self._process.communicate()[1]}"
         return answer.rstrip()
 
     def holds(self, block: str) -> bool:
@@ -86,22 +87,22 @@ class Worker:
         self._process.send_signal(signal.SIGTERM)
         eventually(lambda: self.do("found = signals") == "[15]", "the server's own handler was not called")
 
-    def end(self) -> None:
-        """End of file on stdin: an ordinary end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._process.wait(PATIENCE_S) == 0
+    def end(self) -> str:
+        """End of file on stdin: an ordinary end. Returns what the process has written to stderr."""
+        _, said = self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode == 0, said
+        return said
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # also what it has forked
         self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 @pytest.fixture
@@ -288,3 +289,39 @@ def test_a_fork_of_a_process_that_drains_takes_calls(asker: td.Client, group: st
             assert began.value == b"forked"
         finally:
             worker.do("os.kill(child, signal.SIGKILL)", "os.waitpid(child, 0)")
+
+
+STOPS_THE_DAEMON = """
+    from timerd_client.link import process_end
+
+    def flush(patience_s):
+        process_end.PATIENCE_S = patience_s
+        process_end.process_end.flush_before_a_signal([client._link])
+        found = client._link.protocol.ledger
+        return found.issued - found.applied
+
+    client.fire_wait("before")
+"""
+
+
+def test_a_flush_before_a_signal_spends_nothing_of_later_flushes(
+    make_daemon: Callable[..., Daemon], group: str
+) -> None:
+    daemon = make_daemon()
+    with Worker(group) as worker:
+        worker.do(STOPS_THE_DAEMON)
+        for _ in range(3):
+            stop(daemon.pid)
+            try:
+                assert worker.do("client.fire('k')", "found = flush(0.05)") == "1"
+            finally:
+                os.kill(daemon.pid, signal.SIGCONT)
+            worker.do("client.flush()")
+        send = "for number in range(1, 20_001): client.advance('mark', number)"
+        assert worker.do(send, "found = flush(2)") == "0"
+        worker.do(send.replace("20_001", "30_001"))
+        said = worker.end()
+    with td.connect() as asker:
+        assert asker.watermark("mark") == 30_000
+    assert said.count("timerd client: the lifespan of the application ends, and 1 command") == 3, said
+    assert "the process ends" not in said
