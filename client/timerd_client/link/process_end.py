@@ -39,6 +39,7 @@ from .questions import query
 PATIENCE_S: Final = 2.0  # how long an ending process waits for silent daemons, over all clients and calls
 GOODBYE_S: Final = 0.2  # how long it waits for the answer to "this process is leaving", after everything else
 LOCK_S: Final = 1.0  # how long it waits for a link's lock: a thread that the end has stopped may hold the lock
+LIFESPAN_ENDS: Final = "the lifespan of the application ends"
 PAUSE_FIRST_S: Final = 0.00005
 PAUSE_LAST_S: Final = 0.001
 PRIORITY: Final = -100  # among the finalizers of multiprocessing: late, after its children have been joined
@@ -149,7 +150,7 @@ class ProcessEnd:
         finally:
             for link in ending:
                 if not _is_applied(link):
-                    say(link, lost("the lifespan of the application ends", link))
+                    say(link, lost(LIFESPAN_ENDS, link))
         with as_leaving(*ending):
             self._say_goodbye(ending)
 
@@ -222,11 +223,8 @@ class ProcessEnd:
         before = self._losses.get(link, 0)
         self._losses[link] = before + 1
         if before < 2:
-            instance = link.connection.paths.instance
-            say(
-                link,
-                lost("the process ends", link) if before == 0 else f"all that follows to {instance!r} is lost as well",
-            )
+            again = f"all that follows to {link.connection.paths.instance!r} is lost as well"
+            say(link, again if before else lost("the process ends", link))
 
 
 @contextmanager

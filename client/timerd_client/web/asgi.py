@@ -22,7 +22,7 @@ from timerd_client.aio.operation import settled
 from timerd_client.errors import RequestEnded, TimerdError
 from timerd_client.link.flows import flush
 from timerd_client.link.link import links
-from timerd_client.link.process_end import GOODBYE_S, PATIENCE_S, as_leaving, process_end, say
+from timerd_client.link.process_end import GOODBYE_S, LIFESPAN_ENDS, PATIENCE_S, as_leaving, lost, process_end, say
 from timerd_client.link.questions import query
 from timerd_client.scope import Scope
 from timerd_client.threaded.client import Client
@@ -121,21 +121,43 @@ class ASGI:
 async def _flush_all() -> None:
     """Flush all clients of this process. uvicorn raises SIGTERM again when it has ended, so no handler of atexit runs.
 
-    The clients stay open. A loop is flushed by its own client, and a thread of the system may wait for the others.
+    The clients stay open. A running loop flushes its own clients. A loop that does not run cannot.
     """
     here = asyncio.get_running_loop()
     open_links = [link for link in links if not (link.closed or link.is_outlived())]
-    for link in open_links:
-        if isinstance(link, LoopLink) and link.loop is here:
-            try:
-                await drive(flush(link, PATIENCE_S if link.connection.may_answer() else 0.0))
-                with as_leaving(link):
-                    await settled(query(link, {"query": "ping"}), GOODBYE_S)
-            except TimerdError as error:
-                say(link, f"the server ends: {error}")
-    threaded = [link for link in open_links if not isinstance(link, LoopLink)]
-    if threaded:
-        await asyncio.to_thread(process_end.flush_before_a_signal, threaded)
+    of_loops = [link for link in open_links if isinstance(link, LoopLink) and link.loop.is_running()]
+    flushes = [_flush(link) if link.loop is here else _flush_in_its_loop(link) for link in of_loops]
+    if threaded := [link for link in open_links if not isinstance(link, LoopLink)]:
+        flushes.append(asyncio.to_thread(process_end.flush_before_a_signal, threaded))
+    for failed in await asyncio.gather(*flushes, return_exceptions=True):
+        if failed is not None:
+            logger.warning("%s, and a client was not flushed: %r", LIFESPAN_ENDS, failed)
+
+
+async def _flush(link: LoopLink) -> None:
+    """Flush a client of the running loop, and say goodbye for it."""
+    try:
+        await drive(flush(link, PATIENCE_S if link.connection.may_answer() else 0.0))
+        with as_leaving(link):
+            await settled(query(link, {"query": "ping"}), GOODBYE_S)
+    except TimerdError as error:
+        say(link, f"{LIFESPAN_ENDS}: {error}")
+
+
+async def _flush_in_its_loop(link: LoopLink) -> None:
+    """Flush a client of another loop, which runs in another thread, and may be held up there."""
+    flushing = _flush(link)
+    try:
+        flushed = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(flushing, link.loop))
+    except RuntimeError:  # the loop was closed meanwhile
+        flushing.close()
+        return
+    await asyncio.wait({flushed}, timeout=PATIENCE_S + 2 * GOODBYE_S)
+    if flushed.done():
+        flushed.result()
+    else:
+        flushed.cancel()
+        say(link, lost(f"{LIFESPAN_ENDS} while its event loop is held up in another thread", link))
 
 
 class _Exchange:

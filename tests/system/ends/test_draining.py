@@ -325,3 +325,53 @@ def test_a_flush_before_a_signal_spends_nothing_of_later_flushes(
         assert asker.watermark("mark") == 30_000
     assert said.count("timerd client: the lifespan of the application ends, and 1 command") == 3, said
     assert "the process ends" not in said
+
+
+SIDE_LOOPS = """
+    from timerd_client.web.asgi import _flush_all
+
+    side, hangs = asyncio.new_event_loop(), asyncio.new_event_loop()
+    for loop in (side, hangs):
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+
+    async def use():
+        return await aio.connect(group=group)
+
+    of_side, of_hangs = (asyncio.run_coroutine_threadsafe(use(), loop).result() for loop in (side, hangs))
+
+    async def main():
+        def many():
+            for number in range(1, 2001):
+                client.advance(f"{group}/threads", number)
+                of_side.advance(f"{group}/side", number)
+            sent.set()
+
+        sent = threading.Event()
+        side.call_soon_threadsafe(many)
+        await asyncio.to_thread(sent.wait)
+        await _flush_all()
+        ledgers = [one._link.protocol.ledger for one in (client, of_side)]
+        return sum(one.issued - one.applied for one in ledgers)
+"""
+
+
+def test_the_clients_of_all_running_loops_are_flushed_at_the_end_of_a_lifespan(asker: td.Client, group: str) -> None:
+    with Worker(group) as worker:
+        assert worker.do(SIDE_LOOPS, "found = asyncio.run(main())") == "0"
+    assert [asker.watermark(f"{group}/{where}") for where in ("threads", "side")] == [2000, 2000]
+
+
+def test_a_loop_that_hangs_holds_up_the_end_of_a_lifespan_for_a_limited_time(asker: td.Client, group: str) -> None:
+    hangs = """
+        from timerd_client.web import asgi
+        asgi.PATIENCE_S = 0.05
+        of_hangs.fire("k")
+        hung = threading.Event()
+        hangs.call_soon_threadsafe(hung.wait)
+        asyncio.run(asgi._flush_all())
+        hung.set()
+    """
+    with Worker(group) as worker:
+        worker.do(SIDE_LOOPS, hangs)
+        said = worker.end()
+    assert "the lifespan of the application ends" in said and "its event loop is held up" in said
