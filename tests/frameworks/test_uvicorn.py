@@ -187,6 +187,83 @@ def test_a_websocket_that_waits_is_closed_with_1012() -> None:
     assert peer.sent == [{"type": "websocket.close", "code": 1012}]
 
 
+async def refuses(scope: Any, receive: Any, send: Any) -> None:
+    raise ValueError("Django can only handle ASGI/HTTP connections, not lifespan.")
+
+
+async def returns(scope: Any, receive: Any, send: Any) -> None:
+    """An application that answers nothing but requests."""
+
+
+async def only_starts(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+
+
+async def fails_at_the_end(scope: Any, receive: Any, send: Any) -> None:
+    await only_starts(scope, receive, send)
+    await receive()
+    raise ValueError("mine")
+
+
+STARTED = ["lifespan.startup.complete"]
+
+
+@pytest.mark.parametrize(
+    ("application", "answers"),
+    [
+        (refuses, [*STARTED, "lifespan.shutdown.complete"]),
+        (returns, [*STARTED, "lifespan.shutdown.complete"]),
+        (only_starts, [*STARTED, "lifespan.shutdown.complete"]),
+        (fails_at_the_end, STARTED),
+    ],
+)
+def test_an_application_that_serves_no_lifespan_is_flushed_and_closed_at_its_end(
+    daemon: Daemon, application: Any, answers: list[str]
+) -> None:
+    async def main() -> None:
+        given, other = td.aio.Client(), td.Client()
+        given.fire("k")
+        other.advance("mark", 7)
+        peer = Peer({"type": "lifespan.startup"})
+        living = asyncio.ensure_future(ASGI(application, given)({"type": "lifespan"}, peer.receive, peer.send))
+        while not (peer.sent or living.done()):
+            await asyncio.sleep(0)
+        assert not given.closed, "the client was closed when the application had started"
+        peer.messages.put_nowait({"type": "lifespan.shutdown"})
+        await asyncio.wait({living})
+        if application is fails_at_the_end:
+            assert isinstance(living.exception(), ValueError)
+        else:
+            living.result()
+        assert given.closed and other._link.protocol.ledger.applied == other._link.protocol.ledger.issued == 1
+        assert [one["type"] for one in peer.sent] == answers
+        other.close()
+
+    asyncio.run(main())
+
+
+async def fails_at_the_start(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    raise ValueError("mine")
+
+
+async def says_that_it_fails(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.failed", "message": "mine"})
+
+
+def test_an_application_that_fails_at_its_start_does_not_start() -> None:
+    """With --lifespan=on, uvicorn ends then."""
+    peer = Peer({"type": "lifespan.startup"})
+    with pytest.raises(ValueError, match="mine"):
+        peer.serve(fails_at_the_start, "lifespan")
+    assert not peer.sent
+    peer = Peer({"type": "lifespan.startup"})
+    peer.serve(says_that_it_fails, "lifespan")
+    assert [one["type"] for one in peer.sent] == ["lifespan.startup.failed"]
+
+
 @pytest.mark.parametrize("make", [td.Client, td.aio.Client])
 def test_the_client_that_was_given_is_closed_with_the_lifespan(daemon: Daemon, make: Any) -> None:
     async def main() -> None:

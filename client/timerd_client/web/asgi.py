@@ -98,13 +98,18 @@ class ASGI:
             finish(request)
 
     async def _live(self, scope: Any, receive: Receive, send: Send) -> None:
-        async def closing(message: Message) -> None:
-            if message["type"].startswith("lifespan.shutdown."):
-                await self._close()
-                await _flush_all()
-            await send(message)
+        lifespan = _Lifespan(receive, send, self._end)
+        try:
+            await self.application(scope, lifespan.receive, lifespan.send)
+        except Exception:
+            if lifespan.received:
+                await lifespan.failed()
+                raise
+        await lifespan.serve_rest()
 
-        await self.application(scope, receive, closing)
+    async def _end(self) -> None:
+        await self._close()
+        await _flush_all()
 
     async def _close(self) -> None:
         if self._client is None:
@@ -158,6 +163,51 @@ async def _flush_in_its_loop(link: LoopLink) -> None:
     else:
         flushed.cancel()
         say(link, lost(f"{LIFESPAN_ENDS} while its event loop is held up in another thread", link))
+
+
+class _Lifespan:
+    """A lifespan. If the application refuses it, as Django does, or serves a part of it, the rest is served here.
+
+    Otherwise the server would end without a message, and `end` would not be called.
+    """
+
+    def __init__(self, receive: Receive, send: Send, end: Callable[[], Awaitable[None]]) -> None:
+        self._receive = receive
+        self._send = send
+        self._end = end
+        self.received = ""  # the type of the newest message from the server
+        self._answered = ""  # the type of the newest answer
+
+    async def receive(self) -> Message:
+        """The `receive` that the application gets."""
+        message = await self._receive()
+        self.received = message["type"]
+        return message
+
+    async def send(self, message: Message) -> None:
+        """The `send` that the application gets."""
+        if message["type"].startswith("lifespan.shutdown."):
+            await self._end()
+        self._answered = message["type"]
+        await self._send(message)
+
+    async def failed(self) -> None:
+        """The application has raised an error. If that was at the end, this is the end, too."""
+        if self.received == "lifespan.shutdown" and not self._answered.startswith("lifespan.shutdown."):
+            await self._end()
+
+    async def serve_rest(self) -> None:
+        """The application has refused the lifespan, or has returned."""
+        if self._answered == "lifespan.startup.failed":
+            return
+        if not self.received:
+            await self.receive()
+        if not self._answered:
+            await self.send({"type": "lifespan.startup.complete"})
+        if self.received == "lifespan.startup":
+            await self.receive()
+        if not self._answered.startswith("lifespan.shutdown."):
+            await self.send({"type": "lifespan.shutdown.complete"})
 
 
 class _Exchange:
