@@ -13,6 +13,7 @@ import pytest
 import timerd as td
 from support.real.daemons import Daemon
 from support.real.patience import eventually
+from support.real.trees import ROOT
 from support.web import pollers
 from support.web.pending import pending
 from support.web.servers import ENDS_S, Polls, Server
@@ -76,6 +77,19 @@ def test_polls_of_each_worker_are_answered_by_one_post(daemon: Daemon, directory
         eventually(lambda: pending(daemon) == 100)
         assert server.post("/fire/k").body == b"100"
         assert [one.status for one in polls.answers()] == [200] * 100
+
+
+def test_django_is_flushed_and_says_goodbye_though_it_refuses_the_lifespan(
+    daemon: Daemon, directory: Path, client: td.Client
+) -> None:
+    shutil.copy(ROOT / "tests/support/web/djangoview.py", directory)
+    with Server.uvicorn("djangoview:application", directory, workers=1) as server, Polls(server.port) as nobody:
+        assert server.get("/pid?count=7").status == 200
+        server.terminate(nobody)
+        assert "Traceback" not in server.log and "unsupported" not in server.log
+    assert client.watermark("asked") == 7
+    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)  # that of the test
+    assert daemon.stats()["counters"]["clients_died"] == 0, "a client ended without a goodbye"
 
 
 # without a server --------------------------------------------------------------------------------------------------
