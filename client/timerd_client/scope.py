@@ -37,7 +37,7 @@ class Scope:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why the request has ended; empty before its end
         self.mark = ""  # the first mark that the view took, as text
-        self.trouble: Exception | None = None  # the last error of timerd that a caller got
+        self.trouble: BaseException | None = None  # the last error of timerd that a caller got
         self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
 
     @contextmanager
@@ -80,7 +80,9 @@ class Scope:
 
     def error(self) -> RequestEnded:
         """The error of a wait that the end of the scope has ended."""
-        return RequestEnded(f"the request of this wait has ended: {self.reason}", self.reason)
+        error = RequestEnded(f"the request of this wait has ended: {self.reason}", self.reason)
+        self.trouble = error
+        return error
 
 
 _current: ContextVar[Scope | None] = ContextVar("timerd_scope", default=None)

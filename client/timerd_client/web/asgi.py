@@ -27,7 +27,7 @@ from timerd_client.link.questions import query
 from timerd_client.scope import Scope
 from timerd_client.threaded.client import Client
 
-from .answers import UNSERVED, Answer, answer_to, instead_of_500
+from .answers import OF_THE_BODY, Answer, answer_to, instead_of_500, unserved
 from .failures import listen
 from .requests import DISCONNECT, begin, drain_at, finish
 
@@ -76,13 +76,14 @@ class ASGI:
             with exchange.request.entered():
                 await self.application(scope, exchange.receive, exchange.send)
         except BaseException as error:
-            instead = exchange.instead
-            if instead is not None and isinstance(error, Exception):
+            why, instead = unserved(error), exchange.instead
+            if why is not None and instead is not None and isinstance(error, Exception):
                 logger.warning("%s is answered %s: %r", scope.get("path"), instead.line, error)
                 return
-            reason = _why_unserved(error)
-            if reason is None or not await exchange.answer(reason):
+            if why is None or not await exchange.answer(why):
                 raise
+            if why is not error and isinstance(error, Exception):
+                logger.warning("%s is answered in place of %r", scope.get("path"), error)
         finally:
             listening.cancel()
             finish(exchange.request)
@@ -92,7 +93,9 @@ class ASGI:
         try:
             with request.entered():
                 await self.application(scope, receive, send)
-        except RequestEnded:
+        except BaseException as error:
+            if not isinstance(unserved(error), RequestEnded):
+                raise
             await send({"type": "websocket.close", "code": SERVICE_RESTART})
         finally:
             finish(request)
@@ -251,9 +254,9 @@ class _Exchange:
             await self._send(message)
 
     async def _send_instead(self, answer: Answer, message: Message) -> None:
-        """Answer in place of a framework's 500 that begins with this message. Its other headers stay."""
+        """Answer in place of a framework's 500 that begins with this message. Headers that fit another body stay."""
         own = _encoded(answer.all_headers())
-        names = {name for name, _ in own}
+        names = {name for name, _ in own} | {name.encode() for name in OF_THE_BODY}
         others = [(name, value) for name, value in message.get("headers", ()) if bytes(name).lower() not in names]
         await self._send({**message, "status": answer.status, "headers": [*others, *own]})
         await self._send({"type": "http.response.body", "body": answer.body})
@@ -271,14 +274,6 @@ class _Exchange:
         await self.send(start)
         await self.send({"type": "http.response.body", "body": answer.body})
         return True
-
-
-def _why_unserved(error: BaseException) -> BaseException | None:
-    """The error, if it is one of UNSERVED. The first error of a group of only such errors. None for other errors."""
-    if isinstance(error, BaseExceptionGroup):
-        served = error.split(UNSERVED)[1]
-        return None if served is not None else _why_unserved(error.exceptions[0])
-    return error if isinstance(error, UNSERVED) else None
 
 
 def _encoded(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
