@@ -36,7 +36,7 @@ class Scope:
     def __init__(self) -> None:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why the request has ended; empty before its end
-        self.mark = ""  # the first mark that the view took, as text
+        self.mark: str | None = None  # the first mark that the view took, as text; empty if there was no arena
         self.trouble: BaseException | None = None  # the last error of timerd that a caller got
         self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
 

@@ -111,6 +111,13 @@ def test_a_503_has_the_mark_that_the_view_took(shared_daemon: Daemon, error: Bas
             raise error
 
         assert Called(application).headers["X-Mark"] == str(marks[0])
+        never, marks[:] = td.Client("nowhere"), []
+
+        def without_arena(environ: Any, start: Start) -> Iterable[bytes]:
+            never.mark()
+            return application(environ, start)
+
+        assert "X-Mark" not in Called(without_arena).headers, "events since the first mark would be missed"
     assert "X-Mark" not in Called(raising(error)).headers
 
 

@@ -97,12 +97,12 @@ def answer_to(error: BaseException, request: Scope) -> Answer:
     """The answer to a request whose view has raised one of UNSERVED."""
     if isinstance(error, RequestEnded):
         return answer_to_end(error.reason, request)
-    return TOO_OLD if isinstance(error, MarkTooOldError) else UNAVAILABLE._replace(mark=request.mark)
+    return TOO_OLD if isinstance(error, MarkTooOldError) else UNAVAILABLE._replace(mark=request.mark or "")
 
 
 def answer_to_end(reason: str, request: Scope) -> Answer:
     """The answer to a request that has ended for this reason."""
-    return GONE if reason == DISCONNECT else DRAINS._replace(mark=request.mark)
+    return GONE if reason == DISCONNECT else DRAINS._replace(mark=request.mark or "")
 
 
 def instead_of_500(request: Scope) -> Answer | None:
