@@ -91,6 +91,7 @@ class Carrier:
     ) -> None:
         self.commands = CallCommands(protocol, wall_ns, now_ns)
         self.jobs: dict[str, Job] = {}
+        self.to_begin: set[str] = set()  # schedules to begin anew: a beginning may pause, so it is no step of a call
         self._inbox = protocol.inbox
         self._complain = complain
         self._wall_ns = wall_ns
@@ -307,7 +308,7 @@ class Carrier:
             return
         yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
         if (of_id := self.jobs.get(plan.id)) is not None and of_id.schedule is not None:
-            yield from self.begin(plan.id)  # a caller had used the schedule's id for this call
+            self.to_begin.add(plan.id)  # a caller had used the schedule's id for this call
 
     def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
         """Register the same call again, to come in `delay_ns`.
