@@ -14,7 +14,6 @@ import pytest
 import timerd as td
 from support.real.daemons import Daemon
 from support.real.patience import eventually
-from support.real.trees import ROOT
 from support.web import pollers
 from support.web.pending import pending
 from support.web.servers import ENDS_S, Polls, Server
@@ -84,7 +83,7 @@ def test_polls_of_each_worker_are_answered_by_one_post(daemon: Daemon, directory
 def test_django_is_flushed_and_says_goodbye_though_it_refuses_the_lifespan(
     daemon: Daemon, directory: Path, client: td.Client
 ) -> None:
-    shutil.copy(ROOT / "tests/support/web/djangoview.py", directory)
+    shutil.copy(Path(__file__).with_name("djangoview.py"), directory)
     with Server.uvicorn("djangoview:application", directory, workers=1) as server, Polls(server.port) as nobody:
         assert server.get("/pid?count=7").status == 200
         server.terminate(nobody)

@@ -232,7 +232,11 @@ def test_a_503_in_place_of_a_500_has_each_header_once() -> None:
             start("500 Sorry", [*TEXT, ("Retry-After", "9"), ("cache-control", "public"), ("X-Own", "1")])(b"sorry")
         return []
 
-    WSGI(whole)(environ, lambda status, headers: heads.append(headers) or print)
+    def start(status: str, headers: list[tuple[str, str]]) -> Callable[[bytes], object]:
+        heads.append(headers)
+        return lambda data: None
+
+    WSGI(whole)(environ, start)
     assert sorted(heads[0]) == [("Cache-Control", "no-store"), *TEXT, ("Retry-After", "1"), ("X-Own", "1")]
 
 

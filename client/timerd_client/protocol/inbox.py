@@ -340,7 +340,7 @@ class Inbox:
         if outcome.record.flags & OutcomeFlag.CALL:
             if self._handling.wanted.names:
                 self.calls.append(outcome)
-            else:  # it was sent before the daemon knew that this client takes no more
+            else:  # it was sent before the daemon knew that this client has left
                 self._give_back(outcome.record.operation)
                 self.ping_at = 0
         elif self._listening.known is not False or self._listening.asking:
