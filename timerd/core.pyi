@@ -135,6 +135,8 @@ class Core:
         it takes now: as with set_listening(), a client that has stopped cannot begin again at once. Raises
         NotAMemberError, ArenaFullError, InvalidValueError, InvalidKeyError.
         """
+    def give_back(self, slot: int, operations: list[int], now_ns: int) -> list[int]:
+        """Requeue those of these calls (op ids) that the client holds and has not begun. Returns their op ids."""
     def silence(self, slot: int, now_ns: int, *, keeps: bool = False) -> None:
         """The client is silent. It gets nothing more of its group, and the calls and outcomes it holds are requeued.
 

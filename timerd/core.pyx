@@ -15,7 +15,7 @@ from timerd.purgatory.memory.list cimport is_empty
 from timerd.purgatory.journal.rows cimport end_journal, renew_journal
 from timerd.purgatory.members.state cimport Members
 from timerd.purgatory.members.clients cimport is_live, queue_report, topic_of
-from timerd.purgatory.members.groups cimport find_held
+from timerd.purgatory.members.groups cimport find_held, give_back
 from timerd.purgatory.members.membership cimport set_silence
 from timerd.purgatory.members.reports cimport Round
 from timerd.purgatory.members.looks cimport has_looks, send_looks_again
@@ -163,6 +163,10 @@ cdef class Core:
 
     def set_calls(self, int slot, int most, int purgatory, list names not None, uint64_t now_ns):
         return accept_calls(&self.arena, self._live(slot), most, purgatory, names, now_ns)
+
+    def give_back(self, int slot, list operations not None, uint64_t now_ns):
+        cdef uint32_t live = self._live_at(slot, now_ns)
+        return [operation for operation in operations if give_back(&self.arena, live, operation)]
 
     def silence(self, int slot, uint64_t now_ns, *, bint keeps=False):
         set_silence(&self.arena, self._live_at(slot, now_ns), CLIENT_STATE_SILENT, keeps)

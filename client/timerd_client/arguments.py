@@ -323,9 +323,9 @@ def function_of(what: str, given: Callable[..., Value], which: str) -> Callable[
 
 
 def within(timeout: Patience) -> str:
-    """The words for messages: how long a caller has waited."""
+    """The words for messages: how long a caller has waited, in ms at the finest: the rest of a deadline has more."""
     seconds = patience_s(timeout)
-    return "so far" if seconds is None else f"within {seconds:g} s"
+    return "so far" if seconds is None else f"within {round(seconds, 3) or seconds:g} s"
 
 
 def takeover_ms_of(takeover: object) -> int:

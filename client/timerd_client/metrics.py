@@ -104,7 +104,7 @@ class TimerdCollector(Collector):
 
     def _links(self) -> list[Link]:
         if self._client is None:
-            return [link for link in list(link_module.links) if not link.closed]
+            return [link for link in link_module.links if not link.closed]
         made = self._client._lazy.made
         return [] if made is None or made.closed else [made]
 

@@ -14,13 +14,15 @@ twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from timerd_client.errors import RequestEnded
+from timerd_client.errors import ClosedError, RequestEnded
 
+logger = logging.getLogger("timerd_client")
 ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
@@ -34,9 +36,9 @@ class Scope:
     def __init__(self) -> None:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why the request has ended; empty before its end
-        self.mark = ""  # the first mark that the view took, as text
-        self.trouble: Exception | None = None  # the last error of timerd that a caller got
-        self.failure: BaseException | None = None  # the error that has left the view, if the framework shows it
+        self.mark: str | None = None  # the first mark that the view took, as text; empty if there was no arena
+        self.trouble: BaseException | None = None  # the last error of timerd that a caller got
+        self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -48,12 +50,20 @@ class Scope:
             _current.reset(token)
 
     def end(self, reason: str) -> None:
-        """End all waits of the scope, also the waits that begin later. A second call changes nothing."""
+        """End all waits of the scope, also the waits that begin later. A second call changes nothing.
+
+        A wait that cannot be ended holds up no other wait, and no caller: a handler of a signal has more to do.
+        """
         if self.reason:
             return
         self.reason = reason
         for ender in list(self._enders):
-            ender()
+            try:
+                ender()
+            except (RuntimeError, ClosedError):
+                pass  # the loop or the client of the wait has ended, so nobody waits
+            except Exception:
+                logger.exception("a wait of a request that has ended (%s) goes on", reason)
 
     def add(self, ender: Callable[[], object]) -> bool:
         """Call `ender`, once or twice, in the thread that ends the scope. Returns False if the scope has ended."""
@@ -70,7 +80,9 @@ class Scope:
 
     def error(self) -> RequestEnded:
         """The error of a wait that the end of the scope has ended."""
-        return RequestEnded(f"the request of this wait has ended: {self.reason}", self.reason)
+        error = RequestEnded(f"the request of this wait has ended: {self.reason}", self.reason)
+        self.trouble = error
+        return error
 
 
 _current: ContextVar[Scope | None] = ContextVar("timerd_scope", default=None)

@@ -11,7 +11,7 @@ import pytest
 import timerd.core
 from support.rig.commands import Key, OperationAct, Register
 from support.rig.groups import WORKERS, answer, call, handler
-from support.rig.harness import MS, START_NS, Client, Rig, S, cancel, done, fire
+from support.rig.harness import MS, START_NS, Client, Rig, S, begun, cancel, done, fire
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import (
@@ -155,6 +155,29 @@ def test_a_call_is_redelivered_to_the_next_member_that_handles_it(end: str) -> N
         assert rig.core.set_calls(first.slot, 1, 0, [b"job"], rig.now_ns) == 1
         rig.do(other, call(b"job"))
         assert delivered(first) == [[b"job", b"job"]]
+    rig.check()
+
+
+def test_a_member_gives_back_the_calls_that_have_not_begun_and_no_others() -> None:
+    rig = Rig()
+    first, next_one = handler(rig, b"job", most=3), handler(rig, b"else")
+    rig.do(first, *(call(b"job") for _ in range(3)))
+    runs, waits, received = first.delivered_for_group
+    rig.do(first, begun(runs))
+    assert rig.core.set_calls(first.slot, 3, 0, [], rig.now_ns) == 3
+    listener = rig.client(group=WORKERS, listens=True)
+    rig.do(listener, Register((Key(b"k"),), for_group=True), fire(b"k"))
+    outcome = listener.delivered_for_group[0]
+    given = [runs.operation, waits.operation, received.operation, outcome.operation, 0, 1 << 63]
+    assert rig.core.give_back(next_one.slot, given, rig.now_ns) == []
+    assert rig.core.give_back(listener.slot, given, rig.now_ns) == [], "an outcome is no call"
+    assert rig.core.give_back(first.slot, given, rig.now_ns) == [waits.operation, received.operation]
+    assert rig.core.give_back(first.slot, given, rig.now_ns) == []
+    rig.check()
+    assert rig.core.set_calls(next_one.slot, 4, 0, [b"job"], rig.now_ns) == 4
+    rig.turn()
+    assert [each.deliveries for each in next_one.delivered_for_group] == [2, 2]
+    assert answer(rig, first, runs) == 1, "the call that runs stays"
     rig.check()
 
 

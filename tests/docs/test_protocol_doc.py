@@ -8,6 +8,7 @@ from enum import IntEnum
 import pytest
 
 from support.real.trees import ROOT
+from timerd_client.groups import plan
 from timerd_shm.declare import limits
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import size_of
@@ -39,3 +40,9 @@ def test_the_numbers_are_those_of_the_declarations() -> None:
     assert f"CommandHeader ({size_of(CommandHeader)} bytes)" in DOC
     assert f"ReportHeader ({size_of(ReportHeader)} bytes)" in DOC
     assert limits.FRAME_SIZE_MAX == 4 << 20
+
+
+def test_a_changed_plan_of_calls_needs_another_version_of_the_protocol() -> None:
+    """Workers of one daemon read each other's plans, and the daemon refuses a worker of another version."""
+    formats = plan._HEAD.format, plan._STRETCH.format, (plan.CALL, plan.WALL, plan.DAEMON)
+    assert (PROTOCOL_VERSION, *formats) == (6, "<BBQqqqqIIBBBBB", "<qq", (7, 8, 9))

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import weakref
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,6 +22,7 @@ from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, eventually
 from timerd import ALL, State
 from timerd_client import aio
+from timerd_client.aio import process
 
 
 @pytest.fixture
@@ -55,6 +60,33 @@ def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
             await client.flush()
 
     asyncio.run(main())
+
+
+def test_configure_looks_at_the_clients_of_loops_while_other_threads_make_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client is made at each line of the module weakref, as other threads may do."""
+    closed = aio.Client()
+    asyncio.run(closed.close())
+    clients = weakref.WeakKeyDictionary({asyncio.new_event_loop(): closed})
+    monkeypatch.setattr(process, "_clients", clients)
+    loops = list(clients)
+
+    def make(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename == weakref.__file__ and len(loops) < 5:
+            loops.append(asyncio.new_event_loop())
+            clients[loops[-1]] = closed
+        return make
+
+    before = sys.gettrace()
+    sys.settrace(make)
+    try:
+        process._change_settings(lambda: None)
+    finally:
+        sys.settrace(before)
+    assert len(loops) > 1, "nothing was made: the test sees nothing"
+    for loop in loops:
+        loop.close()
 
 
 def test_asyncio_has_a_client_for_each_process_and_loop(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ import timerd as td
 from support.real.daemons import Daemon
 from support.real.faces import Face, LoopedFace
 from support.real.patience import PATIENCE_S
+from timerd_client.arguments import within
 
 Call = Callable[[Face, Any, Any], Any]
 
@@ -183,3 +184,18 @@ def test_rooms_and_copies_take_the_same_times(daemon: Daemon) -> None:
             client.snapshot(timeout=math.nan)
         operation = client.try_complete_else_watch(lambda: False, "k", timeout=9)
         assert operation.force_complete_wait(timeout=math.inf) and operation.settled(math.inf)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (4.99975, "5 s"),
+        (0.2499, "0.25 s"),
+        (1.25, "1.25 s"),
+        (0.0004, "0.0004 s"),
+        (86_400, "86400 s"),
+        (100.5, "100.5 s"),
+    ],
+)
+def test_what_is_left_of_a_patience_is_rounded_in_messages(seconds: float, words: str) -> None:
+    assert within(seconds) == f"within {words}"

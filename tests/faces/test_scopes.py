@@ -233,6 +233,20 @@ def test_a_handler_of_a_signal_ends_the_wait_in_whose_thread_it_runs(
         assert pending(daemon) == 0
 
 
+@pytest.mark.parametrize("error", [RuntimeError("Event loop is closed"), td.ClosedError("closed"), ValueError("mine")])
+def test_a_wait_that_cannot_be_ended_holds_up_no_other_end(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    scope, ended = Scope(), []
+
+    def fail() -> None:
+        raise error
+
+    for ender in (fail, lambda: ended.append(1), fail, lambda: ended.append(2)):
+        assert scope.add(ender)
+    scope.end("drain")
+    assert ended == [1, 2]
+    assert caplog.text.count("ValueError: mine") == (2 if isinstance(error, ValueError) else 0)
+
+
 def test_a_request_remembers_that_the_daemon_was_not_there() -> None:
     scope = Scope()
     client = td.Client("nowhere")

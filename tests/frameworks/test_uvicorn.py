@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.real.patience import eventually
 from support.web import pollers
 from support.web.pending import pending
 from support.web.servers import ENDS_S, Polls, Server
+from timerd_client.scope import current_scope
 from timerd_client.web import ASGI
 
 WORKERS = 4
@@ -76,6 +78,19 @@ def test_polls_of_each_worker_are_answered_by_one_post(daemon: Daemon, directory
         eventually(lambda: pending(daemon) == 100)
         assert server.post("/fire/k").body == b"100"
         assert [one.status for one in polls.answers()] == [200] * 100
+
+
+def test_django_is_flushed_and_says_goodbye_though_it_refuses_the_lifespan(
+    daemon: Daemon, directory: Path, client: td.Client
+) -> None:
+    shutil.copy(Path(__file__).with_name("djangoview.py"), directory)
+    with Server.uvicorn("djangoview:application", directory, workers=1) as server, Polls(server.port) as nobody:
+        assert server.get("/pid?count=7").status == 200
+        server.terminate(nobody)
+        assert "Traceback" not in server.log and "unsupported" not in server.log
+    assert client.watermark("asked") == 7
+    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)  # that of the test
+    assert daemon.stats()["counters"]["clients_died"] == 0, "a client ended without a goodbye"
 
 
 # without a server --------------------------------------------------------------------------------------------------
@@ -170,6 +185,109 @@ def test_a_500_of_a_framework_becomes_503_if_there_is_no_daemon(caplog: pytest.L
     assert "503 Service Unavailable: TimerdUnavailableError" in caplog.text
 
 
+OF_THE_BODY = [
+    "Content-Encoding",
+    "Content-Range",
+    "Content-Language",
+    "Content-Location",
+    "Content-Disposition",
+    "Content-MD5",
+    "Content-Digest",
+    "Repr-Digest",
+    "Digest",
+    "ETag",
+    "Last-Modified",
+    "Expires",
+    "Trailer",
+    "Transfer-Encoding",
+]
+
+
+def test_an_answer_in_place_of_a_500_has_no_header_of_the_body_that_it_replaces() -> None:
+    """For example, a browser cannot read a plain body of which Content-Encoding says that it is compressed."""
+
+    async def framework(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            raise td.TimerdUnavailableError("gone")
+        except td.TimerdError:
+            headers = [(name.encode(), b"gzip") for name in (*OF_THE_BODY, "Vary", "Content-Security-Policy")]
+            await send({"type": "http.response.start", "status": 500, "headers": headers})
+            await send({"type": "http.response.body", "body": gzip.compress(b"our error page")})
+
+    peer = Peer(WHOLE)
+    peer.serve(framework)
+    own = {b"content-type", b"content-length", b"cache-control", b"retry-after"}
+    assert {name for name, _ in peer.sent[0]["headers"]} == own | {b"Vary", b"Content-Security-Policy"}
+    assert peer.sent[1]["body"] == b"Service Unavailable\n"
+
+
+@pytest.mark.parametrize("reason", ["drain", "disconnect"])
+@pytest.mark.parametrize(
+    "error", [KeyError("a bug"), BaseExceptionGroup("tasks", [td.RequestEnded("drain", "drain"), KeyError("a bug")])]
+)
+def test_a_bug_of_a_view_whose_request_has_ended_stays_what_it_is(reason: str, error: BaseException) -> None:
+    """A POST that a bug has left half done must not be answered with `Retry-After: 0`, and the traceback is logged."""
+
+    async def framework(scope: Any, receive: Any, send: Any) -> None:
+        request = current_scope()
+        assert request is not None
+        request.end(reason)
+        try:
+            raise error
+        except BaseException:
+            await send({"type": "http.response.start", "status": 500, "headers": []})
+            await send({"type": "http.response.body", "body": b"Internal Server Error"})
+            raise
+
+    peer = Peer(WHOLE)
+    with pytest.raises(type(error)) as raised:
+        peer.serve(framework)
+    assert raised.value is error and peer.status == 500
+
+
+@pytest.mark.parametrize("reason", ["drain", "disconnect"])
+def test_a_framework_that_does_not_tell_why_a_wait_has_ended_gets_the_answer_of_its_end(
+    daemon: Daemon, reason: str
+) -> None:
+    async def framework(scope: Any, receive: Any, send: Any) -> None:
+        request = current_scope()
+        assert request is not None
+        try:
+            async with td.aio.connect() as client:
+                request.end(reason)
+                await client.register("k", timeout=60)
+        except td.RequestEnded:
+            pass
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+
+    peer = Peer(WHOLE)
+    peer.serve(framework)
+    assert peer.status == (503 if reason == "drain" else 499)
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_an_error_that_is_its_own_cause_ends_its_request(kind: str) -> None:
+    async def framework(scope: Any, receive: Any, send: Any) -> None:
+        bug = KeyError("a bug")
+        try:
+            raise bug from bug
+        except KeyError:
+            await send({"type": "http.response.start", "status": 500, "headers": []})
+            raise
+
+    with pytest.raises(KeyError):
+        Peer(WHOLE).serve(framework, kind)
+
+
+def test_an_error_from_another_is_answered_by_its_cause() -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("no rows") from td.TimerdUnavailableError("gone")
+
+    peer = Peer(WHOLE)
+    peer.serve(application)
+    assert peer.status == 503
+
+
 def test_a_failure_of_another_kind_stays_what_it_is() -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError("mine")
@@ -182,9 +300,90 @@ def test_a_websocket_that_waits_is_closed_with_1012() -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         raise td.RequestEnded("drain", "drain")
 
-    peer = Peer()
-    peer.serve(application, "websocket")
-    assert peer.sent == [{"type": "websocket.close", "code": 1012}]
+    async def of_tasks(scope: Any, receive: Any, send: Any) -> None:
+        raise BaseExceptionGroup("tasks", [td.RequestEnded("drain", "drain")])
+
+    for each in (application, of_tasks):
+        peer = Peer()
+        peer.serve(each, "websocket")
+        assert peer.sent == [{"type": "websocket.close", "code": 1012}]
+
+
+async def refuses(scope: Any, receive: Any, send: Any) -> None:
+    raise ValueError("Django can only handle ASGI/HTTP connections, not lifespan.")
+
+
+async def returns(scope: Any, receive: Any, send: Any) -> None:
+    """An application that answers nothing but requests."""
+
+
+async def only_starts(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+
+
+async def fails_at_the_end(scope: Any, receive: Any, send: Any) -> None:
+    await only_starts(scope, receive, send)
+    await receive()
+    raise ValueError("mine")
+
+
+STARTED = ["lifespan.startup.complete"]
+
+
+@pytest.mark.parametrize(
+    ("application", "answers"),
+    [
+        (refuses, [*STARTED, "lifespan.shutdown.complete"]),
+        (returns, [*STARTED, "lifespan.shutdown.complete"]),
+        (only_starts, [*STARTED, "lifespan.shutdown.complete"]),
+        (fails_at_the_end, STARTED),
+    ],
+)
+def test_an_application_that_serves_no_lifespan_is_flushed_and_closed_at_its_end(
+    daemon: Daemon, application: Any, answers: list[str]
+) -> None:
+    async def main() -> None:
+        given, other = td.aio.Client(), td.Client()
+        given.fire("k")
+        other.advance("mark", 7)
+        peer = Peer({"type": "lifespan.startup"})
+        living = asyncio.ensure_future(ASGI(application, given)({"type": "lifespan"}, peer.receive, peer.send))
+        while not (peer.sent or living.done()):
+            await asyncio.sleep(0)
+        assert not given.closed, "the client was closed when the application had started"
+        peer.messages.put_nowait({"type": "lifespan.shutdown"})
+        await asyncio.wait({living})
+        if application is fails_at_the_end:
+            assert isinstance(living.exception(), ValueError)
+        else:
+            living.result()
+        assert given.closed and other._link.protocol.ledger.applied == other._link.protocol.ledger.issued == 1
+        assert [one["type"] for one in peer.sent] == answers
+        other.close()
+
+    asyncio.run(main())
+
+
+async def fails_at_the_start(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    raise ValueError("mine")
+
+
+async def says_that_it_fails(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.failed", "message": "mine"})
+
+
+def test_an_application_that_fails_at_its_start_does_not_start() -> None:
+    """With --lifespan=on, uvicorn ends then."""
+    peer = Peer({"type": "lifespan.startup"})
+    with pytest.raises(ValueError, match="mine"):
+        peer.serve(fails_at_the_start, "lifespan")
+    assert not peer.sent
+    peer = Peer({"type": "lifespan.startup"})
+    peer.serve(says_that_it_fails, "lifespan")
+    assert [one["type"] for one in peer.sent] == ["lifespan.startup.failed"]
 
 
 @pytest.mark.parametrize("make", [td.Client, td.aio.Client])

@@ -17,6 +17,7 @@ import timerd as td
 from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, eventually
 from support.web.pending import pending
+from timerd_client.scope import current_scope
 from timerd_client.web import WSGI
 from timerd_client.web.requests import _open
 
@@ -110,6 +111,13 @@ def test_a_503_has_the_mark_that_the_view_took(shared_daemon: Daemon, error: Bas
             raise error
 
         assert Called(application).headers["X-Mark"] == str(marks[0])
+        never, marks[:] = td.Client("nowhere"), []
+
+        def without_arena(environ: Any, start: Start) -> Iterable[bytes]:
+            never.mark()
+            return application(environ, start)
+
+        assert "X-Mark" not in Called(without_arena).headers, "events since the first mark would be missed"
     assert "X-Mark" not in Called(raising(error)).headers
 
 
@@ -190,6 +198,13 @@ def flask_app() -> flask.Flask:
     def wrong() -> str:
         raise ValueError("mine")
 
+    @app.get("/wrong/drained")
+    def wrong_while_it_drains() -> str:
+        request = current_scope()
+        assert request is not None
+        request.end("drain")
+        raise ValueError("mine")
+
     return app
 
 
@@ -199,9 +214,30 @@ def test_a_500_of_flask_becomes_503_if_there_is_no_daemon(path: str) -> None:
     assert (called.status, called.headers["Retry-After"]) == ("503 Service Unavailable", "1")
 
 
-def test_a_500_of_flask_stays_a_500_if_the_view_has_failed() -> None:
-    called = Called(flask_app(), PATH_INFO="/wrong", check=False)
+@pytest.mark.parametrize("path", ["/wrong", "/wrong/drained"])
+def test_a_500_of_flask_stays_a_500_if_the_view_has_failed(path: str) -> None:
+    called = Called(flask_app(), PATH_INFO=path, check=False)
     assert called.status.startswith("500") and "Retry-After" not in called.headers
+
+
+def test_a_503_in_place_of_a_500_has_each_header_once() -> None:
+    heads: list[list[tuple[str, str]]] = []
+    environ: dict[str, Any] = {}
+    setup_testing_defaults(environ)
+
+    def whole(environ: Any, start: Start) -> Iterable[bytes]:
+        try:
+            raise LOST
+        except td.TimerdError:
+            start("500 Sorry", [*TEXT, ("Retry-After", "9"), ("cache-control", "public"), ("X-Own", "1")])(b"sorry")
+        return []
+
+    def start(status: str, headers: list[tuple[str, str]]) -> Callable[[bytes], object]:
+        heads.append(headers)
+        return lambda data: None
+
+    WSGI(whole)(environ, start)
+    assert sorted(heads[0]) == [("Cache-Control", "no-store"), *TEXT, ("Retry-After", "1"), ("X-Own", "1")]
 
 
 @pytest.mark.parametrize("path", ["/poll", "/catches"])

@@ -16,14 +16,16 @@ import timerd as td
 from support.real.planted_files import PLANTED, socket_at, within
 from support.real.users import NOBODY, shut_out
 from timerctl import main
+from timerctl.exits import Exit
 from timerd_shm.declare.errors import InvalidNameError, ResourceLimitError, TimerdError, TimerdUnavailableError
 from timerd_shm.host.paths import ArenaLocation, InstancePaths, open_arena_file, remove_arena, write_location
 from timerd_shm.host.search import find_instance, make_instance
 from timerd_shm.host.trust import daemon_user_of, distrust
 from timerd_shm.read.reader import ArenaReader
 
-LONG_S = 60.0  # a hang: nothing here waits as long
-NOT_READABLE = {"a file without a number, unreadable", "no text", "a gigabyte"}  # plain files, which give other errors
+LONG_S = 60.0  # of a hang; nothing here waits
+LEAD_NOWHERE = {"a link to itself", "a link to nothing"}  # there is no such file
+NOT_READABLE = {"a file without a number, unreadable", "no text", "a gigabyte"}  # plain files, with other errors
 
 
 @pytest.fixture
@@ -73,7 +75,10 @@ def test_nothing_that_stands_in_place_of_an_arenas_location_is_waited_for(paths:
         assert ": no daemon made it: remove it, and start the daemon again" in said
     found = raised_by(lambda: td.connect(timeout=0.0))
     assert found.startswith("TimerdUnavailableError: "), found
-    assert raised_by(lambda: timerctl("stats")).startswith("returned "), "timerctl waits"
+    said = raised_by(lambda: timerctl("stats"))
+    status = Exit.NO_INSTANCE if kind in LEAD_NOWHERE else Exit.PROBLEM
+    assert said.startswith((f"returned '{status} timerctl: ", f'returned "{status} timerctl: ')), said
+    assert str(paths.directory if kind in LEAD_NOWHERE else paths.arena) in said
 
 
 @pytest.mark.parametrize("kind", PLANTED)

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from simulation.jobs import Job, later, run, session_gone, worker_of
 from simulation.workers import Answer, Worker
 from support.fakes.networks import World
 from support.rig.commands import Key, Register
@@ -427,3 +428,71 @@ def test_a_refused_listen_command_is_reported(world: World) -> None:
     worker.protocol.query({"query": "listen", "on": "perhaps"}, answer, worker.now_ns)
     worker.pump()
     assert answer.error is not None
+
+
+# a member that leaves -------------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_leaves_gives_back_what_has_not_begun_while_its_handler_runs(world: World) -> None:
+    ran, came = Job(), Job()
+    leaving = worker_of(world, ran, periodic=False)
+    leaving.handle(at_once=4)
+    ran.during = lambda call: leave(world, leaving, other, [b"1", b"2", b"3"], came)
+    other = Worker(world)
+    for number in b"0123":
+        command = other.calls.commands.later("job", 0.0, bytes([number]), None, "error").command
+        assert other.issue(command).error is None
+    world.run(20 * MS)
+    delivered = leaving.take(leaving.inbox.calls)
+    assert delivered is not None and len(leaving.inbox.calls) == 3
+    leaving.inbox.begun[delivered.record.operation] = "job"
+    leaving.do(leaving.calls.carry_out(delivered))
+    del leaving.inbox.begun[delivered.record.operation]
+    world.run(S)
+    assert [call.payload for call in ran.calls] == [b"0"] and len(came.calls) == 3, "a call ran twice"
+
+
+def leave(world: World, leaving: Worker, other: Worker, payloads: list[bytes], came: Job) -> None:
+    """The member leaves while one of its calls runs. The other member gets the calls that have not begun."""
+    leaving.inbox.handle_no_more(leaving.now_ns)
+    leaving.pump()
+    other.add("job", came)
+    other.handle()
+    run(world, [other], S)
+    assert [call.payload for call in came.calls] == payloads
+    assert [call.deliveries for call in came.calls] == [2, 2, 2]
+
+
+def test_a_member_that_leaves_gives_back_what_was_on_its_way_to_it(world: World) -> None:
+    ran, came = Job(), Job()
+    leaving = worker_of(world, ran, periodic=False)
+    other = worker_of(world, came, "other", periodic=False)
+    assert later(other, delay=0.0)
+    world.run(20 * MS)
+    assert not leaving.inbox.calls, "the call was received before the member left"
+    leaving.inbox.begun[1 << 40] = "job"  # another call runs
+    leaving.inbox.handle_no_more(leaving.now_ns)
+    leaving.pump()
+    other.add("job", came)
+    other.handle()
+    run(world, [leaving, other], S)
+    assert len(came.calls) == 1 and not ran.calls
+
+
+@pytest.mark.parametrize("other_arena", [False, True])
+def test_a_member_that_has_left_takes_nothing_after_a_restart_of_its_daemon(world: World, other_arena: bool) -> None:
+    ran, came = Job(), Job()
+    leaving = worker_of(world, ran, periodic=False)
+    leaving.inbox.handle_no_more(leaving.now_ns)
+    leaving.pump()
+    world.restart()
+    world.until_quiet()
+    if other_arena:
+        leaving.protocol.receive(session_gone(leaving), leaving.now_ns, published=False)
+    leaving.wait(lambda: leaving.protocol.state is LinkState.LIVE)
+    leaving.handle()  # as another serve() does
+    other = worker_of(world, came, periodic=False)
+    for _ in range(4):
+        assert later(other, delay=0.0)
+        run(world, [leaving, other], S)
+    assert len(came.calls) == 4 and not ran.calls

@@ -12,6 +12,7 @@ from simulation.jobs import (
     cancel,
     due_call,
     due_call_of_two,
+    made,
     pending,
     registrations,
     run,
@@ -20,7 +21,8 @@ from simulation.jobs import (
 )
 from support.fakes.networks import World
 from support.rig.harness import S
-from timerd_client.groups.steps import Ask, Call, Pause
+from timerd_client.groups.duties import Duty
+from timerd_client.groups.steps import Acknowledge, Ask, Call, Pause
 from timerd_shm.declare.errors import ArenaFullError, SessionGoneError
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 
@@ -318,3 +320,32 @@ def test_a_cancelled_schedule_begins_with_the_next_worker_that_starts(world: Wor
     assert not job.calls and pending(world) == 0
     worker_of(world, job).begin()
     assert pending(world) == 1
+
+
+def test_a_schedule_that_begins_anew_after_a_call_of_its_id_is_no_part_of_that_call(world: World) -> None:
+    """Such a beginning may pause for a minute, again and again. Meanwhile the call would count as running."""
+    job, other = Job(), Job()
+    worker = worker_of(world, job)
+    worker.add("other", other)
+    worker.handle()
+    assert made(worker, worker.calls.commands.later("other", 1.0, b"", "job", "error"))
+
+    def duty() -> Duty:
+        found = worker.duties.next(worker.now_ns)
+        worker.pump()
+        found = found or worker.duties.next(worker.now_ns)
+        assert found is not None
+        return found
+
+    first = duty()
+    assert not first.is_call and worker.do(first.steps)
+    world.run(2 * S)
+    worker.receive()
+    call = duty()
+    assert call.is_call and worker.do(call.steps)
+    assert len(other.calls) == 1 and isinstance(worker.steps[-1], Acknowledge) and not worker.inbox.begun
+    again = duty()
+    assert not again.is_call and worker.do(again.steps)
+    assert not worker.duties.may_have()
+    run(world, [worker], 2 * PERIOD_NS)
+    assert job.due()[:1] == [0]

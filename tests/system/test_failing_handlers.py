@@ -101,5 +101,32 @@ def test_a_call_of_another_program_is_a_dead_letter_that_is_listed_and_dropped(
         serve(client, "job", lambda call: None)
         eventually(client.dead_letters)
         (letter,) = client.dead_letters()
-        assert "that this client does not handle" in letter.reason and letter.payload == b"another program's"
+        assert "whose plan this client cannot read" in letter.reason and letter.payload == b"another program's"
         assert client.drop_call_wait(letter.number) and not client.dead_letters()
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "1 handler still ran: its call is"), (2, "2 handlers still ran: their calls are")]
+)
+def test_a_close_that_is_out_of_patience_counts_the_handlers_that_still_ran(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture, count: int, words: str
+) -> None:
+    async def main() -> None:
+        begun = 0
+
+        async def handler(call: td.Call) -> None:
+            nonlocal begun
+            begun += 1
+            await asyncio.Event().wait()
+
+        client = await aio.connect(group="web", timeout=PATIENCE_S)
+        serve(client, "h", handler, concurrency=2)
+        for _ in range(count):
+            client.call_later("h", 0)
+        async with asyncio.timeout(PATIENCE_S):
+            while begun < count:
+                await asyncio.sleep(0.001)
+        await client.close(timeout=0.01)
+
+    asyncio.run(main())
+    assert words in caplog.text

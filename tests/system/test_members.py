@@ -20,8 +20,6 @@ from support.real.patience import PATIENCE_S, eventually, stop
 from support.real.registries import serve
 from timerd import State
 from timerd_client import aio
-from timerd_client.protocol.inbox import HANDLES_NOTHING
-from timerd_client.web import requests
 
 
 def member(**more: str) -> td.Client:
@@ -271,10 +269,7 @@ def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(cl
     end = threading.Thread(target=closing.close)
     end.start()
     try:
-        eventually(
-            lambda: closing._link.protocol.inbox._handling.known == ((), 4),
-            "the daemon was not told that the client takes none",
-        )
+        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4, ()), "the daemon does not know it")
         came: list[bytes] = []
         serve(client, "h", lambda call: came.append(call.payload))
         for number in b"123456":
@@ -284,27 +279,3 @@ def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(cl
         may_end.set()
         end.join()
     assert len(came) == 6 and client.calls() == []
-
-
-def test_a_worker_that_drains_takes_no_more_calls(client: td.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_draining", "")
-    drained: list[td.Call] = []
-    serve(client, "h", drained.append)
-    eventually(lambda: client._link.protocol.inbox._handling.known == (("h",), 1))
-
-    async def left() -> aio.Client:
-        return await aio.connect(group="web", timeout=PATIENCE_S)
-
-    loop = asyncio.new_event_loop()
-    kept = loop.run_until_complete(left())
-    loop.close()  # unlike asyncio.run(), this does not end the client
-    requests.drain()
-    del kept
-    eventually(lambda: client._link.protocol.inbox._handling.known == HANDLES_NOTHING)
-    came: list[td.Call] = []
-    with member() as other:
-        serve(other, "h", came.append)
-        for _ in range(4):
-            client.call_later("h", 0)
-        eventually(lambda: len(came) == 4)
-    assert not drained

@@ -67,7 +67,10 @@ class Queries:
             case "handle":
                 most, names = query.amount("most", GROUP_HELD_MAX), query.texts("names", HANDLED_NAMES_MAX)
                 purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode(), session.slot)
-                return {"most": core.set_calls(session.slot, most, purgatory, [n.encode() for n in names], now_ns)}
+                back = query.numbers("back", GROUP_HELD_MAX)
+                taken = core.set_calls(session.slot, most, purgatory, [n.encode() for n in names], now_ns)
+                core.give_back(session.slot, back, now_ns)
+                return {"most": taken}
             case "watermark":
                 purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode(), session.slot)
                 found = core.watermark(purgatory, query.key("key"))

@@ -69,7 +69,12 @@ class Runner:
             for task in late:
                 task.cancel()
             if late:
-                self._link.complain(f"{len(late)} handlers still ran: their calls are requeued")
+                some = (
+                    "1 handler still ran: its call is"
+                    if len(late) == 1
+                    else f"{len(late)} handlers still ran: their calls are"
+                )
+                self._link.complain(f"{some} requeued")
 
     async def _run(self) -> None:
         link, duties = self._link, self._duties

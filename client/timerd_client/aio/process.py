@@ -18,8 +18,9 @@ os.register_at_fork(after_in_child=_clients.clear)
 
 
 def _change_settings(change: Callable[[], None]) -> None:
-    """Change the settings of the next client. Raises InvalidValueError while a client of `client()` is open."""
-    used = [*_clients.values(), *([] if _unbound is None else [_unbound])]
+    """Change the settings of the next client. Raises InvalidValueError while there is one."""
+    of_loops = [_clients.get(loop) for ref in _clients.keyrefs() if (loop := ref()) is not None]
+    used = [one for one in (*of_loops, _unbound) if one is not None]
     if any(not one.closed for one in used):
         raise InvalidValueError("configure() after aio.client(): call it first, or close() that client before")
     change()

@@ -91,6 +91,7 @@ class Carrier:
     ) -> None:
         self.commands = CallCommands(protocol, wall_ns, now_ns)
         self.jobs: dict[str, Job] = {}
+        self.to_begin: set[str] = set()  # schedules to begin anew: a beginning may pause, so it is no step of a call
         self._inbox = protocol.inbox
         self._complain = complain
         self._wall_ns = wall_ns
@@ -128,7 +129,8 @@ class Carrier:
         job = self.jobs.get(name)
         found = unpack(told.payload)
         if job is None or found is None:
-            what = f"a call came that this client does not handle: {name!r} with {len(told.payload)} bytes"
+            why = "that this client does not handle" if job is None else "whose plan this client cannot read"
+            what = f"a call came {why}: {name!r} with {len(told.payload)} bytes"
             self._complain(what, None)
             if (yield from self._give_up(told, LastRun(what))):
                 yield Acknowledge(commands.done(told), told)
@@ -306,7 +308,7 @@ class Carrier:
             return
         yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
         if (of_id := self.jobs.get(plan.id)) is not None and of_id.schedule is not None:
-            yield from self.begin(plan.id)  # a caller had used the schedule's id for this call
+            self.to_begin.add(plan.id)  # a caller had used the schedule's id for this call
 
     def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
         """Register the same call again, to come in `delay_ns`.

@@ -48,6 +48,7 @@ class Duties:
         self._look_at_clock()
         if (name := self._to_begin()) is not None:
             self._begun[name] = self._here()
+            self._carrier.to_begin.discard(name)
             return Duty(self._carrier.begin(name), False)
         inbox = self._protocol.inbox
         told = inbox.next(inbox.calls, now_ns) if self._turn_to_idle() else None
@@ -71,12 +72,13 @@ class Duties:
                 self._begun.pop(name, None)
 
     def _to_begin(self) -> str | None:
-        """A schedule to begin: a new schedule, any schedule in a new arena, or a cron schedule whose clock was set."""
-        here = self._here()
+        """A schedule to begin: a new one, one of to_begin, any in a new arena, a cron schedule whose clock was set."""
+        here, anew = self._here(), self._carrier.to_begin
         if not self._protocol.session.arena:
             return None
         jobs = list(self._carrier.jobs.items())
-        return next((name for name, job in jobs if job.schedule and self._begun.get(name) != here), None)
+        waiting = (name for name, job in jobs if job.schedule and (self._begun.get(name) != here or name in anew))
+        return next(waiting, None)
 
     def _turn_to_idle(self) -> bool:
         """Bring a call that may run now to the front. Returns whether there is one.

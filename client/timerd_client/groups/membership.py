@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from timerd_client.arguments import patience_s, shown, unsigned
 from timerd_client.link.flows import Flow
+from timerd_client.link.link import links
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import Patience, Timeout
@@ -64,7 +65,8 @@ class Membership(Generic[LinkT]):
         A threaded client runs handlers in threads of its own (with gevent in greenlets), an asyncio client as tasks. At
         most `at_once` calls are delivered to this client at once (default: the largest `concurrency` of its handlers,
         with asyncio at least 16). To take handlers that were added to a registry later, serve the registry again. A
-        forked child serves the same handlers from its first use of the client on.
+        forked child serves the same handlers from its first use of the client on. A process that drains or ends takes
+        no calls.
 
         Raises NotAMemberError for a client that is not in the registry's group, and InvalidValueError for no registry,
         a name with two handlers, or a coroutine function in a threaded client: nobody would await it.
@@ -108,12 +110,15 @@ class Membership(Generic[LinkT]):
             )
 
     def _begin(self, link: LinkT) -> None:
-        """Handle calls over this link."""
+        """Handle calls over this link, unless the process drains."""
         carrier = self._carrier
         assert carrier is not None and self._served is not None
         jobs = self._served
         at_once = self._at_once or max(self.AT_ONCE, *(job.concurrency for job in jobs.values()))
         with link.lock:
+            # With the lock held: a drain sets the flag, and then has each link give up its calls with its lock held.
+            if not links.take_calls:
+                return
             carrier.jobs.update(jobs)
             if any(job.schedule is not None and job.schedule.by_wall for job in jobs.values()):
                 link.wall.watch()

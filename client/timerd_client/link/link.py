@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.transport.sockets import Sockets
@@ -24,13 +23,43 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.host.wall_clock import WallAlarm
 
-from .base import LinkBase, Use, Users
+from .base import LinkBase, Use, Users, logger
 from .connection import Connection
 from .flush import Flushes
 from .sender import Sender
 from .waiters import Waiters
 
-links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; threaded/process.py seals them in a forked child
+
+class Links:
+    """The links of this process. Other threads may make and end links at any time, also while a caller lists them."""
+
+    def __init__(self) -> None:
+        self._made: set[weakref.ref[Link]] = set()
+        self.take_calls = True  # False: the process drains, and takes no further calls of its groups
+
+    def add(self, link: Link) -> None:
+        """A link was made."""
+        self._made.add(weakref.ref(link, self._made.discard))
+
+    def discard(self, link: Link) -> None:
+        """A link has ended."""
+        self._made.discard(weakref.ref(link))
+
+    def clear(self) -> None:
+        """In a forked child: it has no link yet, and does not drain."""
+        self._made.clear()
+        self.take_calls = True
+
+    def __iter__(self) -> Iterator[Link]:
+        for made in self._made.copy():  # no thread interrupts the copy, as it would interrupt a loop over a WeakSet
+            if (link := made()) is not None:
+                yield link
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+
+links: Final = Links()
 
 
 class Wall:
@@ -166,7 +195,15 @@ def take_no_calls_locked(link: Link) -> None:
 
 
 def take_no_calls() -> None:
-    """No client of this process takes further calls. Any thread and any handler of a signal may call this."""
-    for link in list(links):
-        with suppress(ClosedError):  # its event loop has ended
+    """No client of this process takes further calls, also none that is made or serves calls later.
+
+    A forked child takes calls again. Any thread and any handler of a signal may call this.
+    """
+    links.take_calls = False  # first: see Membership._begin()
+    for link in links:
+        try:
             link.sender.in_next_pass(partial(take_no_calls_locked, link))
+        except ClosedError:
+            pass  # its event loop has ended
+        except Exception:
+            logger.exception("a client of this process goes on to take calls")

@@ -39,6 +39,7 @@ from .questions import query
 PATIENCE_S: Final = 2.0  # how long an ending process waits for silent daemons, over all clients and calls
 GOODBYE_S: Final = 0.2  # how long it waits for the answer to "this process is leaving", after everything else
 LOCK_S: Final = 1.0  # how long it waits for a link's lock: a thread that the end has stopped may hold the lock
+LIFESPAN_ENDS: Final = "the lifespan of the application ends"
 PAUSE_FIRST_S: Final = 0.00005
 PAUSE_LAST_S: Final = 0.001
 PRIORITY: Final = -100  # among the finalizers of multiprocessing: late, after its children have been joined
@@ -121,13 +122,13 @@ class ProcessEnd:
     def _begin(self) -> None:
         """Wait for running handlers, and flush all clients. From now on a call waits until its command is applied."""
         self._has_begun = True
-        new = [link for link in list(links) if not (link.closed or link.ends_with_process)]
+        new = [link for link in links if not (link.closed or link.ends_with_process)]
         for link in new:
             with suppress(Exception):
                 link.end_handlers(CLOSE_TIMEOUT_S)
             self._take(link)
-        self.flush([link for link in list(links) if not link.closed])
-        for link in filter(_is_applied, new):  # only if no acknowledgement of a call is on its way
+        self.flush([link for link in links if not link.closed])
+        for link in filter(_is_applied, new):  # so no acknowledgement of a call is on its way
             link.sender.soon(partial(take_no_calls_locked, link))
         self._say_goodbye(new)
         if not links:
@@ -141,9 +142,15 @@ class ProcessEnd:
     def flush_before_a_signal(self, ending: Collection[Link]) -> None:
         """Flush these links, and say goodbye for them: the process may be about to end by a signal, without handlers.
 
-        If the process does not end, the links go on: the next frame says that the process is not leaving.
+        If the process goes on all the same, so do the links: the next frame says that the process is not leaving. So
+        each such flush has PATIENCE_S of its own, and reports its own losses.
         """
-        self.flush(ending)
+        try:
+            self._wait_applied(ending, PATIENCE_S)
+        finally:
+            for link in ending:
+                if not _is_applied(link):
+                    say(link, lost(LIFESPAN_ENDS, link))
         with as_leaving(*ending):
             self._say_goodbye(ending)
 
@@ -163,21 +170,28 @@ class ProcessEnd:
 
     def flush(self, ending: Collection[Link]) -> None:
         """Wait until all commands of these links are applied, as long as the patience lasts. Report lost commands."""
-        began, me = monotonic(), ident()
-        self._flushing.add(me)
+        began = monotonic()
         try:
-            for link in ending:
-                _hasten(link)
-            if not self._wait(ending, _is_applied, self._patience_s):
+            if not self._wait_applied(ending, self._patience_s):
                 self._patience_s = max(0.0, self._patience_s - (monotonic() - began))
         except BaseException:  # Ctrl-C: the end does not wait any more
             self._patience_s = 0.0
             raise
         finally:
-            self._flushing.discard(me)
             for link in ending:
                 if not _is_applied(link):
                     self._say_lost(link)
+
+    def _wait_applied(self, ending: Collection[Link], patience_s: float) -> bool:
+        """Wait until all commands of these links are applied. Returns False if the patience was too short."""
+        me = ident()
+        self._flushing.add(me)
+        try:
+            for link in ending:
+                _hasten(link)
+            return self._wait(ending, _is_applied, patience_s)
+        finally:
+            self._flushing.discard(me)
 
     @staticmethod
     def _wait(ending: Collection[Link], is_done: Callable[[Link], bool], silence_s: float) -> bool:
@@ -209,8 +223,8 @@ class ProcessEnd:
         before = self._losses.get(link, 0)
         self._losses[link] = before + 1
         if before < 2:
-            instance = link.connection.paths.instance
-            say(link, _loss(link) if before == 0 else f"all that follows to {instance!r} is lost as well")
+            again = f"all that follows to {link.connection.paths.instance!r} is lost as well"
+            say(link, again if before else lost("the process ends", link))
 
 
 @contextmanager
@@ -252,8 +266,8 @@ def _goodbye(link: Link) -> Any:
     return None
 
 
-def _loss(link: Link) -> str:
-    """The message about the lost commands of a link, with the reason and the remedy."""
+def lost(event: str, link: Link) -> str:
+    """The message about the commands of a link that are lost by this event, with the reason and the remedy."""
     ledger, name = link.protocol.ledger, link.protocol.session.identity.name
     left = ledger.issued - max(ledger.applied, link.protocol.outgoing.offered)
     unsent = left == ledger.issued - ledger.applied
@@ -263,7 +277,7 @@ def _loss(link: Link) -> str:
     by = f" of client {name!r}" if name else ""
     connection, paths = link.connection, link.connection.paths
     why = connection.sockets.trouble() or f"{connection.status()}: is it running? ({paths.command})"
-    return f"the process ends, and {what}{by} to instance {paths.instance!r} {verb}: {why}"
+    return f"{event}, and {what}{by} to instance {paths.instance!r} {verb}: {why}"
 
 
 def say(link: Link, what: str) -> None:

@@ -256,8 +256,8 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
                 link.refuse_closed()
             mark = link.protocol.session.mark()
         scope = current_scope()
-        if scope is not None and not scope.mark:
-            scope.mark = str(mark)
+        if scope is not None and scope.mark is None:
+            scope.mark = str(mark) if mark.incarnation else ""  # no other client can go on from a mark without an arena
         return mark
 
     # encoding, for both faces

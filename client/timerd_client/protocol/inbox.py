@@ -44,8 +44,16 @@ from .session import CALLS, Session
 Ask: TypeAlias = Callable[[dict[str, Any], Answerable, int], None]
 """Asks the daemon. The arguments are the question, the waiter for the answer, and the time in ns."""
 
-HANDLES_NOTHING: Final[tuple[tuple[str, ...], int]] = ((), 0)
-"""The names of the calls that a client handles, and how many of these it takes at once."""
+
+class Handles(NamedTuple):
+    """Which calls a client takes: the names, how many at once, and the op ids of those that it gives back."""
+
+    names: tuple[str, ...] = ()
+    at_once: int = 0
+    back: tuple[int, ...] = ()
+
+
+HANDLES_NOTHING: Final = Handles()
 
 Fact = TypeVar("Fact")
 
@@ -167,6 +175,7 @@ class Inbox:
         self.outcomes: deque[DeliveredOutcome] = deque()
         self.calls: deque[DeliveredOutcome] = deque()
         self.begun: dict[int, str] = {}  # op ids of the calls that are carried out, with their names
+        self._is_leaving = False  # this client takes no calls any more
         self.listeners = 0  # loops that receive outcomes
         self._left: deque[None] = deque()  # one for each loop that was left and still counts in `listeners`
         self._listening = _Standing(self, False)
@@ -184,6 +193,7 @@ class Inbox:
         self.calls.clear()
         self._listening.forget()
         self._handling.forget()
+        self._handling.wanted = self._handling.wanted._replace(back=())
         self._pinging = False
         self._asking = False  # a question "held" waits for its answer
         self._renewed_ns = -1  # when the newest answered question was sent; -1 = there is none
@@ -212,23 +222,32 @@ class Inbox:
         self._switch(now_ns)
 
     def handle(self, names: Sequence[str], at_once: int, now_ns: int) -> None:
-        """Take calls with these names, `at_once` at a time. Raises NotAMemberError."""
+        """Take calls with these names, `at_once` at a time. After handle_no_more() none. Raises NotAMemberError."""
         self.check_member()
-        self._handling.wanted = (tuple(names), at_once)
+        if self._is_leaving:
+            return
+        self._handling.wanted = Handles(tuple(names), at_once)
         self.ping_at = min(self.ping_at, now_ns)
         self._switch(now_ns)
 
     def handle_no_more(self, now_ns: int) -> None:
-        """Take no further calls, and give back those that have not begun.
+        """Take no further calls, for good, and give back those that have not begun. Those that have begun go on.
 
-        The daemon requeues all calls of a client that takes none, also a call whose acknowledgement is on the way. So
-        while a call runs or is not acknowledged, the client still announces how many calls it takes at once, but no
-        names: it gets no further call, and the daemon requeues none. Call this again when all is applied.
+        The daemon requeues all calls of a client that takes none, also a call that runs here. So the client goes on to
+        take a number of calls, but of no name, and names those that it gives back.
         """
-        _, at_once = self._handling.wanted
-        self._handling.wanted = ((), at_once if self.begun or self._done else 0)
+        self._is_leaving = True
+        self._handling.wanted = self._handling.wanted._replace(names=())
+        for call in self.calls:
+            self._give_back(call.record.operation)
         self.calls.clear()
         self._switch(now_ns)
+
+    def _give_back(self, operation: int) -> None:
+        """Have the next question give this call back. A call that is redelivered while it runs here ends here."""
+        wanted = self._handling.wanted
+        if operation not in self.begun and operation not in wanted.back:
+            self._handling.wanted = wanted._replace(back=(*wanted.back, operation))
 
     def check_member(self) -> None:
         """Raises NotAMemberError."""
@@ -261,8 +280,9 @@ class Inbox:
             # The daemon may answer "not yet" while it still requeues this client's outcomes. Then it is asked again.
             listening.ask({"query": "listen", "on": listening.wanted}, lambda result: bool(result["on"]), now_ns)
         if not handling.asking and handling.known != handling.wanted and now_ns >= handling.not_before_ns:
-            wanted = names, most = handling.wanted
-            question = {"query": "handle", "purgatory": CALLS, "names": names, "most": most}
+            wanted = handling.wanted
+            facts = {"names": wanted.names, "most": wanted.at_once, "back": wanted.back}
+            question = {"query": "handle", "purgatory": CALLS, **facts}
             handling.ask(question, lambda result: wanted if result["most"] else HANDLES_NOTHING, now_ns)
 
     def daemon_knows(self, wanted: object, now_ns: int) -> None:
@@ -319,8 +339,11 @@ class Inbox:
         if outcome.record.operation in self._done:
             return  # redelivered while its acknowledgement was on the way, which ends this delivery, too
         if outcome.record.flags & OutcomeFlag.CALL:
-            if self._handling.wanted[0]:  # otherwise it was sent before the daemon knew that this client has stopped
+            if self._handling.wanted.names:
                 self.calls.append(outcome)
+            else:  # it was sent before the daemon knew that this client has left
+                self._give_back(outcome.record.operation)
+                self.ping_at = 0
         elif self._listening.known is not False or self._listening.asking:
             self.outcomes.append(outcome)  # otherwise it was sent before listening ended, and was requeued then
 

@@ -50,7 +50,7 @@ def _after_fork_in_child() -> None:
     # The child has no I/O thread, its locks may stay held without end, and the sockets belong to the parent.
     global _client_lock
     _client_lock = lock()
-    for link in list(link_module.links):
+    for link in link_module.links:
         _inherited.append(link)
         try:
             link.seal_because("it was made before a fork, in the parent")

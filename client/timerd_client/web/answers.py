@@ -25,12 +25,30 @@ from timerd_client.errors import (
 )
 from timerd_client.scope import Scope
 
-from .failures import causes_of_500
+from .failures import cause_among, error_of_500
 from .requests import DISCONNECT
 
 RETRY_AFTER_S: Final = 1  # a restarted daemon is back after this time
 AGAIN: Final = (TimerdUnavailableError, BackpressureError, ArenaFullError, QuotaExceededError, SessionGoneError)
 UNSERVED: Final = (RequestEnded, MarkTooOldError, *AGAIN)
+OF_THE_BODY: Final = frozenset(
+    [
+        "content-digest",
+        "content-disposition",
+        "content-encoding",
+        "content-language",
+        "content-location",
+        "content-md5",
+        "content-range",
+        "digest",
+        "etag",
+        "expires",
+        "last-modified",
+        "repr-digest",
+        "trailer",
+        "transfer-encoding",
+    ]
+)  # headers that describe a body: another body does not have them
 
 
 class Answer(NamedTuple):
@@ -70,21 +88,26 @@ UNAVAILABLE: Final = DRAINS._replace(retry_after=RETRY_AFTER_S)
 TOO_OLD: Final = Answer(HTTPStatus.GONE, HTTPStatus.GONE.phrase, None)
 
 
+def unserved(error: BaseException | None) -> BaseException | None:
+    """The error of UNSERVED by which a view has failed. None if it has failed by a fault of its own."""
+    return cause_among(UNSERVED, error)
+
+
 def answer_to(error: BaseException, request: Scope) -> Answer:
     """The answer to a request whose view has raised one of UNSERVED."""
     if isinstance(error, RequestEnded):
         return answer_to_end(error.reason, request)
-    return TOO_OLD if isinstance(error, MarkTooOldError) else UNAVAILABLE._replace(mark=request.mark)
+    return TOO_OLD if isinstance(error, MarkTooOldError) else UNAVAILABLE._replace(mark=request.mark or "")
 
 
 def answer_to_end(reason: str, request: Scope) -> Answer:
     """The answer to a request that has ended for this reason."""
-    return GONE if reason == DISCONNECT else DRAINS._replace(mark=request.mark)
+    return GONE if reason == DISCONNECT else DRAINS._replace(mark=request.mark or "")
 
 
 def instead_of_500(request: Scope) -> Answer | None:
-    """The answer in place of a framework's 500, if this package knows why the view has failed."""
-    if request.reason:
-        return answer_to_end(request.reason, request)
-    known = next((error for error in causes_of_500(request) if isinstance(error, UNSERVED)), None)
-    return None if known is None else answer_to(known, request)
+    """The answer in place of a framework's 500. None if the view has failed by a fault of its own."""
+    why = unserved(error_of_500(request))
+    if why is None:
+        return None
+    return answer_to_end(request.reason, request) if request.reason else answer_to(why, request)

@@ -22,12 +22,12 @@ from timerd_client.aio.operation import settled
 from timerd_client.errors import RequestEnded, TimerdError
 from timerd_client.link.flows import flush
 from timerd_client.link.link import links
-from timerd_client.link.process_end import GOODBYE_S, PATIENCE_S, as_leaving, process_end, say
+from timerd_client.link.process_end import GOODBYE_S, LIFESPAN_ENDS, PATIENCE_S, as_leaving, lost, process_end, say
 from timerd_client.link.questions import query
 from timerd_client.scope import Scope
 from timerd_client.threaded.client import Client
 
-from .answers import UNSERVED, Answer, answer_to, instead_of_500
+from .answers import OF_THE_BODY, Answer, answer_to, instead_of_500, unserved
 from .failures import listen
 from .requests import DISCONNECT, begin, drain_at, finish
 
@@ -76,13 +76,14 @@ class ASGI:
             with exchange.request.entered():
                 await self.application(scope, exchange.receive, exchange.send)
         except BaseException as error:
-            instead = exchange.instead
-            if instead is not None and isinstance(error, Exception):
+            why, instead = unserved(error), exchange.instead
+            if why is not None and instead is not None and isinstance(error, Exception):
                 logger.warning("%s is answered %s: %r", scope.get("path"), instead.line, error)
                 return
-            reason = _why_unserved(error)
-            if reason is None or not await exchange.answer(reason):
+            if why is None or not await exchange.answer(why):
                 raise
+            if why is not error and isinstance(error, Exception):
+                logger.warning("%s is answered in place of %r", scope.get("path"), error)
         finally:
             listening.cancel()
             finish(exchange.request)
@@ -92,19 +93,26 @@ class ASGI:
         try:
             with request.entered():
                 await self.application(scope, receive, send)
-        except RequestEnded:
+        except BaseException as error:
+            if not isinstance(unserved(error), RequestEnded):
+                raise
             await send({"type": "websocket.close", "code": SERVICE_RESTART})
         finally:
             finish(request)
 
     async def _live(self, scope: Any, receive: Receive, send: Send) -> None:
-        async def closing(message: Message) -> None:
-            if message["type"].startswith("lifespan.shutdown."):
-                await self._close()
-                await _flush_all()
-            await send(message)
+        lifespan = _Lifespan(receive, send, self._end)
+        try:
+            await self.application(scope, lifespan.receive, lifespan.send)
+        except Exception:
+            if lifespan.received:
+                await lifespan.failed()
+                raise
+        await lifespan.serve_rest()
 
-        await self.application(scope, receive, closing)
+    async def _end(self) -> None:
+        await self._close()
+        await _flush_all()
 
     async def _close(self) -> None:
         if self._client is None:
@@ -121,22 +129,88 @@ class ASGI:
 async def _flush_all() -> None:
     """Flush all clients of this process. uvicorn raises SIGTERM again when it has ended, so no handler of atexit runs.
 
-    The clients stay open. Clients of this loop are flushed in the loop, and threaded clients in a thread. Clients of
-    other loops are left to their loops.
+    The clients stay open. A running loop flushes its own clients. A loop that does not run cannot.
     """
     here = asyncio.get_running_loop()
-    open_links = [link for link in list(links) if not (link.closed or link.is_outlived())]
-    for link in open_links:
-        if isinstance(link, LoopLink) and link.loop is here:
-            try:
-                await drive(flush(link, PATIENCE_S if link.connection.may_answer() else 0.0))
-                with as_leaving(link):
-                    await settled(query(link, {"query": "ping"}), GOODBYE_S)
-            except TimerdError as error:
-                say(link, f"the server ends: {error}")
-    threaded = [link for link in open_links if not isinstance(link, LoopLink)]
-    if threaded:
-        await asyncio.to_thread(process_end.flush_before_a_signal, threaded)
+    open_links = [link for link in links if not (link.closed or link.is_outlived())]
+    of_loops = [link for link in open_links if isinstance(link, LoopLink) and link.loop.is_running()]
+    flushes = [_flush(link) if link.loop is here else _flush_in_its_loop(link) for link in of_loops]
+    if threaded := [link for link in open_links if not isinstance(link, LoopLink)]:
+        flushes.append(asyncio.to_thread(process_end.flush_before_a_signal, threaded))
+    for failed in await asyncio.gather(*flushes, return_exceptions=True):
+        if failed is not None:
+            logger.warning("%s, and a client was not flushed: %r", LIFESPAN_ENDS, failed)
+
+
+async def _flush(link: LoopLink) -> None:
+    """Flush a client of the running loop, and say goodbye for it."""
+    try:
+        await drive(flush(link, PATIENCE_S if link.connection.may_answer() else 0.0))
+        with as_leaving(link):
+            await settled(query(link, {"query": "ping"}), GOODBYE_S)
+    except TimerdError as error:
+        say(link, f"{LIFESPAN_ENDS}: {error}")
+
+
+async def _flush_in_its_loop(link: LoopLink) -> None:
+    """Flush a client of another loop, which runs in another thread, and may be held up there."""
+    flushing = _flush(link)
+    try:
+        flushed = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(flushing, link.loop))
+    except RuntimeError:  # the loop was closed meanwhile
+        flushing.close()
+        return
+    await asyncio.wait({flushed}, timeout=PATIENCE_S + 2 * GOODBYE_S)
+    if flushed.done():
+        flushed.result()
+    else:
+        flushed.cancel()
+        say(link, lost(f"{LIFESPAN_ENDS} while its event loop is held up in another thread", link))
+
+
+class _Lifespan:
+    """A lifespan. If the application refuses it, as Django does, or serves a part of it, the rest is served here.
+
+    Otherwise the server would end without a message, and `end` would not be called.
+    """
+
+    def __init__(self, receive: Receive, send: Send, end: Callable[[], Awaitable[None]]) -> None:
+        self._receive = receive
+        self._send = send
+        self._end = end
+        self.received = ""  # the type of the newest message from the server
+        self._answered = ""  # the type of the newest answer
+
+    async def receive(self) -> Message:
+        """The `receive` that the application gets."""
+        message = await self._receive()
+        self.received = message["type"]
+        return message
+
+    async def send(self, message: Message) -> None:
+        """The `send` that the application gets."""
+        if message["type"].startswith("lifespan.shutdown."):
+            await self._end()
+        self._answered = message["type"]
+        await self._send(message)
+
+    async def failed(self) -> None:
+        """The application has raised an error. If that was at the end, this is the end, too."""
+        if self.received == "lifespan.shutdown" and not self._answered.startswith("lifespan.shutdown."):
+            await self._end()
+
+    async def serve_rest(self) -> None:
+        """The application has refused the lifespan, or has returned."""
+        if self._answered == "lifespan.startup.failed":
+            return
+        if not self.received:
+            await self.receive()
+        if not self._answered:
+            await self.send({"type": "lifespan.startup.complete"})
+        if self.received == "lifespan.startup":
+            await self.receive()
+        if not self._answered.startswith("lifespan.shutdown."):
+            await self.send({"type": "lifespan.shutdown.complete"})
 
 
 class _Exchange:
@@ -180,9 +254,9 @@ class _Exchange:
             await self._send(message)
 
     async def _send_instead(self, answer: Answer, message: Message) -> None:
-        """Answer in place of a framework's 500 that begins with this message. Its other headers stay."""
+        """Answer in place of a framework's 500 that begins with this message. Headers that fit another body stay."""
         own = _encoded(answer.all_headers())
-        names = {name for name, _ in own}
+        names = {name for name, _ in own} | {name.encode() for name in OF_THE_BODY}
         others = [(name, value) for name, value in message.get("headers", ()) if bytes(name).lower() not in names]
         await self._send({**message, "status": answer.status, "headers": [*others, *own]})
         await self._send({"type": "http.response.body", "body": answer.body})
@@ -200,14 +274,6 @@ class _Exchange:
         await self.send(start)
         await self.send({"type": "http.response.body", "body": answer.body})
         return True
-
-
-def _why_unserved(error: BaseException) -> BaseException | None:
-    """The error, if it is one of UNSERVED; of a group with only such errors, the first one. None for other errors."""
-    if isinstance(error, BaseExceptionGroup):
-        served = error.split(UNSERVED)[1]
-        return None if served is not None else _why_unserved(error.exceptions[0])
-    return error if isinstance(error, UNSERVED) else None
 
 
 def _encoded(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

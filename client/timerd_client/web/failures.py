@@ -7,7 +7,6 @@ No framework is imported here: listen() finds those that the application has imp
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any, Final
 
 from timerd_client.scope import Scope, current_scope
@@ -29,13 +28,29 @@ def _note(sender: object = None, exception: BaseException | None = None, **more:
         scope.failure = exception or sys.exc_info()[1]
 
 
-def causes_of_500(request: Scope) -> Iterator[BaseException]:
-    """The error that has left the view, and its causes (`raise ... from error`).
+def error_of_500(request: Scope) -> BaseException | None:
+    """The error that has left the view. An error that the view has handled is none.
 
-    An error that the view has handled is none of them. If the framework does not show its error, the last error of
-    timerd counts.
+    If the framework does not tell, it is the last error of timerd.
     """
-    error = request.failure or sys.exc_info()[1] or request.trouble
-    while error is not None:
-        yield error
-        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    return request.failure or sys.exc_info()[1] or request.trouble
+
+
+def cause_among(
+    kinds: tuple[type[BaseException], ...], error: BaseException | None, seen: frozenset[int] = frozenset()
+) -> BaseException | None:
+    """The error, or else its nearest cause (`raise ... from error`), that is of these kinds. None if there is none.
+
+    A group is of these kinds if all its errors are: the first one is returned. `seen` are errors that were looked at,
+    because an error may be its own cause.
+    """
+    while error is not None and id(error) not in seen:
+        seen |= {id(error)}
+        if isinstance(error, kinds):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            found = [cause_among(kinds, one, seen) for one in error.exceptions]
+            if None not in found:
+                return found[0]
+        error = error.__cause__
+    return None

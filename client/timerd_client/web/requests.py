@@ -59,12 +59,14 @@ def drain_at(number: signal.Signals) -> None:
     before = signal.getsignal(number)
 
     def handle(received: int, frame: FrameType | None) -> None:
-        drain()
-        if callable(before):
-            before(received, frame)
-        elif before is signal.SIG_DFL:
-            signal.signal(received, signal.SIG_DFL)
-            os.kill(os.getpid(), received)
+        try:
+            drain()
+        finally:  # a server that does not get its signal goes on for ever
+            if callable(before):
+                before(received, frame)
+            elif before is signal.SIG_DFL:
+                signal.signal(received, signal.SIG_DFL)
+                os.kill(os.getpid(), received)
 
     signal.signal(number, handle)
 

@@ -90,7 +90,9 @@ class _Exchange:
         status, headers, *more = self._headers
         instead = instead_of_500(self.request) if status.startswith("500") else None
         if instead is not None:
-            status, headers = instead.line, [*headers, *instead.headers()]
+            own = instead.headers()
+            names = {name.lower() for name, _ in own}
+            status, headers = instead.line, [*(one for one in headers if one[0].lower() not in names), *own]
         self._write = self._start_response(status, headers, *more)
 
     def answer(self, error: BaseException) -> list[bytes]:

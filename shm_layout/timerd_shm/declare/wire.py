@@ -21,7 +21,7 @@ from typing import Annotated, NamedTuple
 
 from .fields import U8, U16, U32, U64, fields, raw, size_of
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 class UpKind(IntEnum):

@@ -212,7 +212,16 @@ ATTACKS: dict[str, Case] = {
     "a hello with a group": mapped(UpKind.HELLO, **(HELLO | {"group": "web", "listens": True, "orphans": 2})),
     "held, of many operations": mapped(UpKind.QUERY, id=5, query="held", operations=list(range(1, 4_000))),
     "names to handle": mapped(
-        UpKind.QUERY, id=6, query="handle", purgatory="fetch", names=[f"n{number}" for number in range(256)], most=9
+        UpKind.QUERY,
+        id=6,
+        query="handle",
+        purgatory="fetch",
+        names=[f"n{number}" for number in range(256)],
+        most=9,
+        back=[],
+    ),
+    "calls to give back": mapped(
+        UpKind.QUERY, id=6, query="handle", purgatory="fetch", names=[], most=9, back=list(range(256))
     ),
     "listens": mapped(UpKind.QUERY, id=7, query="listen", on=True),
 }

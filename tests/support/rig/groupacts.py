@@ -362,6 +362,21 @@ def handles(*names: bytes, most: int = 4) -> Situation:
     return prepare
 
 
+def gives_back(rig: Rig) -> Act:
+    """A member takes no more calls. It gives back a call that has not begun, which another member gets."""
+    a = handler(rig, b"job", most=2)
+    rig.do(a, call(), call(id=ID))
+    rig.do(a, begun(a.delivered_for_group[0]))
+    handler(rig, b"job", most=1)
+
+    def act(rig: Rig) -> None:
+        rig.core.set_calls(a.slot, 2, 0, [], rig.now_ns)
+        rig.core.give_back(a.slot, [each.operation for each in a.delivered_for_group], rig.now_ns)
+        finish(rig)
+
+    return act
+
+
 def falls_silent(rig: Rig) -> Act:
     """A member that holds nothing falls silent. (A start makes it live; an outcome that it held would count again.)"""
     a = rig.client(group=GROUP, listens=True)

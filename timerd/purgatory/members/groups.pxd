@@ -34,7 +34,7 @@ from .call_names cimport (
     call_name, close_name, join_waiting, list_name, list_of_names, look_for_calls_again, match_name, match_names_of,
     name_of, name_of_waiting, pass_by,
 )
-from .calls cimport is_letter, must_wait, stage_held, stage_interrupted
+from .calls cimport is_letter, is_running, must_wait, stage_held, stage_interrupted
 from .clients cimport is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
 
@@ -489,6 +489,16 @@ cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noe
     if op.client == slot and op.client_generation == a.clients[slot].generation:
         return op
     return op if TD_DEFECT(DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER) and op.client_generation else NULL
+
+
+cdef inline bint give_back(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
+    """Requeue a call that the client holds and has not begun. Returns whether it was such a call."""
+    cdef OpRecord *op = find_held(a, slot, operation)
+    if op == NULL or not op.flags & OP_FLAG_CALL or is_running(op):
+        return False
+    a.turn.touched += 1
+    requeue_outcome(a, op)
+    return True
 
 
 cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
