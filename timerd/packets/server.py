@@ -83,6 +83,7 @@ class PacketServer:
         if self._listener.has_newcomers:
             self._listener.accept()
         steps, left, listed = STEPS_PER_CALL, BYTES_PER_CALL, self._listed
+        listed.begin()
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
             connection = listed.next()
