@@ -41,11 +41,6 @@ class Joined:
         self._skipped = 0  # bytes of a dropped frame that may still come
         self.wanted = 0  # the size of the frame that is not complete; 0 = there is none
 
-    @property
-    def held(self) -> int:
-        """Bytes of the frame that have come."""
-        return len(self._frame)
-
     def drop(self) -> None:
         """Forget a frame that is not complete. Its other parts may still come."""
         if self.wanted:

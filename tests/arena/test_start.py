@@ -7,6 +7,7 @@ import random
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from arena.churn import all_is_in_order, churned
 from support.oracle.truth import truth
 from support.real.trees import python_path
 from support.rig.arenas import SEED
+from support.rig.groups import call, handler
 from support.rig.harness import Rig
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import offset_of
@@ -53,6 +55,36 @@ def test_a_start_without_a_second_thread_does_all_work_itself(seed: int) -> None
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "no thread\n"), ended.stderr
+
+
+def committed() -> int:
+    """Bytes of this process that count under vm.overcommit_memory=2 and RLIMIT_DATA: those that it may write."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmData:")[1].split()[0]) << 10
+
+
+def test_a_start_commits_little_memory_beside_the_arena() -> None:
+    """Before: 68 bytes for each operation of the capacity, 1.1 GB with 16 million."""
+    capacity = 1 << 17
+    rig = Rig(capacity=capacity, nodes=1_024, blocks=1_024, ids=1_024)
+    memory, before = bytearray(rig.memory), committed()
+    core = rig.module.Core(memory, rig.now_ns, SEED)
+    assert committed() - before < 8 * capacity
+    core.release()
+
+
+@pytest.mark.long
+def test_memory_beside_the_arena_grows_with_the_calls_that_wait() -> None:
+    """The names of calls take 40 bytes each, and memory grows by 1 MiB: the last names here are in the second one."""
+    rig = Rig(capacity=1 << 15, quota_operations=1 << 15)
+    asker = rig.client(group=b"web")
+    for number in range(27_000):
+        asker.issue(call(b"%d" % number))
+    rig.turn()
+    rig.turn()
+    worker = handler(rig, b"26999", group=b"web")
+    rig.turn()
+    assert [outcome.keys for outcome in worker.delivered_for_group] == [(b"26999",)]
 
 
 def test_an_arena_without_a_tick_is_refused_by_name() -> None:

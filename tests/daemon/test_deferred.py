@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tracemalloc
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
 
@@ -85,10 +85,10 @@ def test_an_unfinished_frame_stays_first_of_its_client_and_the_next_client_is_se
 
 def test_a_process_pays_for_its_event_before_its_next_frame(deferred: Deferred) -> None:
     hog, light = session(1), session(2)
-    deferred.add_begun(hog, 7, b"hog", 1_000)  # the first event of the frame is long, and the frame has more commands
-    deferred.charge(99_000)
-    before = 0
+    deferred.add_begun(hog, 7, b"hog", 0)  # its event is long, and then its frame has more
     deferred.add(light, 8, b"light")
+    deferred.charge(100_000)
+    before = 0
     while served(deferred, 1_000)[0] is light:
         before += 1
         deferred.add(light, 8, b"light")
@@ -113,6 +113,146 @@ def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_ot
         deferred.add(light, 100, b"light")  # this frame comes while the event is under way
         deferred.charge(100_000)
         assert served(deferred, 10)[0] is light
+
+
+def test_a_process_that_caused_a_long_event_waits_for_a_bounded_number_of_events_of_ever_new_processes(
+    deferred: Deferred,
+) -> None:
+    """It owes 150,000 records, and expects 300,000. Each event of another process pays half of an event of that."""
+    honest, other = session(1), session(2)
+    deferred.add(honest, 1, b"long")
+    deferred.add(other, 2, b"waits")
+    served(deferred, 300_000)
+    deferred.add(honest, 1, b"its next event")
+    for number in range(3, 8):
+        if served(deferred, 300_000)[0] is honest:
+            break
+        deferred.add(session(number), number, b"an event of a new process")
+    else:
+        pytest.fail("five events of other processes came first")
+
+
+def test_processes_that_were_light_do_not_keep_another_process_waiting_by_long_events(deferred: Deferred) -> None:
+    """As long as each is light by its last frame it has precedence, but after its long event that is over."""
+    honest = session(0)
+    prepared = [session(number) for number in range(1, 400)]
+    for one in prepared:
+        deferred.add(one, one.slot, b"small")
+        deferred.add(one, one.slot, b"small")
+        served(deferred)
+        served(deferred)
+    deferred.add(prepared[0], 1, b"long")
+    deferred.add(honest, 0, b"long")
+    events = 0
+    for one in prepared[1:]:
+        events += 1
+        if served(deferred, 300_000)[0] is honest:
+            break
+        deferred.add(one, one.slot, b"long")
+    assert events <= 4
+
+
+@pytest.mark.parametrize("records", [1, 50, 1_000])
+def test_a_light_process_within_its_share_is_next_while_ever_new_processes_cause_long_events(
+    deferred: Deferred, records: int
+) -> None:
+    light, resident = session(1), session(2)
+    deferred.add(light, 1, b"light")
+    served(deferred, records)
+    for number in range(3, 23):
+        deferred.add(session(number), number, b"long")
+    for number in range(23, 123):
+        if not deferred.has(resident):
+            deferred.add(resident, 2, b"long")
+        deferred.first()
+        deferred.charge(50_000)
+        deferred.add(light, 1, b"light")  # it comes while the event is under way
+        deferred.charge(50_000)
+        deferred.pass_on(done=True)
+        assert served(deferred, records)[0] is light
+        deferred.add(session(number), number, b"long")
+
+
+class Dues:
+    """A dumb model: while n processes wait, each of them is due an n-th of the core."""
+
+    def __init__(self) -> None:
+        self.frames: dict[int, deque[int]] = {}  # records of the frames of each process
+        self.owed: dict[int, float] = {}  # what each is due, without what it got; below 0 it has got more
+
+    def add(self, process: int, records: int) -> None:
+        self.frames.setdefault(process, deque()).append(records)
+        self.owed.setdefault(process, 0)
+
+    def take(self, process: int, records: int) -> None:
+        waiting = [each for each, frames in self.frames.items() if frames]
+        for each, owed in self.owed.items():
+            if self.frames[each]:
+                self.owed[each] += records / len(waiting)
+            elif owed < 0:  # a debt is paid by time as well
+                self.owed[each] = min(0, owed + records / len(waiting))
+        self.owed[process] -= records
+
+    def done(self, process: int) -> None:
+        self.frames[process].popleft()
+        if not self.frames[process]:  # it saves nothing up
+            self.owed[process] = min(self.owed[process], 0)
+        if not any(self.frames.values()):
+            self.owed = dict.fromkeys(self.owed, 0)
+
+    def most_owed(self) -> float:
+        return max(owed for process, owed in self.owed.items() if self.frames[process])
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 3, 20], ids="{} new at once".format)
+def test_no_process_lags_behind_its_due_by_more_than_three_of_the_largest_events(
+    rng: random.Random, at_once: int
+) -> None:
+    """Residents have events of all sizes. Ever new processes have one or two events, the first of them often small."""
+    largest, step = 100_000, 10_000
+    holds, dues = Holds(), Dues()
+    deferred = Deferred(holds, holds.charge)
+    clients: dict[int, Session] = {}
+    kinds = [
+        rng.choice([[largest], [10], [10] * 20 + [largest], [largest, largest // 2, largest // 10], [largest // 3]])
+        for _ in range(rng.choice([2, 3, 5, 10]))
+    ]
+    prepared: deque[int] = deque()  # new processes that have had one small event
+
+    def add(process: int, records: int) -> None:
+        dues.add(process, records)
+        deferred.add(clients.setdefault(process, session(process)), process, b"")
+
+    def arrive() -> None:
+        for process, sizes in enumerate(kinds):
+            if len(dues.frames.get(process, ())) < 3 and rng.random() < 0.5:
+                add(process, rng.choice(sizes))
+        while sum(bool(frames) for process, frames in dues.frames.items() if process >= len(kinds)) < at_once:
+            if prepared and rng.random() < 0.5:
+                add(prepared.popleft(), largest)
+            else:
+                is_small = rng.random() < 0.5
+                process = len(kinds) + len(clients)
+                add(process, 10 if is_small else largest)
+                if is_small:
+                    prepared.append(process)
+
+    for _ in range(250):
+        arrive()
+        if not deferred.frames:
+            continue
+        client, _ = deferred.first()
+        left = dues.frames[client.slot][0]
+        while left:
+            records = min(left, step)
+            left -= records
+            deferred.charge(records)
+            dues.take(client.slot, records)
+            if left and rng.random() < 0.3:
+                arrive()
+        assert dues.most_owed() <= 3 * largest
+        dues.done(client.slot)
+        deferred.pass_on(done=True)
 
 
 def test_a_process_that_waits_for_each_answer_keeps_its_debt_while_others_wait(deferred: Deferred) -> None:
@@ -195,6 +335,23 @@ def test_only_some_of_many_short_lived_processes_that_all_owe_something_are_reme
         deferred.pass_on(done=True)
         deferred.add(busy, 0, b"busy")
     assert len(deferred._lines) <= LINES_KEPT + 1
+
+
+def test_of_processes_without_frames_those_that_owe_the_most_are_remembered(deferred: Deferred) -> None:
+    busy, hog, late = session(0), session(1), session(2)
+    deferred.add(busy, 0, b"busy")
+    deferred.add(hog, 1, b"long")
+    while served(deferred, 1_000_000)[0] is not hog:
+        deferred.add(busy, 0, b"busy")
+    for process in range(3, 3 * LINES_KEPT):
+        deferred.add(busy, 0, b"busy")
+        deferred.add(session(process), process, b"once")
+        served(deferred, 10)
+        served(deferred, 10)
+    deferred.add(busy, 0, b"busy")
+    deferred.add(hog, 1, b"long")
+    deferred.add(late, 2, b"late")
+    assert hog not in (served(deferred)[0], served(deferred)[0])
 
 
 # memory -----------------------------------------------------------------------------------------------------------

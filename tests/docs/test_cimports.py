@@ -148,3 +148,17 @@ def test_an_upward_cimport_and_a_circle_are_found() -> None:
     assert climbing({"index.state": {"memory.list"}}, rooms) == ["index.state cimports memory.list"]
     assert circle(edges) == ["index.b", "index.c", "index.d", "index.b"]
     assert not circle({"memory.a": set(), "index.b": {"memory.a"}, "index.c": {"memory.a", "index.b"}})
+
+
+def unused(text: str) -> list[str]:
+    """Names that a file cimports from named modules and does not mention again."""
+    lines = re.compile(r"^from [\w.]+ cimport (\([^)]*\)|[^*\n]*)$", re.M)
+    code = re.sub(r"#.*", "", lines.sub("", text))
+    names = [name.split(" as ")[-1].strip(" ()\n") for found in lines.findall(text) for name in found.split(",")]
+    return [name for name in names if name and not re.search(rf"\b{name}\b", code)]
+
+
+def test_each_cimported_name_is_used() -> None:
+    assert unused("from a cimport b, c as d, e\nfrom f cimport (\n    g, h)\nb + g  # d") == ["d", "e", "h"]
+    found = {str(path): names for path in sorted(PURGATORY.rglob("*.pxd")) if (names := unused(path.read_text()))}
+    assert not found

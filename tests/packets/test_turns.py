@@ -18,21 +18,63 @@ def test_a_process_with_many_connections_holds_another_process_up_by_one_turn() 
     assert [turns.next() for _ in range(4)] == ["many 0", "one", "many 1", "many 2"]
 
 
+class Watched(Share):
+    """A share that counts the looks at it."""
+
+    looks = 0
+
+    @property
+    def is_held(self) -> bool:
+        Watched.looks += 1
+        return self.process != 0
+
+    @is_held.setter
+    def is_held(self, is_held: bool) -> None:
+        pass
+
+
+def test_processes_that_are_held_are_looked_at_once_and_not_at_each_turn() -> None:
+    all_shares = Shares(1_000, 1_000, Budget(1 << 20))
+    turns = Turns[int]()
+    for process in range(1, 500):
+        turns.add(Watched(process, all_shares), process)
+    read = Watched(0, all_shares)
+    for number in range(1_000):
+        turns.add(read, -number)
+    Watched.looks = 0
+    turns.begin()
+    assert [turns.next() for _ in range(1_001)] == [*(-number for number in range(1_000)), None]
+    assert turns and Watched.looks <= 499 + 1_000
+
+
 def test_turns_are_those_of_a_dumb_model(seed: int) -> None:
     rng, turns = Random(seed), Turns[int]()
-    shares = [Share(pid, Shares(1_000, 1_000, Budget(1 << 20))) for pid in range(1, 4)]
-    order: list[int] = []  # processes that have something to do, the next process first
-    waiting: dict[int, list[int]] = {share.process: [] for share in shares}
-    for number in range(2_000):
-        if rng.random() < 0.6:
-            share = rng.choice(shares)
+    shares = [Share(pid, Shares(1_000, 1_000, Budget(1 << 20))) for pid in range(1, 6)]
+    order: list[Share] = []  # processes that have something, the next one first
+    held: list[Share] = []  # those that were held when their turn came
+    waiting: dict[Share, list[int]] = {share: [] for share in shares}
+    for number in range(3_000):
+        share = rng.choice(shares)
+        act = rng.random()
+        if act < 0.5:
             turns.add(share, number)
-            waiting[share.process].append(number)
-            if share.process not in order:
-                order.append(share.process)
-        elif order:
-            pid = order.pop(0)
-            assert turns.next() == waiting[pid].pop(0)
-            if waiting[pid]:
-                order.append(pid)
-        assert bool(turns) == bool(order)
+            waiting[share].append(number)
+            if share not in order + held:
+                order.append(share)
+        elif act < 0.6:
+            share.is_held = not share.is_held
+        elif act < 0.7:
+            turns.begin()
+            order += [share for share in held if not share.is_held]
+            held = [share for share in held if share.is_held]
+        else:
+            while order and order[0].is_held:
+                held.append(order.pop(0))
+            if not order:
+                assert turns.next() is None
+                continue
+            share = order.pop(0)
+            assert turns.next() == waiting[share].pop(0)
+            if waiting[share]:
+                order.append(share)
+        assert bool(turns) == any(waiting.values())

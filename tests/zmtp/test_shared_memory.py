@@ -18,6 +18,7 @@ from timerd.host.budget import Budget
 from timerd.host.shares import Share
 from timerd.zmtp.peer import EASY_SIZE_MAX, LONG, SIGNATURE
 from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.declare.limits import PACKET_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire.packets import FRAME, PART
 
@@ -113,6 +114,33 @@ def test_processes_above_their_share_get_no_more_and_keep_their_connections(net:
             net.transport.send(connection, bytes(100_000))
     assert net.transport._shares.budget.used <= MOST
     assert net.transport.connections() == before and net.transport.complaints() == []
+
+
+@pytest.mark.parametrize("size", [20_000, PACKET_SIZE_MAX])
+def test_a_process_at_its_maximum_gets_frames_over_a_connection_that_it_reads(net: Net, size: int) -> None:
+    net.fill(1, 8 * MIB)
+    number, healthy = net.peer(1)
+    budget, share = net.transport._shares.budget, net.share(1)
+    share.charge(budget.process_max - share.memory)  # the frames that were left unread leave a small rest
+    assert not share.has_room(1)
+    before = share.memory
+    for _ in range(50):
+        frame = os.urandom(size)
+        net.transport.send(number, frame)
+        assert share.memory == before
+        got = b""
+        while not got.endswith(frame):
+            got += healthy.recv(1 << 20)  # it has come: the socket does not block
+
+
+def test_a_process_at_its_maximum_gets_no_more_memory_for_frames_that_it_does_not_read(net: Net) -> None:
+    connections = net.fill(1, MOST)
+    connections += [net.peer(1)[0] for _ in range(10)]
+    before = net.share(1).memory
+    for connection in connections:
+        for _ in range(10):
+            net.transport.send(connection, bytes(100_000))
+    assert net.share(1).memory == before
 
 
 def test_a_frame_that_comes_in_is_charged_from_its_beginning(net: Net) -> None:

@@ -1,16 +1,24 @@
 """Deferred frames: they wait for a later turn, behind a long event, or because they were applied in part.
 
-Processes share the core by fair queueing (Demers, Keshav and Shenker, 1989). For example, processes A to H fire all the
-time on a key with 120,000 watchers, and P sends a small command while A's event is under way. P's command is next when
-that event is done, because it is expected to finish before the others:
+Processes share the core by weighted fair queueing with equal weights (Demers, Keshav and Shenker, 1989). For example,
+processes A to H fire all the time on a key with 120,000 watchers, and P sends a small command while A's event is under
+way. P's command is next when that event is done:
 
-    start       the records that a process has taken; at least `now`, so that a quiet process saves nothing up
-    expected    the records of its next frame: those of its largest frame lately, which is forgotten step by step
-    next        the process with the least start + expected
-    now         the largest start of those that had the core
+    now         the records that a process would have taken if it had waited all the time: while n processes wait,
+                `now` advances by one for n records
+    start       the records that a process has taken; at least `now`, so that it saves nothing up while it is away
+    expected    the records of its next frame, by its last ones: the largest counts, and is forgotten step by step
+    light       a process is light if its expected records are few; a process that is not known is not light
+    next        the light process with the least start, if that is not above `now`: it has taken less than its share.
+                Else the process with the least start + expected
 
-So a process that takes less than its share waits for one event at most, and a process that has caused a long event
-waits until the others have taken as many records. When no frame is left, all debts are forgiven.
+So a light process within its share waits for one event at most. A process that has caused a long event waits until
+`now` has come to its start. Time alone brings that about, also if ever new processes arrive: they start at `now`, so
+one day they are behind it. A process is overdue if `now` has passed its start + expected. A process that was light may
+send a long event, and so may a second and a third one after it. So after such an event no light process goes before
+overdue ones, until none is overdue.
+
+When no frame is left, all debts are forgiven.
 
 Within a process its clients take turns, a frame each. The frames of one client stay in order. When too many frames of a
 process are deferred, its connections are not read until half of them are done. They are not read either while the
@@ -27,9 +35,9 @@ from timerd.clients.session import Session
 
 FRAMES_MAX = 128  # deferred frames of a process; beyond it its connections are held
 BYTES_MAX = 2 << 20
-FRAME_COST = 1_024  # bytes that a deferred frame may take beside its own: the first of a client needs a queue, too
-LINES_KEPT = 512  # beyond it processes without deferred frames are forgotten: those that owe nothing, or owe the least
-EXPECTED_FIRST = 4_096  # records of the first frame of a process that is not known
+FRAME_COST = 1_024  # bytes that a deferred frame may take beside its own: with the first of a client comes a queue
+LINES_KEPT = 512  # processes without deferred frames; beyond it those with the least start are forgotten
+EXPECTED_FIRST = 4_096  # records of the first frame of a process that is not known; a light process expects fewer
 
 
 class Line:
@@ -45,8 +53,12 @@ class Line:
         self.frames = 0
         self.bytes = 0
         self.is_held = False
-        self.is_waiting = False  # whether it is in the heap
+        self.is_waiting = False  # whether it is in a heap
         self.clients: dict[Session, deque[bytes]] = {}  # the client whose turn it is comes first
+
+    @property
+    def is_light(self) -> bool:
+        return self.expected < EXPECTED_FIRST
 
 
 class Deferred:
@@ -63,10 +75,14 @@ class Deferred:
         self._charge = charge
         self._lines: dict[int, Line] = {}  # by process
         self._by_client: dict[Session, Line] = {}
-        self._waiting: list[tuple[int, int, Line]] = []  # a heap: lines with frames, except the line that has the core
+        # Heaps: lines with frames, but the one that has the core; by their start, and by start + expected.
+        self._light: list[tuple[int, int, Line]] = []
+        self._heavy: list[tuple[int, int, Line]] = []
         self._served: Line | None = None  # it has the core: its frame is applied, or its long event is under way
         self._applied: Session | None = None  # between first() and pass_on(): the client whose frame is applied
         self._now = 0  # records
+        self._rest = 0  # records that were taken since `now` last advanced, fewer than the processes that wait
+        self._is_misled = False  # a light process had a long event, and another process is overdue
         self._order = 0
 
     def slots(self) -> set[int]:
@@ -116,6 +132,8 @@ class Deferred:
         """The process that has the core has taken more records."""
         if self._served is not None:
             self._served.taken += records
+            advance, self._rest = divmod(self._rest + records, len(self._light) + len(self._heavy) + 1)
+            self._now += advance
 
     def pass_on(self, *, done: bool) -> None:
         """After first(): let the next client of the process come first. `done`: nothing of the frame is left."""
@@ -162,39 +180,47 @@ class Deferred:
     def _line_of(self, process: int) -> Line:
         line = self._lines.get(process)
         if line is None:
-            if len(self._lines) >= LINES_KEPT:
+            if len(self._lines) - len(self._light) - len(self._heavy) > LINES_KEPT:
                 self._forget_lines()
             line = self._lines[process] = Line(process, self._now)
         return line
 
     def _forget_lines(self) -> None:
-        """Forget processes without deferred frames: those that owe nothing; if many owe, those that owe the least."""
-        busy = [each for each in self._lines.values() if each.frames or each is self._served]
-        idle = sorted(
-            (each for each in self._lines.values() if not each.frames and each is not self._served),
-            key=lambda each: each.start,
-            reverse=True,
-        )
-        owing = [each for each in idle[: LINES_KEPT // 2] if each.start > self._now]
-        self._lines = {each.process: each for each in (*busy, *owing)}
+        """Forget half of the processes without deferred frames: those that owe the least, or were served long ago.
+
+        A process that was forgotten comes back like a new one. So it gets no more than by a fork.
+        """
+        idle = [each for each in self._lines.values() if not each.frames and each is not self._served]
+        idle.sort(key=_start_of)
+        for each in idle[: -LINES_KEPT // 2]:
+            del self._lines[each.process]
 
     def _next(self) -> Line:
-        line = heappop(self._waiting)[2]
+        light, heavy, now = self._light, self._heavy, self._now
+        chosen = light or heavy
+        if light and heavy:
+            due = heavy[0][0]
+            self._is_misled = self._is_misled and due <= now
+            first = light[0][2]
+            may_precede = first.start <= now and not self._is_misled
+            chosen = light if may_precede or first.start + first.expected <= due else heavy
+        line = heappop(chosen)[2]
         line.is_waiting = False
         return line
 
     def _give(self, line: Line) -> None:
         """Give the core to a process."""
         line.taken = 0
-        self._now = max(self._now, line.start)
         self._served = line
 
     def _put_back(self) -> None:
         """Take the core back, and charge its process with the records that it has taken."""
         line = self._served
         if line is not None:
+            was_light = line.is_light
             line.start += line.taken
             line.expected = max(line.taken, line.expected - line.expected // 8)
+            self._is_misled = self._is_misled or (was_light and not line.is_light)
             self._served = None
             if line.frames:
                 self._wait(line)
@@ -202,4 +228,11 @@ class Deferred:
     def _wait(self, line: Line) -> None:
         self._order += 1
         line.is_waiting = True
-        heappush(self._waiting, (line.start + line.expected, self._order, line))
+        if line.is_light:
+            heappush(self._light, (line.start, self._order, line))
+        else:
+            heappush(self._heavy, (line.start + line.expected, self._order, line))
+
+
+def _start_of(line: Line) -> int:
+    return line.start

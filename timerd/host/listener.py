@@ -21,13 +21,15 @@ from timerd.host.shares import Share, Shares, Why
 from timerd.host.unix_socket import listen_guarded
 
 ACCEPTS_PER_CALL = 16
+# Bytes that the kernel keeps for a reader: its usual default. Without it, where net.core.wmem_default is small, no
+# packet of 128 KiB could be sent (EMSGSIZE).
+SEND_BUFFER = 212_992
 CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 SO_PEERPIDFD = 77  # Linux 6.5; Python has no name for it
 
 
 class Listener:
     """Listens at `path` from the moment it is made. `add` gets the descriptor of each connection, and its share.
-    `send_buffer` is SO_SNDBUF of each; 0 = what the system gives.
 
     The socket is made 0600; with a group it is given to the group and opened to it afterwards (0660). A stale socket
     file of a killed daemon is replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
@@ -41,14 +43,12 @@ class Listener:
         selector: Selector,
         group_id: int | None,
         add: Callable[[int, Share], None],
-        send_buffer: int = 0,
     ) -> None:
         self._path = path
         self._file: File | None = None  # None: it could not be bound
         self._shares = shares
         self._selector = selector
         self._add = add
-        self._send_buffer = send_buffer
         self.has_newcomers = False
         self._spare = _spare_file()
         self._socket = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
@@ -75,8 +75,7 @@ class Listener:
                 accepted.close()
             else:
                 accepted.setblocking(False)
-                if self._send_buffer:
-                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER // 2)  # the kernel doubles it
                 self._add(accepted.detach(), share)
 
     def close(self) -> None:

@@ -19,27 +19,35 @@ class Turns(Generic[Connection]):
 
     def __init__(self) -> None:
         self._by_share: dict[Share, deque[Connection]] = {}  # in the order of their turns; no deque is empty
+        self._held: dict[Share, deque[Connection]] = {}  # of processes that were held when their turn came
 
     def __bool__(self) -> bool:
-        return bool(self._by_share)
+        return bool(self._by_share or self._held)
+
+    def begin(self) -> None:
+        """Look again at the processes that were held. Call it once before a number of next()."""
+        for share in [share for share in self._held if not share.is_held]:
+            self._by_share[share] = self._held.pop(share)
 
     def add(self, share: Share, connection: Connection) -> None:
         """Add a connection behind the others of its process."""
-        waiting = self._by_share.get(share)
+        waiting = self._by_share.get(share) or self._held.get(share)
         if waiting is None:
             self._by_share[share] = deque((connection,))
         else:
             waiting.append(connection)
 
     def next(self) -> Connection | None:
-        """The next connection. Its process then goes behind the others. None: all these processes are held."""
-        for share in self._by_share:
-            if not share.is_held:
-                break
-        else:
-            return None
-        waiting = self._by_share.pop(share)
-        connection = waiting.popleft()
-        if waiting:
-            self._by_share[share] = waiting
-        return connection
+        """The next connection. Its process then goes behind the others. None: the processes of all are held."""
+        by_share = self._by_share
+        while by_share:
+            share = next(iter(by_share))
+            waiting = by_share.pop(share)
+            if share.is_held:
+                self._held[share] = waiting
+                continue
+            connection = waiting.popleft()
+            if waiting:
+                by_share[share] = waiting
+            return connection
+        return None

@@ -26,9 +26,6 @@ STEPS_PER_CALL = 1_024  # packets, of 1 to 10 us each
 STEPS_PER_END = 16  # to close a connection takes 20 to 100 us: the kernel frees what waits in it
 BYTES_PER_CALL = 1 << 20
 SESSION_SIZE = 16
-# The kernel doubles this number, which gives its usual default. Without it, where net.core.wmem_default is small, no
-# packet of 128 KiB could be sent (EMSGSIZE).
-SEND_BUFFER = 106_496
 
 
 class PacketServer:
@@ -57,9 +54,7 @@ class PacketServer:
         self._listed: Turns[PacketConnection] = Turns()  # to be looked at without waiting for the selector
         self._writable: dict[int, PacketConnection] = {}  # by descriptor
         self.asking: dict[int, PacketConnection] = {}  # by number
-        self._listener = Listener(
-            path, socket.SOCK_SEQPACKET, shares, selector, group_id, self._add, send_buffer=SEND_BUFFER
-        )
+        self._listener = Listener(path, socket.SOCK_SEQPACKET, shares, selector, group_id, self._add)
 
     def has_input(self) -> bool:
         """Whether something waits for a call of received()."""
@@ -83,6 +78,7 @@ class PacketServer:
         if self._listener.has_newcomers:
             self._listener.accept()
         steps, left, listed = STEPS_PER_CALL, BYTES_PER_CALL, self._listed
+        listed.begin()
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
             connection = listed.next()

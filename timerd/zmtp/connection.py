@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
+import termios
 from typing import Protocol
 
 from timerd.host.chunks import Chunks
+from timerd.host.listener import SEND_BUFFER
 from timerd.host.shares import Share
 
 from .peer import EASY_SIZE_MAX, Peer, Side, head_of
@@ -13,6 +17,7 @@ from .peer import EASY_SIZE_MAX, Peer, Side, head_of
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one peer; beyond it messages are dropped
 CHUNKS_PER_WRITE = 64
 WAIT_COST = 512  # bytes that a message may take beside its own when it waits
+KERNEL_COST = 16_384  # bytes that the kernel may count beside those of a message: it counts whole pages
 
 
 class MessageServer(Protocol):
@@ -181,16 +186,22 @@ class Connection:
             if self._queue.memory + size > QUEUED_MAX or not share.has_room(size + WAIT_COST):
                 return False
         else:
-            if size > EASY_SIZE_MAX and not share.has_room(size + WAIT_COST):
+            may_wait = size <= EASY_SIZE_MAX or share.has_room(size + WAIT_COST)
+            if not may_wait and not self._kernel_takes(size):
                 return False
             try:
                 sent = os.writev(self.descriptor, (head, body))
             except BlockingIOError:
-                if share.is_short:
+                if share.is_short or not may_wait:
                     return False
         if sent < size:
             self._wait(head[sent:], body[max(0, sent - len(head)) :])
         return True
+
+    def _kernel_takes(self, size: int) -> bool:
+        """Whether the kernel has room for a whole message. Such a message takes no memory of the process."""
+        unread = int.from_bytes(fcntl.ioctl(self.descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        return unread + size + KERNEL_COST <= SEND_BUFFER
 
     def _wait(self, head: bytes, body: bytes) -> None:
         """Have bytes wait to be sent. That may close this connection, if its process is over its share."""

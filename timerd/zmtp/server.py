@@ -78,6 +78,7 @@ class Server:
             self._look_after_stuck()
         if self._listener.has_newcomers:
             self._listener.accept()
+        listed.begin()
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
             connection = listed.next()

@@ -7,7 +7,7 @@ to account 7, because the client has slot 7. The client ends. The sweep charges 
 An operation that a group has adopted is charged to the ended clients' account at once, because its owner has ended.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t
 from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.nodes cimport first_node

@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
-from timerd.purgatory.memory.list cimport answer_at, append, link_of, unlink
+from timerd.purgatory.memory.list cimport append, unlink
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd_shm.generated.records cimport *

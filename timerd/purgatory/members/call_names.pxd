@@ -13,14 +13,14 @@ lists, or in neither:
 All of this is beside the arena. A start makes it anew when it queues the calls.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.blob cimport blob_length, blob_words, copy_blob
 from timerd.purgatory.memory.hash cimport name_hash
 from timerd.purgatory.memory.nodes cimport first_node
 from timerd_shm.generated.records cimport *
 
-from .state cimport NOWHERE, PASSED_BY, TO_MATCH, CallName, NameList, WaitingCall
+from .state cimport NOWHERE, PASSED_BY, TO_MATCH, CallName, NameList, WaitingCall, td_need
 
 
 cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
@@ -103,6 +103,7 @@ cdef inline uint32_t make_name(Arena *a, uint32_t group, uint64_t hash) noexcept
     else:
         a.members.names_used += 1
         number = a.members.names_used
+        td_need(&a.members.names_memory, number * sizeof(CallName))
     n = call_name(a, number)
     n.hash = hash
     n.group = group
@@ -158,6 +159,7 @@ cdef inline void join_waiting(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint64_t hash = name_of(a, op)
     cdef WaitingCall *at = a.members.waiting + (own - 1)
     cdef CallName *n
+    td_need(&a.members.waiting_memory, own * sizeof(WaitingCall))
     number = find_name(a, op.group, hash)
     if number == 0:
         number = make_name(a, op.group, hash)

@@ -16,13 +16,11 @@ Every member that listens may get any outcome, so the first of the list is deliv
 (call_names.pxd). Names take turns, and of each name the first call that a ready member may take is delivered.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, settled_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words
 from timerd.purgatory.memory.commit cimport commit
-from timerd.purgatory.memory.hash cimport name_hash
 from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
-from timerd.purgatory.memory.nodes cimport first_node
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove

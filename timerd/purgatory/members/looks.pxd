@@ -14,9 +14,9 @@ from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd_shm.generated.records cimport *
 
-from .state cimport Look, ReportState
+from .state cimport Look, ReportState, td_need
 from .checks cimport give_ticket, take_tickets_back
-from .clients cimport owner_of, queue_report
+from .clients cimport queue_report
 
 
 cdef inline bint look_is_due(OpRecord *op) noexcept nogil:
@@ -52,6 +52,7 @@ cdef inline void list_look(Arena *a, OpRecord *op) noexcept nogil:
     cdef Look *at = a.members.looks + (number - 1)
     if at.owner:
         return
+    td_need(&a.members.looks_memory, number * sizeof(Look))
     at.owner = <uint32_t>op.client + 1
     at.prev = state.last_look
     if at.prev:

@@ -6,7 +6,7 @@ from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.blob cimport blocks_for, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.transaction cimport td_put
-from timerd.purgatory.journal.rows cimport journal_client, journal_state
+from timerd.purgatory.journal.rows cimport journal_client
 from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 

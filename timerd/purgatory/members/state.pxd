@@ -4,6 +4,13 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from timerd_shm.generated.records cimport *
 
+cdef extern from "growing.h" nogil:
+    ctypedef struct TdGrowing:
+        pass
+    void *td_growing(TdGrowing *g, size_t size)  # NULL if there is no memory
+    void td_drop_growing(TdGrowing *g)
+    void td_need(TdGrowing *g, size_t end)
+
 cdef extern from *:
     """
     #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
@@ -182,8 +189,10 @@ ctypedef struct Members:
     Cursor *evictable[KINDS]  # of each group
     uint8_t may_evict  # a bit for each kind of room: a search may find an outcome to evict for it (eviction.pxd)
     # Calls that wait for a member, by name.
-    WaitingCall *waiting  # of each operation; untouched pages take no memory
+    WaitingCall *waiting  # of each operation
+    TdGrowing waiting_memory
     CallName *names
+    TdGrowing names_memory
     NameList *name_lists  # of each group: TO_MATCH, PASSED_BY
     uint32_t *name_heads
     uint32_t name_mask  # name_heads has mask + 1 entries
@@ -196,7 +205,8 @@ ctypedef struct Members:
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
     uint32_t tombstones
-    Look *looks  # of each operation; untouched pages of it take no memory
+    Look *looks  # of each operation
+    TdGrowing looks_memory
     Check *checks
     Ticket *tickets  # made for the first check; NULL: not yet
     uint32_t free_check  # index + 1
@@ -221,8 +231,8 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     m.name_mask = 1023
     while m.name_mask < operations >> 2:  # bound: 32
         m.name_mask = 2 * m.name_mask + 1
-    m.waiting = <WaitingCall *>calloc(operations, sizeof(WaitingCall))
-    m.names = <CallName *>calloc(operations, sizeof(CallName))
+    m.waiting = <WaitingCall *>td_growing(&m.waiting_memory, operations * sizeof(WaitingCall))
+    m.names = <CallName *>td_growing(&m.names_memory, operations * sizeof(CallName))
     m.name_lists = <NameList *>calloc(2 * groups, sizeof(NameList))
     m.name_heads = <uint32_t *>calloc(m.name_mask + 1, sizeof(uint32_t))
     m.reasons = <uint32_t *>calloc(groups, sizeof(uint32_t))
@@ -233,7 +243,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
         m.evictable[kind] = <Cursor *>calloc(groups, sizeof(Cursor))
         made = made and m.rings[kind] != NULL and m.turns[kind] != NULL and m.evictable[kind] != NULL
-    m.looks = <Look *>calloc(operations, sizeof(Look))
+    m.looks = <Look *>td_growing(&m.looks_memory, operations * sizeof(Look))
     m.checks = <Check *>calloc(CHECKS_MAX, sizeof(Check))
     made = made and m.holdings != NULL and m.looks != NULL and m.checks != NULL
     if made:
@@ -251,14 +261,14 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     free(m.holdings)
     free(m.queue)
     free(m.outdated)
-    free(m.waiting)
-    free(m.names)
+    td_drop_growing(&m.waiting_memory)
+    td_drop_growing(&m.names_memory)
     free(m.name_lists)
     free(m.name_heads)
     free(m.reasons)
     free(m.look_again)
     free(m.draining)
-    free(m.looks)
+    td_drop_growing(&m.looks_memory)
     free(m.checks)
     free(m.tickets)
     for kind in range(KINDS):
