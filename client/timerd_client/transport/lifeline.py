@@ -58,8 +58,8 @@ class Lifeline:
             try:
                 made = native.unix_socket(socket.SOCK_STREAM)
                 made.setblocking(False)
-                self._paths.check_socket(self._paths.liveness)
-                made.connect(str(self._paths.liveness))
+                self._paths = self._paths.judged()
+                self._paths.connect(made, self._paths.liveness)
                 made.send(session)
             except OSError:
                 if made is not None:

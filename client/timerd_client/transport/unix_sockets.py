@@ -104,7 +104,7 @@ class UnixSockets:
             self.subscribe(self._session)
 
     def _open(self) -> None:
-        self._paths.check_socket(self._paths.packets)
+        self._paths = self._paths.judged()
         with contextlib.closing(native.unix_socket(socket.SOCK_SEQPACKET)) as made:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
@@ -115,7 +115,7 @@ class UnixSockets:
                     f"a packet needs a buffer of {SENDABLE} bytes, and the system gives {given}: "
                     f"raise net.core.wmem_max to {SENDABLE} (sysctl)",
                 )
-            made.connect(self._address)
+            self._paths.connect(made, self._paths.packets)
             self._descriptor = made.detach()
         self._packets = Packets(self._descriptor)
         _connections.add(self._packets)

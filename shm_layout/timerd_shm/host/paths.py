@@ -33,7 +33,7 @@ from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_FORM, NAME_PATTERN
 
 from .access import denied
 from .places import OTHER_PLACE, RUNTIME_DIR_VARIABLE, places
-from .trust import ROOT, check_socket, open_trusted
+from .trust import ROOT, check_peer, check_socket, judge, open_trusted
 
 INSTANCE_VARIABLE = "TIMERD_INSTANCE"
 INSTANCE_DEFAULT = "default"
@@ -54,18 +54,36 @@ class InstancePaths(NamedTuple):
     directory: Path
     instance: str
     daemon_user: int | None = None  # whose files are used as well; None = nobody is named
+    owner: int | None = None  # of the directory that judged() has judged, and not of one that came later
+
+    def judged(self) -> InstancePaths:
+        """These files, for a directory that is trusted as it is now. Call it before each connection, not only once.
+
+        Raises ResourceLimitError, which says why no file in the directory is to be trusted, and OSError.
+        """
+        why, owner = judge(self.directory, self.daemon_user)
+        if why:
+            raise ResourceLimitError(f"{self.directory} is left out, because it {why}")
+        return self._replace(owner=owner)
 
     @property
     def owners(self) -> frozenset[int]:
         """The users whose files are used here: root, this user, the owner of the directory, and the one named."""
-        users = {ROOT, os.geteuid(), self.daemon_user}
-        with contextlib.suppress(OSError):
-            users.add(self.directory.stat().st_uid)  # find_instance() has asked distrust() about it
+        users = (ROOT, os.geteuid(), self.daemon_user, self.owner)
         return frozenset(user for user in users if user is not None)
 
     def check_socket(self, path: Path) -> None:
         """Raises ResourceLimitError if something else stands there than a socket of one of `owners`."""
         check_socket(path, self.owners)
+
+    def connect(self, made: socket.socket, path: Path) -> None:
+        """Connect to one of the instance's sockets. Raises ResourceLimitError if it is none of `owners`, and OSError.
+
+        Both the file and the process that listens must be theirs.
+        """
+        self.check_socket(path)
+        made.connect(_address(path))
+        check_peer(made, path, self.owners)
 
     @property
     def commands(self) -> Path:
@@ -291,12 +309,11 @@ def daemon_running(paths: InstancePaths) -> bool:
     that is stopped runs. A daemon that still opens its arena does not listen yet.
     """
     for path in (paths.liveness, paths.commands):
-        paths.check_socket(path)
         # _socket: a client's thread may look, and gevent's sockets belong to hubs.
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         with contextlib.closing(_socket.socket(socket.AF_UNIX, kind)) as look:
             try:
-                look.connect(_address(path))
+                paths.connect(look, path)
             except BlockingIOError:
                 return True  # its queue is full
             except FileNotFoundError:
