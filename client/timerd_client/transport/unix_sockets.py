@@ -67,18 +67,22 @@ class UnixSockets:
 
     # A thread receives without the link's lock. It may find the end while another thread tends: both hold `changing`.
 
-    def tend(self, now_ns: int) -> None:
+    def tend(self, now_ns: int) -> bool:
         with changing:
             if now_ns < self.due_ns:
-                return
+                return False
             if self._packets is None:
-                self._connect()
-                return
+                self._connect()  # shows the session
+                return False
             self.due_ns = NEVER
             if self._is_full and self.has_room():
                 # The frame that had no room became stale and is not sent again, so no send() clears `_is_full`.
                 self._is_full = False
                 self._epoll.modify(self._descriptor, select.EPOLLIN)
+        return False
+
+    def lost(self, now_ns: int) -> bool:
+        return False  # the connection leads to no other daemon, and its end is noticed
 
     def trouble(self) -> str:
         if self._failure is None:

@@ -72,9 +72,9 @@ class InstancePaths(NamedTuple):
         users = (ROOT, os.geteuid(), self.daemon_user, self.owner)
         return frozenset(user for user in users if user is not None)
 
-    def check_socket(self, path: Path) -> None:
-        """Raises ResourceLimitError if something else stands there than a socket of one of `owners`."""
-        check_socket(path, self.owners)
+    def check_socket(self, path: Path) -> os.stat_result | None:
+        """The status of a socket; None if it is missing. Raises ResourceLimitError if it is no socket of `owners`."""
+        return check_socket(path, self.owners)
 
     def connect(self, made: socket.socket, path: Path) -> None:
         """Connect to one of the instance's sockets. Raises ResourceLimitError if it is none of `owners`, and OSError.

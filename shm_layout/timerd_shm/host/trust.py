@@ -110,16 +110,17 @@ def check_peer(connected: socket.socket, path: Path, owners: Collection[int]) ->
         raise ResourceLimitError(f"{path}: a process of {user_named(user)} listens there: {NAME_USER}")
 
 
-def check_socket(path: Path, owners: Collection[int]) -> None:
-    """Raises ResourceLimitError if no socket of one of these users stands there. A missing one is no error here."""
+def check_socket(path: Path, owners: Collection[int]) -> os.stat_result | None:
+    """The status of a socket of one of these users. None if it is missing. Raises ResourceLimitError if it is none."""
     try:
         status = os.lstat(path)
     except OSError:
-        return  # connect() says why
+        return None  # connect() says why
     if not stat.S_ISSOCK(status.st_mode):
         raise ResourceLimitError(f"{path}: it is no socket: no daemon made it: remove it, and start the daemon again")
     if status.st_uid not in owners:
         raise ResourceLimitError(f"{path}: it belongs to {user_named(status.st_uid)}: {NAME_USER}, or remove it")
+    return status
 
 
 def _distrust_own(place: Path, status: os.stat_result) -> str:
