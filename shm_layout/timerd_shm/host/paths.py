@@ -31,7 +31,7 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_FORM, NAME_PATTERN
 
-from .access import denied
+from .access import denied, other_owner
 from .places import OTHER_PLACE, RUNTIME_DIR_VARIABLE, places
 from .trust import ROOT, check_peer, check_socket, judge, open_trusted
 
@@ -238,9 +238,18 @@ def _location_in(held: bytes) -> ArenaLocation:
 
 
 def write_location(paths: InstancePaths, location: ArenaLocation, group_id: int | None = None) -> None:
-    """Write NAME.arena as a whole: a reader sees the old one or the new one. 0600, or 0640 for that group."""
+    """Write NAME.arena as a whole: a reader sees the old one or the new one. 0600, or 0640 for that group.
+
+    Raises ResourceLimitError if a file of another user is in the way, which may have been laid there on purpose.
+    """
     fresh = paths.arena.with_name(f".{paths.arena.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        if why := other_owner(fresh):
+            raise ResourceLimitError(f"{fresh}: {why}") from None
+        raise
     with open(descriptor, "w") as file:
         if group_id is not None:
             os.fchown(descriptor, -1, group_id)
