@@ -50,7 +50,7 @@ def test_a_set_directory_is_made_but_its_parent_is_not(monkeypatch: pytest.Monke
     """A misspelt path is an error: no parent directories are made, not even for root."""
     monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "missing" / "here"))
     for look_only in (True, False):
-        with pytest.raises(ResourceLimitError, match=r"missing/here: .*choose one \(TIMERD_RUNTIME_DIR"):
+        with pytest.raises(ResourceLimitError, match=r"missing/here: .*choose another directory \(TIMERD_RUNTIME_DIR"):
             make_instance(look_only=look_only)
     assert not (tmp_path / "missing").exists()
     monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "here"))
@@ -144,7 +144,7 @@ def test_a_directory_of_our_name_under_tmp_that_others_may_change_is_not_trusted
 def test_a_directory_of_our_name_that_another_user_has_made_is_named_with_its_owner(own: OwnPlaces) -> None:
     leave_remains(own.temporary)
     os.chown(own.temporary, NOBODY, -1)
-    said = f"belongs to user nobody: have root remove it (`rm -r {own.temporary}`), or choose one (TIMERD_RUNTIME_DIR"
+    said = f"belongs to user nobody: have root remove it (`rm -r {own.temporary}`), or choose another directory (TIMERD"
     with pytest.raises(TimerdUnavailableError) as unavailable:
         td.connect()
     with pytest.raises(ResourceLimitError) as refused:
