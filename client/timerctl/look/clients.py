@@ -61,13 +61,13 @@ has not acknowledged. serves: what it takes of its group: "outcomes", if it
 iterates over outcomes(), and the names of its handlers. The arena has only the
 hash of such a name. So a name is shown if a call of it stands there, and other
 handlers are counted. made: operations of its group that it has made, pending or
-not done. doing: outcomes and calls of its group that were
-delivered to it, and are not done. share: the quota that it has used most, and
-how much of it (--json has all quotas). `heard`: time since its last frame.
-lease: how long it may be silent. takeover: how long it keeps what it is doing
-while it is silent and its process runs. held: payload and value bytes charged
-to it. cpu: share of one core, on average since the process started. Columns
-that do not fit are left out: COLUMNS=200 timerctl clients shows all.
+not done. doing: outcomes and calls of its group that were delivered to it, and
+are not done. share: the quota that it has used most, and how much of it (--json
+has all quotas). `heard`: time since its last frame. lease: how long it may be
+silent. takeover: how long it keeps what it is doing while it is silent and its
+process runs. held: payload and value bytes charged to it. cpu: share of one
+core, on average since the process started. Columns that do not fit are left
+out: COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients
