@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
 
@@ -239,3 +240,16 @@ def test_a_user_who_does_not_exist_is_named(wrong: str | int) -> None:
     with pytest.raises(InvalidNameError):
         td.Client(daemon_user=wrong)
     assert daemon_user_of("root") == daemon_user_of(0) == daemon_user_of("0") == 0 and daemon_user_of() is None
+
+
+def test_the_name_of_a_user_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """getpwnam() may ask a directory service, and a look for the daemon holds up forks and other clients."""
+    client = td.Client(daemon_user="root")
+    asked: list[str] = []
+    monkeypatch.setattr(pwd, "getpwnam", asked.append)
+    for _ in range(2):
+        with pytest.raises(TimerdUnavailableError):
+            client.ping(timeout=0)
+        with suppress(TimerdUnavailableError):
+            find_instance(daemon_user="root")
+    assert not asked

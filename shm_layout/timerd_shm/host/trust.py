@@ -16,6 +16,7 @@ import socket
 import stat
 import struct
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 from timerd_shm.declare.errors import InvalidNameError, ResourceLimitError
@@ -41,12 +42,21 @@ def daemon_user_of(given: str | int | None = None) -> int | None:
         return None
     if isinstance(named, str) and not (named.isascii() and named.isdecimal() and len(named) <= 10):
         try:
-            return pwd.getpwnam(named).pw_uid
+            return _uid_of(named)
         except (KeyError, ValueError):
             raise InvalidNameError(f"{source} = {named!r}: no such user; give a user's name or number") from None
     if isinstance(named, bool) or not isinstance(named, str | int) or not 0 <= int(named) <= UID_MAX:
         raise InvalidNameError(f"{source} = {named!r}: give a user's name, or its number, 0 to {UID_MAX}")
     return int(named)
+
+
+@cache
+def _uid_of(name: str) -> int:
+    """The uid of a user. It is looked up once: getpwnam() may ask a directory service, and wait for its answer.
+
+    A look for the daemon, some 20 a second, must not wait for that: it holds up each fork of this process.
+    """
+    return pwd.getpwnam(name).pw_uid
 
 
 def distrust(place: Path, daemon_user: int | None = None, *, remedy: str = f"{NAME_USER}, or {OTHER_PLACE}") -> str:
