@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pwd
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, suppress
@@ -24,6 +26,10 @@ from timerd_shm.host.trust import daemon_user_of, distrust
 from timerd_shm.read.reader import ArenaReader
 
 LONG_S = 60.0  # of a hang; nothing here waits
+CLONE_NEWUSER = 0x10000000  # of linux/sched.h
+PR_SET_DUMPABLE = 4  # of linux/prctl.h
+OTHER_USER = 4711
+SKIPPED = "-"
 NOT_READABLE = {"a file without a number, unreadable", "no text", "a gigabyte"}  # plain files, with other errors
 
 
@@ -74,7 +80,8 @@ def test_nothing_that_stands_in_place_of_an_arenas_location_is_waited_for(paths:
         assert ": no daemon made it: remove it, and start the daemon again" in said
     found = raised_by(lambda: td.connect(timeout=0.0))
     assert found.startswith("TimerdUnavailableError: "), found
-    assert raised_by(lambda: timerctl("stats")).startswith("returned "), "timerctl waits"
+    said = raised_by(lambda: timerctl("stats"))
+    assert re.match(r"returned .[1-9]\d* timerctl: ", said), said
 
 
 @pytest.mark.parametrize("kind", PLANTED)
@@ -240,6 +247,44 @@ def test_a_user_who_does_not_exist_is_named(wrong: str | int) -> None:
     with pytest.raises(InvalidNameError):
         td.Client(daemon_user=wrong)
     assert daemon_user_of("root") == daemon_user_of(0) == daemon_user_of("0") == 0 and daemon_user_of() is None
+
+
+def in_a_namespace_without_root(act: Callable[[], str]) -> str:
+    """The result of `act` in a user namespace that maps this user alone, as bwrap and `unshare -U` make one."""
+
+    def unshared() -> str:
+        me, libc = os.geteuid(), ctypes.CDLL(None)
+        libc.prctl(PR_SET_DUMPABLE, 1)  # setuid() has given /proc/self to root
+        if libc.unshare(CLONE_NEWUSER):
+            return SKIPPED
+        Path("/proc/self/uid_map").write_text(f"{me} {me} 1")
+        return act()
+
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setresuid(OTHER_USER, OTHER_USER, OTHER_USER)
+            os.write(writes, unshared().encode())
+        finally:
+            os._exit(1)
+    os.close(writes)
+    with open(reads, "rb") as answer:
+        said = answer.read().decode()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_in_a_user_namespace_without_root_the_error_says_who_nobody_is() -> None:
+    """There, whatever belongs to root belongs to uid 65534, so nobody has chosen /run."""
+    said = in_a_namespace_without_root(lambda: distrust(Path("/usr")) + "\n" + distrust(Path("/usr"), NOBODY))
+    if said == SKIPPED:
+        pytest.skip("this machine allows no user namespace")
+    without, named = said.split("\n")
+    stands_for = f"uid {NOBODY} stands for each user that this user namespace does not map, such as the machine's root"
+    assert without.startswith("belongs to ") and f" ({stands_for}): if its daemon is to be trusted" in without, without
+    assert named == "", "TIMERD_DAEMON_USER=nobody helps"
 
 
 def test_the_name_of_a_user_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:

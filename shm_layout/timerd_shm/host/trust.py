@@ -21,7 +21,7 @@ from pathlib import Path
 
 from timerd_shm.declare.errors import InvalidNameError, ResourceLimitError
 
-from .access import in_words, user_named
+from .access import in_words, owner_named
 from .places import OTHER_PLACE, own_places
 from .plain_file import NotPlainError, open_plain
 
@@ -90,10 +90,10 @@ def _distrust(place: Path, status: os.stat_result, chosen: set[int], daemon_user
         return ""
     mode = f"{stat.S_IMODE(status.st_mode):04o}"
     if status.st_mode & stat.S_IWOTH:
-        whose = "" if status.st_uid == os.geteuid() else f"belongs to {user_named(status.st_uid)}, and "
+        whose = "" if status.st_uid == os.geteuid() else f"belongs to {owner_named(status.st_uid)}, and "
         return f"{whose}others may write it (mode {mode}): take that away (`chmod o-w {place}`), or {remedy}"
     if status.st_uid != os.geteuid() and status.st_uid not in chosen:
-        return f"belongs to {user_named(status.st_uid)}: {remedy}"
+        return f"belongs to {owner_named(status.st_uid)}: {remedy}"
     return ""
 
 
@@ -117,7 +117,7 @@ def check_peer(connected: socket.socket, path: Path, owners: Collection[int]) ->
     """
     _, user, _ = CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     if user not in owners:
-        raise ResourceLimitError(f"{path}: a process of {user_named(user)} listens there: {NAME_USER}")
+        raise ResourceLimitError(f"{path}: a process of {owner_named(user)} listens there: {NAME_USER}")
 
 
 def check_socket(path: Path, owners: Collection[int]) -> os.stat_result | None:
@@ -129,7 +129,7 @@ def check_socket(path: Path, owners: Collection[int]) -> os.stat_result | None:
     if not stat.S_ISSOCK(status.st_mode):
         raise ResourceLimitError(f"{path}: it is no socket: no daemon made it: remove it, and start the daemon again")
     if status.st_uid not in owners:
-        raise ResourceLimitError(f"{path}: it belongs to {user_named(status.st_uid)}: {NAME_USER}, or remove it")
+        raise ResourceLimitError(f"{path}: it belongs to {owner_named(status.st_uid)}: {NAME_USER}, or remove it")
     return status
 
 
@@ -137,7 +137,7 @@ def _distrust_own(place: Path, status: os.stat_result) -> str:
     if not stat.S_ISDIR(status.st_mode):
         return f"is no directory: remove it (`rm {place}`)"
     if status.st_uid != os.geteuid():
-        return f"belongs to {user_named(status.st_uid)}: have root remove it (`rm -r {place}`), or {OTHER_PLACE}"
+        return f"belongs to {owner_named(status.st_uid)}: have root remove it (`rm -r {place}`), or {OTHER_PLACE}"
     if status.st_mode & WRITABLE:
         return f"others may write it (mode {stat.S_IMODE(status.st_mode):04o}): remove it (`rm -r {place}`)"
     return ""
