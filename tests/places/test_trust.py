@@ -298,3 +298,23 @@ def test_the_name_of_a_user_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -
         with suppress(TimerdUnavailableError):
             find_instance(daemon_user="root")
     assert not asked
+
+
+@pytest.mark.root("makes a directory of another user")
+def test_the_owner_of_a_refused_directory_is_looked_up_once(
+    monkeypatch: pytest.MonkeyPatch, shared: Path, runtime_dir: Path
+) -> None:
+    """Each look for the daemon makes the message anew."""
+    stranger, asked = 4712, []
+    place = shared / "place"
+    place.mkdir()
+    os.chown(place, stranger, -1)
+
+    def getpwuid(uid: int) -> object:
+        asked.append(uid)
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    for _ in range(3):
+        assert f"belongs to uid {stranger}: " in distrust(place)
+    assert asked == [stranger]

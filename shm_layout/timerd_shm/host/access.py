@@ -7,10 +7,12 @@ import grp
 import os
 import pwd
 import stat
+from functools import lru_cache
 from pathlib import Path
 
 OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")  # in a user namespace, the uid of all users that it does not map
 USER_MAP = Path("/proc/self/uid_map")
+NAMES_KEPT = 256
 UIDS = (1 << 32) - 1  # there is no user with the last number
 GROUP_NEEDS = {stat.S_IFDIR: 0o010, stat.S_IFSOCK: 0o060}  # of a directory, of a socket; of another file: 0o040
 
@@ -59,8 +61,13 @@ def other_owner(path: Path) -> str:
     )
 
 
+@lru_cache(NAMES_KEPT)
 def user_named(uid: int) -> str:
-    """The user, for messages: "user www-data", or "uid 1000" where the user has no name."""
+    """The user, for messages: "user www-data", or "uid 1000" where the user has no name.
+
+    A name is looked up once: a look for the daemon may make a message 20 times a second, and getpwuid() may ask a
+    directory service.
+    """
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
@@ -79,6 +86,7 @@ def owner_named(uid: int) -> str:
     return f"{named} (uid {uid} stands for each user that this user namespace does not map, such as the machine's root)"
 
 
+@lru_cache(NAMES_KEPT)
 def group_named(gid: int) -> str:
     """The group, for messages: "group timerd", or "gid 1000" where the group has no name."""
     try:

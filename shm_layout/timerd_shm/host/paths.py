@@ -76,7 +76,7 @@ class InstancePaths(NamedTuple):
         """The status of a socket; None if it is missing. Raises ResourceLimitError if it is no socket of `owners`."""
         return check_socket(path, self.owners)
 
-    def connect(self, made: socket.socket, path: Path) -> None:
+    def connect(self, made: _socket.socket, path: Path) -> None:
         """Connect to one of the instance's sockets. Raises ResourceLimitError if it is none of `owners`, and OSError.
 
         Both the file and the process that listens must be theirs.

@@ -11,7 +11,7 @@ from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError, 
 from .access import in_words, user_named
 from .paths import ArenaLocation, InstancePaths, daemon_running, instance_name, listens
 from .places import OTHER_PLACE, places
-from .trust import daemon_user_of, distrust, judge
+from .trust import daemon_user_of, judge
 
 START_AS = f"start the daemon as the user of the directory, or {OTHER_PLACE}"
 
@@ -67,13 +67,9 @@ def find_instance(
 def find_remains(instance: str | None = None) -> InstancePaths | None:
     """The files of an instance that was killed while it made its arena: a lock, and nothing that leads to the arena."""
     for place in places():
-        paths = InstancePaths(place, instance_name(instance))
         with contextlib.suppress(OSError):
-            if (
-                not distrust(place, daemon_user_of())
-                and os.access(paths.lock, os.F_OK)
-                and ArenaLocation("shm", paths.shm_name, 0).path.exists()
-            ):
+            paths = InstancePaths(place, instance_name(instance), daemon_user_of()).judged()
+            if os.access(paths.lock, os.F_OK) and ArenaLocation("shm", paths.shm_name, 0).path.exists():
                 return paths
     return None
 

@@ -9,6 +9,7 @@ Any user may lay a directory, a socket or a file under a name that a client look
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import pwd
@@ -110,7 +111,7 @@ def open_trusted(path: Path, owners: Collection[int]) -> int:
         ) from None
 
 
-def check_peer(connected: socket.socket, path: Path, owners: Collection[int]) -> None:
+def check_peer(connected: _socket.socket, path: Path, owners: Collection[int]) -> None:
     """Raises ResourceLimitError if another user than these listens at the socket to which this one is connected.
 
     The file at `path` may have been exchanged between check_socket() and the connection.
