@@ -73,7 +73,7 @@ def distrust(place: Path, daemon_user: int | None = None, *, remedy: str = f"{NA
 def judge(
     place: Path, daemon_user: int | None = None, *, remedy: str = f"{NAME_USER}, or {OTHER_PLACE}"
 ) -> tuple[str, int]:
-    """What distrust() says of a place, and the owner of the directory of which this is said.
+    """The reason that distrust() gives, and the owner of the directory that was judged.
 
     A caller must not look for the owner again: meanwhile the name of the place may lead to another directory.
     """
@@ -145,7 +145,7 @@ def _distrust_own(place: Path, status: os.stat_result) -> str:
 
 
 def _walk(place: Path, daemon_user: int | None) -> tuple[os.stat_result, set[int]]:
-    """What stands at the end of a path, and the users along the path whom root, we, or a user chosen before has chosen.
+    """The status of the last directory, and the users along the path whom root, we, or a user chosen before has chosen.
 
     A directory that its owner alone may write holds what this owner has put there. In a directory that others may
     write, as /tmp, anybody may have made the next one: its owner is not chosen. And anybody may have made a link there,
