@@ -147,6 +147,20 @@ def test_a_client_connects_to_no_socket_that_was_replaced(paths: InstancePaths, 
     assert f"{laid}: it is no socket" in said, said
 
 
+def test_command_lines_in_errors_are_quoted(tmp_path: Path) -> None:
+    """A person copies them, maybe as root."""
+    odd = tmp_path / "a b; c"
+    assert InstancePaths(odd, "x").command == f"`timerd --instance x --runtime-dir '{odd}'`"
+    odd.touch()
+    assert distrust(odd) == f"is no directory: remove it (`rm '{odd}'`)"
+    odd.unlink()
+    odd.mkdir()
+    odd.chmod(0o777)
+    if os.geteuid() == 0:
+        os.chown(odd, NOBODY, -1)
+    assert f"(`chmod o-w '{odd}'`)" in distrust(odd)
+
+
 @pytest.mark.root("makes directories of another user")
 @pytest.mark.parametrize(
     ("owner", "mode", "within_shared", "why"),

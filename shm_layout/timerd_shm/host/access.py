@@ -6,6 +6,7 @@ import errno
 import grp
 import os
 import pwd
+import shlex
 import stat
 from functools import lru_cache
 from pathlib import Path
@@ -44,6 +45,11 @@ def in_words(error: OSError) -> str:
     return f"{where}{error.strerror or error}"
 
 
+def as_word(path: Path) -> str:
+    """A path within a command line that a person may copy."""
+    return shlex.quote(os.fspath(path))
+
+
 def other_owner(path: Path) -> str:
     """If the file belongs to another user: that, and the remedy, for messages. Else empty.
 
@@ -57,7 +63,7 @@ def other_owner(path: Path) -> str:
         return ""
     return (
         f"it belongs to {owner_named(owner)}, and this is {user_named(os.geteuid())}: have root, or that user, remove "
-        f"it (`rm -r {path}`), or give this daemon another --instance"
+        f"it (`rm -r {as_word(path)}`), or give this daemon another --instance"
     )
 
 

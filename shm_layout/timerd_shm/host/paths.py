@@ -31,7 +31,7 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_FORM, NAME_PATTERN
 
-from .access import denied, other_owner
+from .access import as_word, denied, other_owner
 from .places import OTHER_PLACE, RUNTIME_DIR_VARIABLE, places
 from .trust import ROOT, check_peer, check_socket, judge, open_trusted
 
@@ -150,7 +150,7 @@ class InstancePaths(NamedTuple):
     def command(self) -> str:
         """The command that starts its daemon at a shell with this environment, for messages."""
         usual = f"`timerd --instance {self.instance}"
-        return f"{usual}`" if self.directory in places() else f"{usual} --runtime-dir {self.directory}`"
+        return f"{usual}`" if self.directory in places() else f"{usual} --runtime-dir {as_word(self.directory)}`"
 
     @property
     def shm_name(self) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from timerd_shm.declare.errors import InvalidNameError, ResourceLimitError
 
-from .access import in_words, owner_named
+from .access import as_word, in_words, owner_named
 from .places import OTHER_PLACE, own_places
 from .plain_file import NotPlainError, open_plain
 
@@ -86,13 +86,13 @@ def judge(
 
 def _distrust(place: Path, status: os.stat_result, chosen: set[int], daemon_user: int | None, remedy: str) -> str:
     if not stat.S_ISDIR(status.st_mode):
-        return f"is no directory: remove it (`rm {place}`)"
+        return f"is no directory: remove it (`rm {as_word(place)}`)"
     if status.st_uid in (ROOT, daemon_user):
         return ""
     mode = f"{stat.S_IMODE(status.st_mode):04o}"
     if status.st_mode & stat.S_IWOTH:
         whose = "" if status.st_uid == os.geteuid() else f"belongs to {owner_named(status.st_uid)}, and "
-        return f"{whose}others may write it (mode {mode}): take that away (`chmod o-w {place}`), or {remedy}"
+        return f"{whose}others may write it (mode {mode}): take that away (`chmod o-w {as_word(place)}`), or {remedy}"
     if status.st_uid != os.geteuid() and status.st_uid not in chosen:
         return f"belongs to {owner_named(status.st_uid)}: {remedy}"
     return ""
@@ -135,12 +135,13 @@ def check_socket(path: Path, owners: Collection[int]) -> os.stat_result | None:
 
 
 def _distrust_own(place: Path, status: os.stat_result) -> str:
+    remove = f"`rm -r {as_word(place)}`"
     if not stat.S_ISDIR(status.st_mode):
-        return f"is no directory: remove it (`rm {place}`)"
+        return f"is no directory: remove it (`rm {as_word(place)}`)"
     if status.st_uid != os.geteuid():
-        return f"belongs to {owner_named(status.st_uid)}: have root remove it (`rm -r {place}`), or {OTHER_PLACE}"
+        return f"belongs to {owner_named(status.st_uid)}: have root remove it ({remove}), or {OTHER_PLACE}"
     if status.st_mode & WRITABLE:
-        return f"others may write it (mode {stat.S_IMODE(status.st_mode):04o}): remove it (`rm -r {place}`)"
+        return f"others may write it (mode {stat.S_IMODE(status.st_mode):04o}): remove it ({remove})"
     return ""
 
 
