@@ -7,7 +7,6 @@ listens. Each HELLO goes only to a socket that is the same file as at the connec
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import suppress
 from typing import Final, NamedTuple, cast
@@ -142,8 +141,6 @@ class ZmqSockets:
         """The file that is NAME.sock now, in a directory that is trusted now. Raises ResourceLimitError, OSError."""
         self._paths = self._paths.judged()
         status = self._paths.check_socket(self._paths.commands)
-        if status is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._paths.commands))
         return File(status.st_dev, status.st_ino, status.st_ctime_ns)
 
     def _is_reconnected(self) -> bool:

@@ -72,8 +72,8 @@ class InstancePaths(NamedTuple):
         users = (ROOT, os.geteuid(), self.daemon_user, self.owner)
         return frozenset(user for user in users if user is not None)
 
-    def check_socket(self, path: Path) -> os.stat_result | None:
-        """The status of a socket; None if it is missing. Raises ResourceLimitError if it is no socket of `owners`."""
+    def check_socket(self, path: Path) -> os.stat_result:
+        """The status of a socket. Raises ResourceLimitError if something else stands there than one of `owners`."""
         return check_socket(path, self.owners)
 
     def connect(self, made: _socket.socket, path: Path) -> None:

@@ -121,12 +121,12 @@ def check_peer(connected: _socket.socket, path: Path, owners: Collection[int]) -
         raise ResourceLimitError(f"{path}: a process of {owner_named(user)} listens there: {NAME_USER}")
 
 
-def check_socket(path: Path, owners: Collection[int]) -> os.stat_result | None:
-    """The status of a socket of one of these users. None if it is missing. Raises ResourceLimitError if it is none."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None  # connect() says why
+def check_socket(path: Path, owners: Collection[int]) -> os.stat_result:
+    """The status of a socket of one of these users. Raises ResourceLimitError if something else stands there, OSError.
+
+    A missing socket is an error, too: between this look and a connection, another user may lay one there.
+    """
+    status = os.lstat(path)
     if not stat.S_ISSOCK(status.st_mode):
         raise ResourceLimitError(f"{path}: it is no socket: no daemon made it: remove it, and start the daemon again")
     if status.st_uid not in owners:

@@ -222,8 +222,8 @@ class Socket(File):
     def setsockopt(self, level: int, option: int, value: int) -> None:
         """Do nothing: `weather` decides how much a queue of this kernel holds."""
 
-    def getsockopt(self, level: int, option: int, size: int = 0) -> int | bytes:
-        return bytes(size) if size else 1 << 20  # SO_PEERCRED: root listens
+    def getsockopt(self, level: int, option: int) -> int:
+        return 1 << 20
 
     def connect(self, path: str) -> None:
         self._half = self.kernel.connect(path)
