@@ -16,7 +16,7 @@ from timerd_shm.read.alive import is_alive
 from timerd_shm.read.reader import ArenaReader
 
 from .exits import NoDaemonError, NoInstanceError
-from .show.text import shell_word
+from .show.text import key_of, shell_word
 
 if TYPE_CHECKING:
     from timerd_client import Client, Purgatory
@@ -105,9 +105,10 @@ def command_line(
     """A command line of timerctl for the same instance, to be copied: timerctl fire --purgatory fetch orders/7."""
     instance = [] if arguments.instance is None else ["--instance", arguments.instance]
     named = [] if purgatory == PURGATORY else ["--purgatory", purgatory]
-    given = [word.encode() if isinstance(word, str) else word for word in words]
+    given = [key_of(word) if isinstance(word, str) else word for word in words]
     dashes = ["--"] if any(word.startswith(b"-") for word in given) else []
-    return " ".join(("timerctl", *instance, verb, *named, *options, *dashes, *map(shell_word, given)))
+    before = (*instance, *verb.split(), *named, *options, *dashes)  # names that other users chose may be among them
+    return " ".join(("timerctl", *(shell_word(key_of(word)) for word in before), *map(shell_word, given)))
 
 
 def add_purgatory(command: argparse.ArgumentParser) -> None:

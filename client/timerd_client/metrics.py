@@ -15,7 +15,8 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -100,7 +101,8 @@ class TimerdCollector(Collector):
             totals = self._add_up(links)
         yield from self._of_clients(totals)
         if self._daemon:
-            yield from self._of_daemons({link.connection.paths for link in links})
+            found = (link.connection.paths for link in links)
+            yield from self._of_daemons({(paths.directory, paths.instance): paths for paths in found})
 
     def _links(self) -> list[Link]:
         if self._client is None:
@@ -130,10 +132,10 @@ class TimerdCollector(Collector):
             ]
             yield metric(Family(f"client_{name}", figure.kind, figure.about, rows))
 
-    def _of_daemons(self, instances: Iterable[InstancePaths]) -> Iterator[Metric]:
+    def _of_daemons(self, instances: Mapping[tuple[Path, str], InstancePaths]) -> Iterator[Metric]:
         """The metrics of all arenas that this process may read, each name once."""
         found: dict[str, Family] = {}
-        for paths in sorted(instances):
+        for _, paths in sorted(instances.items()):
             for family in read(paths):
                 before = found.setdefault(family.name, family._replace(samples=[]))
                 found[family.name] = before._replace(samples=[*before.samples, *family.samples])
@@ -157,7 +159,7 @@ def figures_of(link: Link) -> dict[str, int]:
 def read(paths: InstancePaths) -> list[Family]:
     """The metrics of an instance's arena; an empty list if there is no arena, or this process may not read it."""
     try:
-        with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
+        with ArenaReader.from_descriptor(open_arena_file(paths.judged())) as reader:
             seen = reader.between_turns(lambda: look(reader))
         return list(families(collect(seen, paths), seen))
     except (TimerdError, OSError):

@@ -215,7 +215,7 @@ def test_a_settled_operation_is_known_until_it_is_acknowledged_then_its_id_then_
     alice = rig.client()
     rig.do(alice, Register(keys(b"k"), timeout_ns=HOUR, id=id_hash(b"job")), fire(b"k", value=b"done"))
     rig.now_ns += 3 * S
-    row = explain("job")
+    found = row = explain("job")
     assert (row["state"], row["settled"]["ago_ns"], row["settled"]["value"]["text"]) == ("completed", 3 * S, "done")
     assert row["settles"] == row["cancel"] == []
     assert "has settled: completed, 3.00 s ago" in run("explain", "job")[1]
@@ -225,6 +225,8 @@ def test_a_settled_operation_is_known_until_it_is_acknowledged_then_its_id_then_
     assert "acknowledged" in row["text"]
     row = explain("0.1", status=Exit.PROBLEM)
     assert row["state"] == "unknown" and "has settled" in row["text"] and "timerd --journal" in row["journal"]["text"]
+    lists = {name for name, value in found.items() if isinstance(value, list)}
+    assert lists == {name for name, value in row.items() if isinstance(value, list)}, "`jq .keys[]` works for both"
     for never in ("0.9", "99.1", "nothing"):
         row = explain(never, status=Exit.PROBLEM)
         assert row["state"] == "unknown" and "has settled, and" not in row["text"]

@@ -271,7 +271,7 @@ def test_a_derived_size_is_shown_with_its_formula_and_used_for_the_arena() -> No
         (["--journal=/nowhere/j"], 4, "the journal's directory /nowhere/j cannot be made, or may not be written"),
         (["--ring-events=100"], 2, "ring-events = 100"),
         (["--unix-group=no-such-group"], 2, "unix-group = 'no-such-group' (flag --unix-group): no such group"),
-        (["--runtime-dir=/nowhere/t"], 4, "/nowhere/t: does not exist, and cannot be made): choose one"),
+        (["--runtime-dir=/nowhere/t"], 4, "/nowhere/t: does not exist, and cannot be made): choose another directory"),
         ([f"--runtime-dir=/tmp/{'x' * 120}"], 4, "a socket's path at most 107"),
         (["--arena-file=/nowhere/arena"], 4, "the arena /nowhere/arena cannot be opened"),
     ],
@@ -288,7 +288,8 @@ def test_show_config_reports_the_errors_of_a_start_and_makes_no_files(
 def test_an_impossible_runtime_directory_is_refused_with_both_ways_to_choose_another() -> None:
     refused = run("--runtime-dir=/proc/nothing")
     assert refused.returncode == 4
-    assert "choose one (TIMERD_RUNTIME_DIR, or --runtime-dir of timerd) that may be written" in refused.stderr
+    remedy = "choose another directory (TIMERD_RUNTIME_DIR, or --runtime-dir of timerd) that may be written"
+    assert remedy in refused.stderr
 
 
 def test_help_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

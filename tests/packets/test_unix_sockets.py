@@ -328,7 +328,7 @@ def test_an_exec_does_not_keep_the_connection(listening: Listening, sockets: Uni
 
 def test_a_path_that_is_too_long_is_an_error_that_names_both_lengths_and_leaves_nothing(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(ResourceLimitError, match=rf"{IPC_PATH_MAX}: choose one \(TIMERD_RUNTIME_DIR"):
+    with pytest.raises(ResourceLimitError, match=rf"{IPC_PATH_MAX}: choose another directory \(TIMERD_RUNTIME_DIR"):
         UnixSockets(InstancePaths(tmp_path / ("d" * 120), "t"))
     assert len(os.listdir("/proc/self/fd")) == before
 

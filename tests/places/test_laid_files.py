@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from support.real.daemons import SMALL, clean_up
-from support.real.planted_files import PLANTED
+from support.real.patience import PATIENCE_S
+from support.real.planted_files import PLANTED, within
 from support.real.users import NOBODY, shut_out
 from timerd.__main__ import EXIT_RESOURCES, main
 from timerd.clock import ManualClock
@@ -20,7 +21,7 @@ from timerd.journal.files import JournalFiles, JournalPlan
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.host.lock import open_lock
-from timerd_shm.host.paths import ArenaLocation, InstancePaths
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, read_location, write_location
 
 IN_DIRECTORY = ("lock", "arena", "sock", "pub", "unix", "live", "journal")
 BESIDE_ARENA = ("", ".lock", ".seed", ".journal", ".journal.new")
@@ -115,3 +116,28 @@ def test_a_journals_directory_that_others_may_write_and_its_lock_of_another_user
     tmp_path.chmod(0o777)
     with pytest.raises(ResourceLimitError, match=r"belongs to user nobody, and others may write it .*\(--journal\)"):
         JournalFiles(plan, ManualClock(), bytes(16))
+
+
+@pytest.mark.root("lays files, and becomes another user")
+@pytest.mark.parametrize("kind", ["a FIFO", "a link to /dev/zero", "no text", "a socket"])
+def test_what_stands_under_the_first_name_of_a_location_is_replaced_or_refused(
+    monkeypatch: pytest.MonkeyPatch, room: Path, kind: str
+) -> None:
+    """NAME.arena is written under a name that holds the pid of the daemon, and pids can be guessed."""
+    monkeypatch.setattr(os, "getpid", lambda: 4711)
+    paths = InstancePaths(room, "default")
+    laid = room / ".default.arena.4711"
+    PLANTED[kind](laid)
+    location = ArenaLocation("shm", "/timerd-none", 1)
+    assert within(PATIENCE_S, lambda: write_location(paths, location)) == [None], "it waits for what stands there"
+    assert read_location(paths) == location and not laid.exists()
+
+    room.chmod(0o1777)
+    PLANTED[kind](laid)
+
+    def write() -> str:
+        with pytest.raises(ResourceLimitError) as error:
+            write_location(paths, location)
+        return str(error.value)
+
+    assert f"{laid}: it belongs to user root, and this is user nobody" in shut_out(write)

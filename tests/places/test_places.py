@@ -50,7 +50,7 @@ def test_a_set_directory_is_made_but_its_parent_is_not(monkeypatch: pytest.Monke
     """A misspelt path is an error: no parent directories are made, not even for root."""
     monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "missing" / "here"))
     for look_only in (True, False):
-        with pytest.raises(ResourceLimitError, match=r"missing/here: .*choose one \(TIMERD_RUNTIME_DIR"):
+        with pytest.raises(ResourceLimitError, match=r"missing/here: .*choose another directory \(TIMERD_RUNTIME_DIR"):
             make_instance(look_only=look_only)
     assert not (tmp_path / "missing").exists()
     monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "here"))
@@ -88,23 +88,23 @@ def test_the_daemon_that_listens_is_found_behind_the_remains_of_dead_ones(own: O
     remains = [leave_remains(place) for place in own.all[:2]]
     own.temporary.mkdir(mode=0o700)
     with Daemon(own.temporary) as daemon:
-        assert find_instance() == daemon.paths
+        assert find_instance().directory == daemon.paths.directory
         with td.connect(timeout=PATIENCE_S) as client:
             assert client.fire_wait("k") == 0
         client = td.Client()
         assert client.fire_wait("k") == 0
         client.close()
         daemon.stop()
-        assert find_instance() == remains[0], "no daemon listens, so the first place with an arena"
+        assert find_instance().directory == remains[0].directory, "none listens, so the first one that has an arena"
 
 
 def test_the_first_place_with_a_daemon_is_taken(own: OwnPlaces) -> None:
     own.session.mkdir(mode=0o700, parents=True)
     own.temporary.mkdir(mode=0o700)
     with Daemon(own.temporary) as behind, Daemon(own.session) as before:
-        assert find_instance() == before.paths
+        assert find_instance().directory == before.paths.directory
         before.stop()
-        assert find_instance() == behind.paths
+        assert find_instance().directory == behind.paths.directory
 
 
 def test_a_place_that_this_user_may_not_enter_hides_no_daemon_behind_it(own: OwnPlaces) -> None:
@@ -144,7 +144,7 @@ def test_a_directory_of_our_name_under_tmp_that_others_may_change_is_not_trusted
 def test_a_directory_of_our_name_that_another_user_has_made_is_named_with_its_owner(own: OwnPlaces) -> None:
     leave_remains(own.temporary)
     os.chown(own.temporary, NOBODY, -1)
-    said = f"belongs to user nobody: have root remove it (`rm -r {own.temporary}`), or choose one (TIMERD_RUNTIME_DIR"
+    said = f"belongs to user nobody: have root remove it (`rm -r {own.temporary}`), or choose another directory (TIMERD"
     with pytest.raises(TimerdUnavailableError) as unavailable:
         td.connect()
     with pytest.raises(ResourceLimitError) as refused:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import pwd
+import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
 
@@ -25,6 +28,10 @@ from timerd_shm.read.reader import ArenaReader
 
 LONG_S = 60.0  # of a hang; nothing here waits
 LEAD_NOWHERE = {"a link to itself", "a link to nothing"}  # there is no such file
+CLONE_NEWUSER = 0x10000000  # of linux/sched.h
+PR_SET_DUMPABLE = 4  # of linux/prctl.h
+OTHER_USER = 4711
+SKIPPED = "-"
 NOT_READABLE = {"a file without a number, unreadable", "no text", "a gigabyte"}  # plain files, with other errors
 
 
@@ -144,6 +151,20 @@ def test_a_client_connects_to_no_socket_that_was_replaced(paths: InstancePaths, 
     assert f"{laid}: it is no socket" in said, said
 
 
+def test_command_lines_in_errors_are_quoted(tmp_path: Path) -> None:
+    """A person copies them, maybe as root."""
+    odd = tmp_path / "a b; c"
+    assert InstancePaths(odd, "x").command == f"`timerd --instance x --runtime-dir '{odd}'`"
+    odd.touch()
+    assert distrust(odd) == f"is no directory: remove it (`rm '{odd}'`)"
+    odd.unlink()
+    odd.mkdir()
+    odd.chmod(0o777)
+    if os.geteuid() == 0:
+        os.chown(odd, NOBODY, -1)
+    assert f"(`chmod o-w '{odd}'`)" in distrust(odd)
+
+
 @pytest.mark.root("makes directories of another user")
 @pytest.mark.parametrize(
     ("owner", "mode", "within_shared", "why"),
@@ -244,3 +265,74 @@ def test_a_user_who_does_not_exist_is_named(wrong: str | int) -> None:
     with pytest.raises(InvalidNameError):
         td.Client(daemon_user=wrong)
     assert daemon_user_of("root") == daemon_user_of(0) == daemon_user_of("0") == 0 and daemon_user_of() is None
+
+
+def in_a_namespace_without_root(act: Callable[[], str]) -> str:
+    """The result of `act` in a user namespace that maps this user alone, as bwrap and `unshare -U` make one."""
+
+    def unshared() -> str:
+        me, libc = os.geteuid(), ctypes.CDLL(None)
+        libc.prctl(PR_SET_DUMPABLE, 1)  # setuid() has given /proc/self to root
+        if libc.unshare(CLONE_NEWUSER):
+            return SKIPPED
+        Path("/proc/self/uid_map").write_text(f"{me} {me} 1")
+        return act()
+
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setresuid(OTHER_USER, OTHER_USER, OTHER_USER)
+            os.write(writes, unshared().encode())
+        finally:
+            os._exit(1)
+    os.close(writes)
+    with open(reads, "rb") as answer:
+        said = answer.read().decode()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_in_a_user_namespace_without_root_the_error_says_who_nobody_is() -> None:
+    """There, whatever belongs to root belongs to uid 65534, so nobody has chosen /run."""
+    said = in_a_namespace_without_root(lambda: distrust(Path("/usr")) + "\n" + distrust(Path("/usr"), NOBODY))
+    if said == SKIPPED:
+        pytest.skip("this machine allows no user namespace")
+    without, named = said.split("\n")
+    stands_for = f"uid {NOBODY} stands for each user that this user namespace does not map, such as the machine's root"
+    assert without.startswith("belongs to ") and f" ({stands_for}): if its daemon is to be trusted" in without, without
+    assert named == "", "TIMERD_DAEMON_USER=nobody helps"
+
+
+def test_the_name_of_a_user_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """getpwnam() may ask a directory service, and a look for the daemon holds up forks and other clients."""
+    client = td.Client(daemon_user="root")
+    asked: list[str] = []
+    monkeypatch.setattr(pwd, "getpwnam", asked.append)
+    for _ in range(2):
+        with pytest.raises(TimerdUnavailableError):
+            client.ping(timeout=0)
+        with suppress(TimerdUnavailableError):
+            find_instance(daemon_user="root")
+    assert not asked
+
+
+@pytest.mark.root("makes a directory of another user")
+def test_the_owner_of_a_refused_directory_is_looked_up_once(
+    monkeypatch: pytest.MonkeyPatch, shared: Path, runtime_dir: Path
+) -> None:
+    """Each look for the daemon makes the message anew."""
+    stranger, asked = 4712, []
+    place = shared / "place"
+    place.mkdir()
+    os.chown(place, stranger, -1)
+
+    def getpwuid(uid: int) -> object:
+        asked.append(uid)
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    for _ in range(3):
+        assert f"belongs to uid {stranger}: " in distrust(place)
+    assert asked == [stranger]

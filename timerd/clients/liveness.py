@@ -170,12 +170,15 @@ class Watches:
         return refused
 
     def close(self) -> None:
-        """Close everything and remove the socket's file. The caller still holds the instance's lock."""
-        for watch in list(self._by_number.values()):
-            self._remove(watch)
+        """Close everything and remove the socket's file. The caller still holds the instance's lock.
+
+        The listener goes first: a client whose connection ends looks whether the daemon has ended (lifeline.py).
+        """
         self._selector.forget(self._listener.fileno())
         self._listener.close()
         remove_own(self._path, self._file)
+        for watch in list(self._by_number.values()):
+            self._remove(watch)
 
     def _notice(self, descriptor: int, events: int) -> None:
         self._noticed[descriptor] = None

@@ -38,7 +38,7 @@ from timerd_shm.declare.journal import (
     journal_fingerprint,
 )
 from timerd_shm.declare.records import ArenaHeader
-from timerd_shm.host.access import other_owner
+from timerd_shm.host.access import as_word, other_owner
 from timerd_shm.host.plain_file import NotPlainError, open_plain
 from timerd_shm.host.process import process_start_ticks
 from timerd_shm.host.trust import distrust
@@ -353,7 +353,7 @@ class JournalFiles:
         if named is not None and process_start_ticks(int(named[1])) is not None:
             return f"the journal in {self.plan.directory} is written by another daemon ({holder}): {remedy}"
         ended = f"The daemon that it names has ended, or runs in another container ({holder}). " if holder else ""
-        return f"some process holds {lock} (`fuser {lock}` says which). {ended}End that process, or {remedy}"
+        return f"some process holds {lock} (`fuser {as_word(lock)}` says which). {ended}End that process, or {remedy}"
 
     def _take_lock(self) -> int:
         path = self.plan.directory / LOCK_NAME

@@ -54,7 +54,7 @@ def add(calls: Any, common: argparse.ArgumentParser) -> None:
     drop = declare_act(calls, [numbers], "drop", "drop a dead letter", missing, DROP_EPILOG)
     drop.set_defaults(run=run_drop)
     known = argparse.ArgumentParser(add_help=False, parents=[common])
-    known.add_argument("id", metavar="ID")
+    known.add_argument("id", metavar="ID", type=key_of)
     about = "the group of the call, if calls of several groups have this id"
     # A default of None would overwrite the first --group of `timerctl calls --group web cancel user-9`.
     known.add_argument("--group", metavar="NAME", default=argparse.SUPPRESS, help=about)
@@ -74,25 +74,27 @@ def run_drop(arguments: argparse.Namespace) -> int:
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel the call of an id."""
-    wanted = arguments.id
-    found = {call.group for call in _listed(arguments, failed=False) if call.id == wanted}
+    shown = plain(arguments.id)
+    found = {call.group for call in _listed(arguments, failed=False) if key_of(call.id) == arguments.id}
     given = arguments.group
     if given is not None:
         found = {given}
     if len(found) > 1:
-        raise UsageError(f"groups {', '.join(sorted(found))} have a call {wanted!r}: give one of them as --group")
-    row: Row = {"id": wanted, "group": next(iter(found), None), "done": False, "hints": []}
-    for group in found:
-        with connected(arguments, group) as client:
-            row["done"] = client.cancel_call_wait(wanted)
+        raise UsageError(f"groups {', '.join(sorted(found))} have a call {word(shown)}: give one of them as --group")
+    row: Row = {"id": shown, "group": next(iter(found), None), "done": False, "hints": []}
+    with suppress(UnicodeDecodeError):  # the id of a call is text, so no call has this one
+        wanted = arguments.id.decode()
+        for group in found:
+            with connected(arguments, group) as client:
+                row["done"] = client.cancel_call_wait(wanted)
     if not row["done"]:
         row["hints"] = list(_meant(arguments))
     if arguments.json:
         print_json(row)
     elif row["done"]:
-        print(f"Call {word(plain(wanted.encode()))} of group {row['group']} was cancelled.")
+        print(f"Call {word(shown)} of group {row['group']} was cancelled.")
     else:
-        print(f"No call {wanted!r} waits: it runs, is over, or was never made.")
+        print(f"No call {word(shown)} waits: it runs, is over, or was never made.")
         print_hints(row["hints"])
     return Exit.OK if row["done"] else Exit.PROBLEM
 
@@ -100,10 +102,11 @@ def run_cancel(arguments: argparse.Namespace) -> int:
 def _meant(arguments: argparse.Namespace) -> Iterator[Row]:
     """Hints for an id that no waiting call has: a call that runs, calls of this name, an operation."""
     with suppress(OSError, TimerdError), open_arena(paths_of(arguments)) as reader:
-        text = key_of(arguments.id)
-        runs = [call for call in listed(reader) if call.id == arguments.id and call.state in ("runs", "late")]
+        text: bytes = arguments.id
+        runs = [call for call in listed(reader) if key_of(call.id) == text and call.state in ("runs", "late")]
         for call in runs:
-            text_of = f"call {word(call.id)} runs in pid {call.pid or '?'}, and a call that runs cannot be cancelled"
+            runs_in = f"call {word(call.shown_id)} runs in pid {call.pid or '?'}"
+            text_of = f"{runs_in}, and a call that runs cannot be cancelled"
             yield hint("runs", text_of, command_line(arguments, "explain", text))
         yield from of_name(reader, arguments, text)
         for each in meant(reader, text, "id", None):
@@ -115,17 +118,19 @@ def _meant(arguments: argparse.Namespace) -> Iterator[Row]:
 def _each(arguments: argparse.Namespace, done_to_it: str, act: Callable[[Client, int], bool]) -> int:
     groups = {call.number: call.group for call in _listed(arguments, failed=True)}
     rows: list[Row] = []
-    for number in arguments.numbers:
-        done = False
-        if number in groups:
-            with connected(arguments, groups[number]) as client:
-                done = act(client, number)
-        rows.append({"number": number, "group": groups.get(number), "done": done})
-        if not arguments.json:
-            missing = f"There is no dead letter {number}: see `timerctl calls --failed`."
-            print(f"Dead letter {number} of group {groups[number]} was {done_to_it}." if done else missing)
-    if arguments.json:
-        print_json({"rows": rows})
+    try:
+        for number in arguments.numbers:
+            done = False
+            if number in groups:
+                with connected(arguments, groups[number]) as client:
+                    done = act(client, number)
+            rows.append({"number": number, "group": groups.get(number), "done": done})
+            if not arguments.json:
+                missing = f"There is no dead letter {number}: see `timerctl calls --failed`."
+                print(f"Dead letter {number} of group {groups[number]} was {done_to_it}." if done else missing)
+    finally:
+        if arguments.json and rows:  # also those before an error: they are done
+            print_json({"rows": rows})
     return Exit.OK if all(row["done"] for row in rows) else Exit.PROBLEM
 
 

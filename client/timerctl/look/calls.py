@@ -16,7 +16,7 @@ from typing import Any
 from timerctl.instance import NS, open_arena, paths_of
 from timerctl.listing import Row, add_bytes, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import begun, span
+from timerctl.show.text import begun, key_of, span
 from timerd_client.groups.listing import CallInfo, listed
 from timerd_shm.read.text import plain
 
@@ -24,6 +24,7 @@ from .clocks import Clocks
 from .handlers import Handlers
 
 NOTES_MAX = 8  # hints below the table
+NOT_SHOWN = ("payload", "time_limit", "name_bytes")  # fields of a call that its row has in another form, or not
 WORDS = {
     "deserted": "the group has no member",
     "unhandled": "no handler of this name",
@@ -109,8 +110,8 @@ def notes_of(rows: list[Row]) -> Iterator[str]:
 
 
 def row_of(call: CallInfo, now: datetime, most: int) -> Row:
-    """A call as a row. It gives each time in three forms: in ISO 8601, as ns from now or ns ago, and as a text."""
-    row: Row = {name: value for name, value in call._asdict().items() if name not in ("payload", "time_limit")}
+    """A call as a row. Each time stands there in ISO 8601, in ns until or since then, and as a text for people."""
+    row: Row = {name: value for name, value in call._asdict().items() if name not in NOT_SHOWN}
     row["point"] = None if call.point is None else iso(call.point)
     for name in ("due", "since", "last_run"):
         at = row.pop(name)
@@ -175,7 +176,7 @@ LETTERS_TABLE = Table(
 def cells_of(row: Row) -> tuple[object, ...]:
     return (
         row["name"],
-        "-" if row["id"] == row["name"] else plain(row["id"].encode()),
+        "-" if (id := plain(key_of(row["id"]))) == row["name"] else id,
         now_of(row),
         _ago(row),
         row["attempt"],

@@ -50,25 +50,24 @@ ENDED_ROW: dict[str, Any] = {
     "rss_bytes": None,
 }
 EPILOG = """\
-state: live; silent (the client sent nothing for its lease); "silent, keeps for
-4 min" (silent, but its process runs: in 4 min other members of its group get
-what it is doing); "live, stopped" (its process got SIGSTOP, or is in a
-debugger); dead (what it held is being removed); tombstone (dead, but its
-numbering is kept for an hour); ended (no client, but operations that ended
-clients of a user have made for a group, and that are still there). silent: how
-long the client sent nothing while the daemon was reading. pending: operations
-that have not settled. backlog: outcomes that it has not acknowledged. serves:
-what it takes of its group: "outcomes", if it iterates over outcomes(), and the
-names of its handlers. The arena has only the hash of such a name. So a handler
-is named if the arena has a call of it; other handlers are only counted. made:
-operations that it has made for its group, pending or not done. doing: outcomes
-and calls of its group that were delivered to it, and are not done. share: the
-quota that it has used most, and how much of it (--json has all quotas).
-`heard`: time since its last frame. lease: how long it may be silent. takeover:
-how long it keeps what it is doing while it is silent and its process runs.
-held: payload and value bytes charged to it. cpu: share of one core, on average
-since the process started. Columns that do not fit are left out:
-COLUMNS=200 timerctl clients shows all.
+state: live; silent (it sent nothing for its lease); "silent, keeps for 4 min"
+(silent, but its process runs: in 4 min other members of its group get what it
+is doing); "live, stopped" (its process got SIGSTOP, or is in a debugger); dead
+(what it held is being removed); tombstone (dead, but its numbering is kept for
+an hour); ended (no client: what ended clients of a user have made for a group,
+and what is still there). silent: how long it sent nothing while the daemon was
+reading. pending: operations that have not settled. backlog: outcomes that it
+has not acknowledged. serves: what it takes of its group: "outcomes", if it
+iterates over outcomes(), and the names of its handlers. The arena has only the
+hash of such a name. So a name is shown if a call of it stands there, and other
+handlers are counted. made: operations of its group that it has made, pending or
+not done. doing: outcomes and calls of its group that were delivered to it, and
+are not done. share: the quota that it has used most, and how much of it (--json
+has all quotas). `heard`: time since its last frame. lease: how long it may be
+silent. takeover: how long it keeps what it is doing while it is silent and its
+process runs. held: payload and value bytes charged to it. cpu: share of one
+core, on average since the process started. Columns that do not fit are left
+out: COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients

@@ -24,6 +24,8 @@ from .instead import meant_instead
 from .journal_lines import JournalLines
 
 NAME_WIDTH = 11
+# Fields with lists. A row of an operation that does not stand in the arena has them, too, so that programs find them.
+LISTS = ("keys", "events_on_near_keys", "events_in_other_purgatories", "settles", "cancel")
 EPILOG = """\
 An operation is named by the id that its caller gave, or by its number: the
 first column of `timerctl ops` (7.1), or `op` of `timerctl ops --json`. A text
@@ -111,7 +113,7 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
     """The little that is known of an operation that does not stand in the arena, and where to find more."""
     header, what = reader.header(), word(plain(arguments.what))
     row: Row = {"op": None, "id": None, "state": "unknown", "settled": None, "purgatory": arguments.purgatory}
-    row["journal"], row["hints"] = None, []
+    row |= {"kind": None, "call": None, "journal": None, "hints": []} | {name: [] for name in LISTS}
     if isinstance(found, Remembered):
         record = found.record
         ago = max(now_ns(header) - record.settled_ns, 0)
@@ -183,7 +185,7 @@ KEYS_TABLE = Table(
 
 def lines_of(row: Row) -> Iterator[str]:
     """An operation, or what is known of one that is gone, as lines."""
-    if "keys" not in row:
+    if "text" in row:  # of one that is gone
         yield from wrapped(row["text"])
         yield from hint_lines([*filter(None, [row["journal"]]), *row["hints"]])
         return

@@ -110,7 +110,7 @@ class Facts:
     def id(self) -> str | None:
         """Its id, as far as it is known: the arena has only a hash, but the plan of a call has the id."""
         if self.call is not None:
-            return self.call.id
+            return self.call.shown_id
         return None if self.given is None else plain(self.given)
 
     def owner(self) -> Row:

@@ -15,7 +15,7 @@ from typing import Any
 from timerctl.instance import command_line
 from timerctl.listing import hint
 from timerctl.show.text import span
-from timerd_client.groups.listing import CallInfo, members_of, name_hash, names_handled
+from timerd_client.groups.listing import CallInfo, is_member, members_of, name_hash, names_handled
 from timerd_client.protocol.session import CALLS
 from timerd_shm.declare.records import ArenaHeader, ClientRecord
 from timerd_shm.declare.states import ClientFlag, ClientState, OpFlag, OpState
@@ -43,6 +43,7 @@ class Handlers:
         self._purgatory = next((at for at, name in enumerate(names) if name == CALLS), None)
         self._known: dict[int, bytes] | None = None
         self._near: dict[tuple[str, bytes], list[bytes]] = {}
+        self._members: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
 
     def hash_of(self, name: bytes) -> int | None:
         """The hash by which clients' records name this handler."""
@@ -69,17 +70,22 @@ class Handlers:
         hashes = names_handled(self.reader, client)
         return {"count": len(hashes), "known": sorted(plain(self.known[each]) for each in hashes if each in self.known)}
 
-    def members(self, group: str) -> list[ClientRecord]:
-        return members_of(self.clients, self.groups.index(group) + 1) if group in self.groups else []
+    def members(self, group: str) -> list[tuple[int, tuple[int, ...]]]:
+        """The members of a group, each as its slot and the hashes of the names that it handles."""
+        if group not in self._members:
+            at = self.groups.index(group) + 1 if group in self.groups else 0
+            slots = [slot for slot, each in enumerate(self.clients) if at and is_member(each, at)]
+            self._members[group] = [(slot, names_handled(self.reader, self.clients[slot])) for slot in slots]
+        return self._members[group]
 
-    def handling(self, group: str, name: bytes) -> list[ClientRecord]:
-        """The members of a group that handle this name."""
+    def slots_handling(self, group: str, name: bytes) -> list[int]:
+        """The slots of the members of a group that handle this name."""
         wanted = self.hash_of(name)
-        return [each for each in self.members(group) if wanted in names_handled(self.reader, each)]
+        return [slot for slot, hashes in self.members(group) if wanted in hashes]
 
     def elsewhere(self, group: str, name: bytes) -> list[str]:
         """Other groups with a member that handles this name."""
-        return [other for other in self.groups if other and other != group and self.handling(other, name)]
+        return [other for other in self.groups if other and other != group and self.slots_handling(other, name)]
 
     def near(self, group: str, name: bytes) -> list[bytes]:
         """Names near this one that members of the group handle."""
@@ -88,7 +94,7 @@ class Handlers:
         return self._near[group, name]
 
     def _look_near(self, group: str, name: bytes) -> list[bytes]:
-        handled = {each for member in self.members(group) for each in names_handled(self.reader, member)}
+        handled = {each for _, hashes in self.members(group) for each in hashes}
         found = near(name, (known for hashed, known in self.known.items() if hashed in handled))
         if found or not handled or not SIZE_MIN <= len(name) <= TRIED_SIZE_MAX:
             return found
@@ -98,7 +104,7 @@ class Handlers:
 
     def why(self, call: CallInfo, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         """Why a call that is due does not run, and what helps: sentences, each with a command line or none."""
-        name, group = call.name.encode(), call.group
+        name, group = call.name_bytes, call.group
         if call.state in ("deserted", "unhandled"):
             if call.state == "deserted":
                 yield hint("group", f"group {group} has no member: start a worker of it")
@@ -109,13 +115,12 @@ class Handlers:
             for other_group in self.elsewhere(group, name):
                 yield hint("group", f"group {other_group} handles {call.name}: did you mean this group?")
         elif call.state in ("silent", "busy"):
-            for slot, member in enumerate(self.clients):
-                if member in self.handling(group, name)[:NAMED_MAX]:
-                    yield self._about(slot, member, call, arguments)
+            for slot in self.slots_handling(group, name)[:NAMED_MAX]:
+                yield self._about(slot, self.clients[slot], call, arguments)
         elif call.client is not None and call.client < len(self.clients):
             member = self.clients[call.client]
             if member.state == ClientState.SILENT or is_stopped(member):
-                yield held_in_vain(call.client, member, f"call {call.id}")
+                yield held_in_vain(call.client, member, f"call {call.shown_id}")
 
     def _about(self, slot: int, member: ClientRecord, call: CallInfo, arguments: argparse.Namespace) -> dict[str, Any]:
         who = who_is(slot, member)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import glob
 from collections.abc import Iterator
 
 from timerctl.instance import PURGATORY, command_line
 from timerctl.listing import Row, hint
-from timerctl.show.text import word
+from timerctl.show.text import key_of, word
 from timerd_client.groups.listing import listed
 from timerd_client.protocol.session import CALLS
 from timerd_shm.read.near import near
@@ -25,21 +26,22 @@ def meant_instead(reader: ArenaReader, arguments: argparse.Namespace) -> Iterato
     text: bytes = arguments.what
     yield from of_name(reader, arguments, text)
     known = list(listed(reader))
-    ids = {call.id.encode() for call in known}
+    ids = {key_of(call.id) for call in known}
     for other in near(text, ids):
         yield hint("near", f"a call has the id {word(plain(other))}: did you mean it?", explained(arguments, other))
-    for other in near(text, {call.name.encode() for call in known} - ids):
-        line = command_line(arguments, "calls", options=[f"--match={plain(other)}"])
+    for other in near(text, {call.name_bytes for call in known} - ids):
+        line = command_line(arguments, "calls", options=[matching(other)])
         yield hint("near", f"calls have the name {word(plain(other))}: did you mean one of them?", line)
 
 
 def of_name(reader: ArenaReader, arguments: argparse.Namespace, text: bytes) -> Iterator[Row]:
     """Hints if calls, or a handler, have this name: a call is named by its id."""
-    ids = [call.id for call in listed(reader) if call.name == plain(text) and call.id.encode() != text]
+    found = (call for call in listed(reader) if call.name == plain(text) and key_of(call.id) != text)
+    ids = [call.shown_id for call in found]
     if ids:
         named = ", ".join(map(word, ids[:IDS_NAMED])) + (", ..." if len(ids) > IDS_NAMED else "")
         calls = f"{len(ids)} call{'s have' if len(ids) > 1 else ' has'} this name"
-        line = command_line(arguments, "calls", options=["--match", text.decode("utf-8", "surrogateescape")])
+        line = command_line(arguments, "calls", options=[matching(text)])
         yield hint("name", f"{calls}, and a call is named by its id ({named})", line)
         return
     groups = Handlers(reader).elsewhere("", text)
@@ -61,6 +63,11 @@ def of_another_kind(reader: ArenaReader, arguments: argparse.Namespace, verb: st
             options = ["--timeout", "TIME"] if verb == "reschedule" else []
             line = command_line(arguments, verb, text, purgatory=purgatory, options=options)
             yield hint("purgatory", f"purgatory {purgatory} has an operation of id {word(plain(text))}", line)
+
+
+def matching(name: bytes) -> str:
+    """The option of `timerctl calls` for calls of this name: a name may have *, ? and [, which are a pattern there."""
+    return f"--match={glob.escape(plain(name))}"
 
 
 def explained(arguments: argparse.Namespace, id: bytes) -> str:

@@ -11,7 +11,7 @@ from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths, daemon_running, instance_name, open_arena_file
 from timerd_shm.host.places import places
 from timerd_shm.host.search import find_instance
-from timerd_shm.host.trust import daemon_user_of, distrust
+from timerd_shm.host.trust import daemon_user_of
 from timerd_shm.read.reader import ArenaReader
 
 from .target import Target
@@ -93,8 +93,7 @@ def has_run_lately(target: Target) -> bool:
 
 def _lately(paths: InstancePaths) -> bool:
     try:
-        if distrust(paths.directory, paths.daemon_user):
-            return False
+        paths = paths.judged()
         # An age below 0 means that the clock was set back, or that the arena is of an earlier boot.
         if 0 <= time.time() - paths.lock.stat().st_mtime < RESTART_S:
             return True

@@ -71,10 +71,16 @@ class LateSockets:
         self._trouble = ""
         self._starter: Thread | None = None
 
-    def tend(self, now_ns: int) -> None:
+    def tend(self, now_ns: int) -> bool:
         """Look whether the daemon runs. With `autostart`, begin to start it."""
-        if self.found is not None:
-            return
+        if self.found is None:
+            self._tend(now_ns)
+        return False
+
+    def lost(self, now_ns: int) -> bool:
+        return False
+
+    def _tend(self, now_ns: int) -> None:
         self._looked_ns = now_ns
         self.due_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, LOOK_LAST_NS)

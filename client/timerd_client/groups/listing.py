@@ -39,6 +39,9 @@ CallState: TypeAlias = Literal[
 * failed: it is over, and kept as a dead letter.
 """
 
+Members: TypeAlias = list[tuple[ClientRecord, frozenset[int]]]
+"""Members of a group, each with the hashes of the names that it handles."""
+
 UNSERVED: Final = "no member of its group has served it while it was kept"
 
 
@@ -72,6 +75,12 @@ class CallInfo(NamedTuple):
     reason: str  # why the call became a dead letter; empty for other calls
     payload: bytes
     op: int  # its op id
+    name_bytes: bytes  # the name as it was given; in `name`, what a terminal must not get is escaped
+
+    @property
+    def shown_id(self) -> str:
+        """The id for people: bytes that a terminal must not get are escaped."""
+        return plain(self.id.encode("utf-8", "surrogateescape"))
 
 
 def listed(
@@ -90,6 +99,7 @@ def listed_with_plans(
     now, wall = now_ns(header, clocks.now_ns), clocks.wall_ns()
     clients = list(reader.clients)
     groups = [plain(each.name[: each.name_length]) for each in reader.groups]
+    members: dict[int, Members] = {}
     for index, op in enumerate(reader.ops.used()):
         if not op.flags & OpFlag.CALL or op.state not in (OpState.PENDING, OpState.SETTLED):
             continue
@@ -118,9 +128,9 @@ def listed_with_plans(
         since = op.progress if op.state == OpState.SETTLED and op.progress else 0
         info = CallInfo(
             name=plain(name),
-            id=plan.id or plain(name),
+            id=plan.id or name.decode("utf-8", "surrogateescape"),
             group=name_of_group,
-            state="failed" if is_letter else _state(reader, op, plan, holder, clients, name, now),
+            state="failed" if is_letter else _state(reader, op, plan, holder, clients, members, name, now),
             due=datetime_of(max(0, wall + op.deadline_ns - now)),
             point=plan.due,
             scheduled=plan.kind != CALL,
@@ -137,6 +147,7 @@ def listed_with_plans(
             reason=reason,
             payload=payload,
             op=op.generation << 32 | index,
+            name_bytes=name,
         )
         yield info, plan, name.decode(errors="replace")
 
@@ -164,20 +175,23 @@ def _state(
     plan: Plan,
     holder: ClientRecord | None,
     clients: list[ClientRecord],
+    members: dict[int, Members],
     name: bytes,
     now: int,
 ) -> CallState:
+    """`members` has those of the groups of which a call was listed before."""
     if op.state == OpState.PENDING:
         return "paused" if plan.failures or plan.ends else "pending"
     if holder is not None:
         if not op.progress:
             return "delivered"
         return "late" if op.failed and now - op.progress > op.failed else "runs"
-    members = members_of(clients, op.group)
+    if op.group not in members:
+        members[op.group] = [(each, frozenset(names_handled(reader, each))) for each in members_of(clients, op.group)]
     hashed = name_hash(op.purgatory, name)
-    handlers = [client for client in members if hashed in names_handled(reader, client)]
+    handlers = [client for client, hashes in members[op.group] if hashed in hashes]
     if not handlers:
-        return "unhandled" if members else "deserted"
+        return "unhandled" if members[op.group] else "deserted"
     live = [client for client in handlers if client.state == ClientState.LIVE]
     if not live:
         return "silent"
@@ -185,8 +199,13 @@ def _state(
 
 
 def members_of(clients: Iterable[ClientRecord], group: int) -> list[ClientRecord]:
-    """The clients that are members of a group. `group` is the group's index + 1."""
-    return [each for each in clients if each.group == group and each.state in (ClientState.LIVE, ClientState.SILENT)]
+    """The clients that are members of a group (index + 1)."""
+    return [each for each in clients if is_member(each, group)]
+
+
+def is_member(client: ClientRecord, group: int) -> bool:
+    """Whether the client is a member of a group (index + 1)."""
+    return client.group == group and client.state in (ClientState.LIVE, ClientState.SILENT)
 
 
 def name_hash(purgatory: int, name: bytes) -> int:

@@ -11,7 +11,7 @@ from timerd_client.protocol.session import NO_SESSION
 from timerd_client.protocol.state import LIVE, LinkState
 from timerd_client.scope import noted
 from timerd_client.transport.lifeline import changing
-from timerd_client.transport.sockets import FRAMES_MAX, Sockets
+from timerd_client.transport.sockets import FRAMES_MAX, NO_OUTLET, Sockets
 from timerd_client.types import Patience
 from timerd_client.waiter import Notified
 from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
@@ -137,7 +137,7 @@ class Connection:
         elif self._protocol.session.secret == NO_SESSION:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
             if self.sockets.trouble():
-                remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
+                remedy = "it runs, but this client cannot reach it there; another transport= may"
         what = f"no answer from the daemon {within(patience)} ({self.status()})"
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
 
@@ -204,8 +204,8 @@ class Connection:
         """Do everything that is due now."""
         link, protocol, sockets = self._link, self._protocol, self.sockets
         with link.lock:
-            if now_ns >= sockets.due_ns:
-                sockets.tend(now_ns)
+            if now_ns >= sockets.due_ns and sockets.tend(now_ns) and protocol.session.secret != NO_SESSION:
+                protocol.session.subscribe()
         if isinstance(sockets, LateSockets) and sockets.found is not None:
             self._move(sockets, sockets.found)
         with link.lock:
@@ -214,6 +214,9 @@ class Connection:
         if protocol.lost and not self._lost_ns:
             self._lost_ns = protocol.silence.last_frame_ns
             self.losses += 1
+            if self.lifeline.fileno() < 0:  # else the daemon lives
+                with link.lock:
+                    self._let_go_of_daemon(now_ns)
             kind = "does not answer yet" if protocol.session.secret == NO_SESSION else "is lost"
             link.complain(
                 f"the daemon of instance {self.paths.instance!r} {kind}: silent for "
@@ -282,6 +285,12 @@ class Connection:
             if self.lifeline.has_ended(now_ns):
                 with self._link.lock:
                     self._protocol.daemon_ended(now_ns)
+                    self._let_go_of_daemon(now_ns)
+
+    def _let_go_of_daemon(self, now_ns: int) -> None:
+        """End the connections to a daemon that has ended or is lost: another user may listen in its place soon."""
+        if self.sockets.lost(now_ns):
+            self._protocol.session.subscriptions.append(NO_OUTLET)  # for the thread that has the seat
 
     def _map_arena(self) -> None:
         """Map the daemon's arena, so that marks are exact. Without a map, marks have the sequence of the last frame."""

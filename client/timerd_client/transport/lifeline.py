@@ -15,10 +15,11 @@ import weakref
 from typing import Final
 
 from timerd_shm.declare.limits import HEARTBEAT_NS
-from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.paths import InstancePaths, listens
 from timerd_wire import native
 
-REFUSED_NS: Final = HEARTBEAT_NS  # a connection that ends sooner was refused; if it ends later, the daemon has ended
+# If a connection ends later, the daemon has ended. If it ends sooner, it was refused, unless no daemon listens.
+REFUSED_NS: Final = HEARTBEAT_NS
 RETRY_FIRST_NS: Final = 50_000_000
 RETRY_LAST_NS: Final = 60_000_000_000
 
@@ -58,8 +59,8 @@ class Lifeline:
             try:
                 made = native.unix_socket(socket.SOCK_STREAM)
                 made.setblocking(False)
-                self._paths.check_socket(self._paths.liveness)
-                made.connect(str(self._paths.liveness))
+                self._paths = self._paths.judged()
+                self._paths.connect(made, self._paths.liveness)
                 made.send(session)
             except OSError:
                 if made is not None:
@@ -79,12 +80,17 @@ class Lifeline:
             with contextlib.suppress(ConnectionResetError):
                 self._socket.recv(1)
             self.let_go()
-            if now_ns - self._held_ns < REFUSED_NS:
+            if now_ns - self._held_ns < REFUSED_NS and self._is_refused():
                 self._wait(now_ns)
                 return False
             self._retry_wait_ns = RETRY_FIRST_NS
             return True
         return False
+
+    def _is_refused(self) -> bool:
+        """Whether a daemon listens, which has ended the connection. A daemon that ends stops to listen first."""
+        with changing:  # a child that is forked in between would have a copy of the connection
+            return listens(self._paths)
 
     def let_go(self) -> None:
         """Close the connection."""

@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 from timerd_shm.read.reader import ArenaReader
 
-FRAMES_MAX: Final = 256  # frames that are taken in a row, from a daemon that may send without end
+NO_OUTLET: Final = b""  # in place of a session
+FRAMES_MAX: Final = 256  # frames that are taken in one go, from a daemon that may send without end
 
 
 class Held(Protocol):
@@ -37,10 +38,16 @@ class Sockets(Protocol):
     wake_ns: int
     """The CPU time of a frame besides sending it: wake-ups at both ends, and cold caches."""
     due_ns: int
-    """When to call tend(); NEVER: the sockets connect again by themselves."""
+    """When to call tend(); NEVER: nothing is due."""
 
-    def tend(self, now_ns: int) -> None:
-        """Connect again, if this is due."""
+    def tend(self, now_ns: int) -> bool:
+        """Connect again, if this is due. Returns whether subscribe() has to show the session again."""
+
+    def lost(self, now_ns: int) -> bool:
+        """The daemon has ended, or is lost: let no connection lead to another daemon unless tend() has looked at it.
+
+        Returns whether the connection for outcomes is still to be closed, by subscribe(NO_OUTLET).
+        """
 
     def trouble(self) -> str:
         """Why there is no connection, for messages. Empty if there is a connection, or the reason is not known."""
@@ -52,7 +59,7 @@ class Sockets(Protocol):
         """Whether an answer has come. After a send, the descriptors may not show this."""
 
     def subscribe(self, session: bytes) -> None:
-        """Get outcomes from now on: show the session to the daemon."""
+        """Get outcomes from now on: show the session to the daemon. NO_OUTLET: close the connection for outcomes."""
 
     def receive(self, *, published: bool) -> bytes | None:
         """The next published frame, or the next answer, if there is one."""

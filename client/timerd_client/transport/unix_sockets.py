@@ -68,18 +68,22 @@ class UnixSockets:
     # A thread receives without the link's lock. It may find that the connection has ended while another thread is in
     # tend(). So each of the two takes the lock `changing` before it changes the connection.
 
-    def tend(self, now_ns: int) -> None:
+    def tend(self, now_ns: int) -> bool:
         with changing:
             if now_ns < self.due_ns:
-                return
+                return False
             if self._packets is None:
-                self._connect()
-                return
+                self._connect()  # shows the session
+                return False
             self.due_ns = NEVER
             if self._is_full and self.has_room():
                 # The frame that had no room became stale and is not sent again, so no send() clears `_is_full`.
                 self._is_full = False
                 self._epoll.modify(self._descriptor, select.EPOLLIN)
+        return False
+
+    def lost(self, now_ns: int) -> bool:
+        return False  # the connection leads to no other daemon, and its end is noticed
 
     def trouble(self) -> str:
         if self._failure is None:
@@ -105,7 +109,7 @@ class UnixSockets:
             self.subscribe(self._session)
 
     def _open(self) -> None:
-        self._paths.check_socket(self._paths.packets)
+        self._paths = self._paths.judged()
         with contextlib.closing(native.unix_socket(socket.SOCK_SEQPACKET)) as made:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
@@ -116,7 +120,7 @@ class UnixSockets:
                     f"a packet needs a buffer of {SENDABLE} bytes, and the system gives {given}: "
                     f"raise net.core.wmem_max to {SENDABLE} (sysctl)",
                 )
-            made.connect(self._address)
+            self._paths.connect(made, self._paths.packets)
             self._descriptor = made.detach()
         self._packets = Packets(self._descriptor)
         _connections.add(self._packets)

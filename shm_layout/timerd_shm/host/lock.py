@@ -14,7 +14,7 @@ from pathlib import Path
 
 from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError
 
-from .access import other_owner
+from .access import as_word, other_owner
 from .paths import InstancePaths, listens
 from .plain_file import NotPlainError, open_plain
 from .process import process_start_ticks
@@ -43,7 +43,7 @@ class ArenaLock:
             except BlockingIOError:
                 os.close(self._descriptor)
                 raise InstanceRunningError(
-                    f"another daemon uses the arena {arena}: stop it first (`fuser {path}` shows its pid)"
+                    f"another daemon uses the arena {arena}: stop it first (`fuser {as_word(path)}` shows its pid)"
                 ) from None
             os.close(self._descriptor)  # the last daemon removed it between open and lock: try again
 
@@ -89,7 +89,7 @@ def holder_of(descriptor: int, paths: InstancePaths) -> str:
     if not listens(paths) and not (pid.isdecimal() and process_start_ticks(int(pid))):
         return (
             f"some process holds {paths.lock}, and no daemon of instance {paths.instance!r} answers: "
-            f"end that process (`fuser {paths.lock}` shows its pid)"
+            f"end that process (`fuser {as_word(paths.lock)}` shows its pid)"
         )
     return (
         f"a daemon of instance {paths.instance!r} is running in {paths.directory} (pid {pid or 'not known'}): "

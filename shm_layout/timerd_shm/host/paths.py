@@ -31,9 +31,9 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_FORM, NAME_PATTERN
 
-from .access import denied
+from .access import as_word, denied, other_owner
 from .places import OTHER_PLACE, RUNTIME_DIR_VARIABLE, places
-from .trust import ROOT, check_socket, open_trusted
+from .trust import ROOT, check_peer, check_socket, judge, open_trusted
 
 INSTANCE_VARIABLE = "TIMERD_INSTANCE"
 INSTANCE_DEFAULT = "default"
@@ -53,19 +53,37 @@ class InstancePaths(NamedTuple):
 
     directory: Path
     instance: str
-    daemon_user: int | None = None  # one more user whose files are used
+    daemon_user: int | None = None  # whose files are used as well; None = nobody is named
+    owner: int | None = None  # of the directory that judged() has judged, and not of one that came later
+
+    def judged(self) -> InstancePaths:
+        """These files, for a directory that is trusted as it is now. Call it before each connection, not only once.
+
+        Raises ResourceLimitError, which says why no file in the directory is to be trusted, and OSError.
+        """
+        why, owner = judge(self.directory, self.daemon_user)
+        if why:
+            raise ResourceLimitError(f"{self.directory} is left out, because it {why}")
+        return self._replace(owner=owner)
 
     @property
     def owners(self) -> frozenset[int]:
-        """The users whose files are used here: root, this user, the directory's owner, and `daemon_user`."""
-        users = {ROOT, os.geteuid(), self.daemon_user}
-        with contextlib.suppress(OSError):
-            users.add(self.directory.stat().st_uid)  # find_instance() has asked distrust() about it
+        """The users whose files are used here: root, this user, the owner of the directory, and the one named."""
+        users = (ROOT, os.geteuid(), self.daemon_user, self.owner)
         return frozenset(user for user in users if user is not None)
 
-    def check_socket(self, path: Path) -> None:
-        """Raises ResourceLimitError if something else stands there than a socket of one of `owners`."""
-        check_socket(path, self.owners)
+    def check_socket(self, path: Path) -> os.stat_result:
+        """The status of a socket. Raises ResourceLimitError if something else stands there than one of `owners`."""
+        return check_socket(path, self.owners)
+
+    def connect(self, made: _socket.socket, path: Path) -> None:
+        """Connect to one of the instance's sockets. Raises ResourceLimitError if it is none of `owners`, and OSError.
+
+        Both the file and the process that listens must be theirs.
+        """
+        self.check_socket(path)
+        made.connect(_address(path))
+        check_peer(made, path, self.owners)
 
     @property
     def commands(self) -> Path:
@@ -132,7 +150,7 @@ class InstancePaths(NamedTuple):
     def command(self) -> str:
         """The command that starts the instance's daemon at a shell with this environment, for messages."""
         usual = f"`timerd --instance {self.instance}"
-        return f"{usual}`" if self.directory in places() else f"{usual} --runtime-dir {self.directory}`"
+        return f"{usual}`" if self.directory in places() else f"{usual} --runtime-dir {as_word(self.directory)}`"
 
     @property
     def shm_name(self) -> str:
@@ -220,9 +238,18 @@ def _location_in(held: bytes) -> ArenaLocation:
 
 
 def write_location(paths: InstancePaths, location: ArenaLocation, group_id: int | None = None) -> None:
-    """Write NAME.arena as a whole: a reader sees the old one or the new one. Its mode is 0600; for a group, 0640."""
+    """Write NAME.arena as a whole: a reader sees the old one or the new one. 0600, or 0640 for that group.
+
+    Raises ResourceLimitError if a file of another user is in the way, which may have been laid there on purpose.
+    """
     fresh = paths.arena.with_name(f".{paths.arena.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        if why := other_owner(fresh):
+            raise ResourceLimitError(f"{fresh}: {why}") from None
+        raise
     with open(descriptor, "w") as file:
         if group_id is not None:
             os.fchown(descriptor, -1, group_id)
@@ -291,12 +318,11 @@ def daemon_running(paths: InstancePaths) -> bool:
     runs. A daemon that is stopped (SIGSTOP) counts as running. A daemon that still opens its arena does not listen yet.
     """
     for path in (paths.liveness, paths.commands):
-        paths.check_socket(path)
-        # _socket, because a client's own thread may call this, and gevent's sockets belong to hubs.
+        # _socket: a client's thread may look, and gevent's sockets belong to hubs.
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         with contextlib.closing(_socket.socket(socket.AF_UNIX, kind)) as look:
             try:
-                look.connect(_address(path))
+                paths.connect(look, path)
             except BlockingIOError:
                 return True  # its queue is full
             except FileNotFoundError:

@@ -19,7 +19,7 @@ RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
 SYSTEM_PLACE = Path("/run/timerd")
 SESSIONS = Path("/run/user")
 TEMPORARY = Path("/tmp")
-OTHER_PLACE = f"choose one ({RUNTIME_DIR_VARIABLE}, or --runtime-dir of timerd)"
+OTHER_PLACE = f"choose another directory ({RUNTIME_DIR_VARIABLE}, or --runtime-dir of timerd)"
 
 
 def places(directory: str | None = None) -> tuple[Path, ...]:

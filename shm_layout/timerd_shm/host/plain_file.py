@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Collection
 
-from .access import user_named
+from .access import owner_named
 
 NO_PLAIN_FILE = "it is no plain file"
 _SAID = {
@@ -51,7 +51,7 @@ def open_plain(
         if not stat.S_ISREG(status.st_mode):
             raise NotPlainError(errno.EINVAL, NO_PLAIN_FILE, os.fspath(path))
         if owners is not None and status.st_uid not in owners:
-            raise NotPlainError(errno.EINVAL, f"it belongs to {user_named(status.st_uid)}", os.fspath(path))
+            raise NotPlainError(errno.EINVAL, f"it belongs to {owner_named(status.st_uid)}", os.fspath(path))
     except BaseException:
         os.close(descriptor)
         raise

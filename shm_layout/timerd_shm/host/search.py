@@ -11,7 +11,7 @@ from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError, 
 from .access import in_words, user_named
 from .paths import ArenaLocation, InstancePaths, daemon_running, instance_name, listens
 from .places import OTHER_PLACE, places
-from .trust import daemon_user_of, distrust
+from .trust import daemon_user_of, judge
 
 START_AS = f"start the daemon as the user of the directory, or {OTHER_PLACE}"
 
@@ -35,8 +35,10 @@ def find_instance(
     for place in looked:
         paths = InstancePaths(place, name, user)
         try:
-            if why := distrust(place, user):
-                distrusted += f"; {place} is left out, because it {why}"
+            try:
+                paths = paths.judged()
+            except ResourceLimitError as error:
+                distrusted += f"; {error}"
                 continue
             try:
                 if daemon_running(paths):
@@ -65,13 +67,9 @@ def find_instance(
 def find_remains(instance: str | None = None) -> InstancePaths | None:
     """The files of an instance that was killed while it made its arena: a lock, and nothing that leads to the arena."""
     for place in places():
-        paths = InstancePaths(place, instance_name(instance))
         with contextlib.suppress(OSError):
-            if (
-                not distrust(place, daemon_user_of())
-                and os.access(paths.lock, os.F_OK)
-                and ArenaLocation("shm", paths.shm_name, 0).path.exists()
-            ):
+            paths = InstancePaths(place, instance_name(instance), daemon_user_of()).judged()
+            if os.access(paths.lock, os.F_OK) and ArenaLocation("shm", paths.shm_name, 0).path.exists():
                 return paths
     return None
 
@@ -95,8 +93,7 @@ def make_instance(
                     continue
                 return InstancePaths(place, name)
             place.mkdir(mode=0o700, exist_ok=True)
-            why = distrust(place, remedy=START_AS)
-            owner = place.stat().st_uid
+            why, owner = judge(place, remedy=START_AS)
         except OSError as error:
             refusals.append(in_words(error))
             continue
@@ -108,7 +105,7 @@ def make_instance(
         elif not os.access(place, os.W_OK | os.X_OK):
             refusals.append(f"{place}: not writable")
         else:
-            return InstancePaths(place, name)
+            return InstancePaths(place, name, owner=owner)
     raise ResourceLimitError(f"no runtime directory ({'; '.join(refusals)}): {OTHER_PLACE} that may be written")
 
 

@@ -174,5 +174,5 @@ def test_an_instance_behind_too_long_a_path_is_an_error_that_names_both_lengths(
     """The daemon runs, and the path is another name of its directory: "It is not running: start it" would not help."""
     alias = tmp_path / ("d" * 120)
     alias.symlink_to(daemon.paths.directory)
-    with pytest.raises(td.ResourceLimitError, match=f"a socket's path at most {IPC_PATH_MAX}: choose one"):
+    with pytest.raises(td.ResourceLimitError, match=f"a socket's path at most {IPC_PATH_MAX}: choose another"):
         face.connect(runtime_dir=str(alias))

@@ -308,8 +308,11 @@ class Sockets:
             raise OSError("there is no arena to map")
         return ArenaReader(memoryview(memory).toreadonly())
 
-    def tend(self, now_ns: int) -> None:
-        """Nothing to do."""
+    def tend(self, now_ns: int) -> bool:
+        return False
+
+    def lost(self, now_ns: int) -> bool:
+        return False
 
     def passed(self) -> None:
         """Nothing to do: after a pass nothing is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,18 @@ from timerd_shm.read.reader import ArenaReader
 from .kernel import Epoll, Half, Kernel
 from .network import Network
 
-PATHS = InstancePaths(Path("/nowhere"), "simulated")
+
+class SimulatedPaths(InstancePaths):
+    """Paths of a kernel in memory, in which there is one user."""
+
+    def judged(self) -> InstancePaths:
+        return self
+
+    def connect(self, made: _socket.socket, path: Path) -> None:
+        made.connect(str(path))
+
+
+PATHS = SimulatedPaths(Path("/nowhere"), "simulated")
 SPINS_MAX = 500  # passes of a client that is woken, and changes nothing
 
 

@@ -84,8 +84,11 @@ class Sockets:
     def map_arena(self) -> Any:
         raise OSError("there is no arena")
 
-    def tend(self, now_ns: int) -> None:
-        """Nothing to do."""
+    def tend(self, now_ns: int) -> bool:
+        return False
+
+    def lost(self, now_ns: int) -> bool:
+        return False
 
     def trouble(self) -> str:
         return ""

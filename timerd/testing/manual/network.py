@@ -200,8 +200,11 @@ class ManualSockets:
 
     # the client's end ---------------------------------------------------------------------------------------------
 
-    def tend(self, now_ns: int) -> None:
-        """Nothing to do: the network connects."""
+    def tend(self, now_ns: int) -> bool:
+        return False
+
+    def lost(self, now_ns: int) -> bool:
+        return False
 
     def trouble(self) -> str:
         return "" if self.routing else "the daemon of this test is stopped: timerd_manual.start()"
