@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import pwd
-import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, suppress
