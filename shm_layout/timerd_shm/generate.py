@@ -110,6 +110,7 @@ DEFECTS = (
     "TWO_OF_AN_ID",  # calls: a call is delivered although a member holds another call of its id
     "ENDED_BY_FORMER_HOLDER",  # calls: a member gives up a call that another member runs
     "EVICTS_WITHIN_SHARE",  # makers: outcomes within the share of a user's ended clients give way as well
+    "USES_WHAT_IS_EVICTED",  # makers: a registration goes on with an operation that has made room for it
     "CHARGED_TO_THE_SLOT",  # makers: what an ended client has made stays charged to its slot, for the next client
     "FORGETS_CALLS",  # calls: the id of a running call is forgotten because of its age
 )

@@ -16,6 +16,7 @@ from support.rig.makers import (
     OTHER,
     SMALL,
     USER,
+    a_call_that_makes_room_is_replaced_by_none,
     account,
     kept,
     left,
@@ -276,6 +277,43 @@ def test_outcomes_with_many_keys_make_room_for_keys() -> None:
     rig.do(bystander, Register(tuple(Key(b"own %d" % number) for number in range(21))))
     assert bystander.answers == []
     assert sum(left(rig).values()) == 4
+    rig.check()
+
+
+# what a command has found may make room -------------------------------------------------------------------------------
+
+
+def test_a_call_that_makes_room_for_a_registration_is_not_replaced_by_it() -> None:
+    a_call_that_makes_room_is_replaced_by_none(Rig(**SMALL))
+
+
+@pytest.mark.parametrize("how", ["replace", "follows"])
+def test_a_call_that_has_made_some_of_the_room_is_freed_once(how: str) -> None:
+    """Before, its record was freed twice, and the arena's first bytes were overwritten: every reader refused it."""
+    block, name = 112, b"x" * 16
+    rig = Rig(**SMALL, blocks=64, quota_bytes=20 * block, ids=64, ring_events=16)
+    rig.turn(rig.now_ns + MS)
+    maker = rig.client(group=b"one", uid=USER)
+    rig.do(maker, call(b"job", id=name, payload=bytes(block)))
+    rig.close(maker, goodbye=True)
+    due = rig.arena.record(Region.OPS, 0).generation << 32
+    make(rig, b"one", 10, what=outcome(bytes(block)))
+    make(rig, b"two", 11, what=outcome(bytes(block)))
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, *(fire(b"e%d" % number, value=bytes([number]) * 5 * block) for number in range(8)))
+    rig.do(bystander, fire(b"last", value=bytes([9]) * 2 * block))
+    worker = rig.client(group=b"one", uid=OTHER)
+    wanted = bytes(5 * block)
+    if how == "replace":
+        again = call(b"job", id=name, payload=wanted, if_exists="replace")
+    else:
+        again = call(b"job", payload=wanted, follows=due)
+    number = rig.do(worker, again)
+    assert rig.arena.count("group_outcomes_evicted") == 2, "what is beyond the share: the call, and one more"
+    answer = worker.answer(number)
+    assert (answer and answer.code) == (None if how == "replace" else ErrorCode.UNKNOWN_OPERATION)
+    rig.check()
+    rig.restart()
     rig.check()
 
 

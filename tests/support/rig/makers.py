@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from support.rig.commands import Answer, Key, Register
+from support.rig.groups import call
 from support.rig.harness import MS, Client, Rig
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
@@ -68,6 +69,26 @@ def outcomes_within_the_share_stay(rig: Rig) -> None:
     number = rig.do(third, Register((Key(b"k"),)))
     assert third.answer(number) == Answer(number, ErrorCode.ARENA_FULL, Met.OPERATIONS << MET_SHIFT | 64)
     assert (left(rig), rig.arena.count("group_outcomes_evicted")) == ({b"dead": 32}, 0), "within the share"
+    rig.check()
+
+
+def a_call_that_makes_room_is_replaced_by_none(rig: Rig) -> None:
+    """A registration is to replace a call that is due, and the arena is full. The oldest outcome is that very call."""
+    name = b"x" * 16
+    rig.turn(rig.now_ns + MS)
+    maker = rig.client(group=b"one", uid=USER)
+    rig.do(maker, call(b"job", id=name))
+    rig.close(maker, goodbye=True)
+    make(rig, b"one", 20)
+    worker = rig.client(group=b"one", uid=OTHER)
+    make(rig, b"two", 31)
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, *[Register((Key(b"own"),))] * 12)
+    again = rig.do(worker, call(b"job", id=name, if_exists="replace"))
+    assert worker.answer(again) is None
+    assert (left(rig), rig.arena.count("group_outcomes_evicted")) == ({b"one": 20, b"two": 31}, 1)
+    rig.check()
+    rig.restart()
     rig.check()
 
 

@@ -5,7 +5,7 @@ For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms beh
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, capacity, in_use, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, in_use
 from timerd.purgatory.memory.blob cimport blocks_for
 from timerd.purgatory.memory.hash cimport key_hash, name_hash
 from timerd.purgatory.index.watermarks cimport find_watermark
@@ -20,7 +20,7 @@ from timerd.purgatory.members.lifecycle cimport (
 from timerd.purgatory.turn.duty_cycle cimport take_time
 from timerd.purgatory.turn.reclaim cimport begin_reclaim
 from timerd.purgatory.members.state cimport ROOM_BYTES
-from timerd.purgatory.operation.eviction cimport make_way
+from timerd.purgatory.operation.eviction cimport EVICTED, room_for
 from timerd.purgatory.operation.letters cimport empty_deserted
 from timerd_shm.generated.records cimport *
 
@@ -198,7 +198,7 @@ cdef inline int accept_outcomes(Arena *a, uint32_t slot, bint listens, uint64_t 
 cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, list names, uint64_t now_ns) except -1:
     """How many calls of its group, of these names, the member takes at a time from now on."""
     cdef uint64_t hashes[HANDLED_NAMES_MAX]
-    cdef uint32_t count = 0
+    cdef uint32_t count = 0, evicted = 0
     if a.clients[slot].group == 0:
         raise refusals().in_no_group("calls")
     if not 0 <= most <= GROUP_HELD_MAX or len(names) > HANDLED_NAMES_MAX:
@@ -213,8 +213,8 @@ cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, l
         hashes[count] = name_hash(purgatory, <const uint8_t *>PyBytes_AS_STRING(name), <uint32_t>len(name))
         count += 1
     take_time(a, now_ns)
-    if unused(a, REGION_BLOCKS) < blocks_for(count * sizeof(uint64_t)):
-        make_way(a, ROOM_BYTES, blocks_for(count * sizeof(uint64_t)))
+    while room_for(a, ROOM_BYTES, blocks_for(count * sizeof(uint64_t)), &evicted) == EVICTED:  # bound: EVICTED_AT_ONCE
+        pass  # nothing was looked up
     if not set_calls(a, slot, most, hashes, count):
         raise refusals().no_room_for_names(capacity(a, REGION_BLOCKS), count)
     return most

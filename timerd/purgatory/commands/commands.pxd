@@ -34,7 +34,7 @@ from timerd.purgatory.operation.register_command cimport Registration, deadline_
 from timerd.purgatory.operation.letters cimport find_letter, finish_done, stage_done, stage_withdrawn
 from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_settle
 from timerd.purgatory.members.state cimport ROOM_BYTES
-from timerd.purgatory.operation.eviction cimport make_way
+from timerd.purgatory.operation.eviction cimport EVICTED, NO_ROOM, room_for
 from timerd.purgatory.operation.wall_time cimport wall_time_of
 from timerd_shm.generated.records cimport *
 
@@ -102,7 +102,9 @@ cdef inline void apply_event(
 ) noexcept nogil:
     """Enter an event into the ring and begin to deliver it."""
     cdef uint64_t limit = 0
-    cdef uint32_t known = 0, value = 0, key_blob = 0, flags = 0, blocks, code = refusal_of_key(a, command, &limit)
+    cdef uint32_t known = 0, value = 0, key_blob = 0, flags = 0, blocks, evicted = 0
+    cdef uint32_t code = refusal_of_key(a, command, &limit)
+    cdef int room
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, fresh
     cdef ClientRecord *c = a.clients + slot
     cdef EventRecord *e
@@ -135,9 +137,10 @@ cdef inline void apply_event(
         blocks += blocks_for(command.key_length)
     if fresh and command.key_length > KEY_INLINE:
         blocks += blocks_for(command.key_length)
-    if unused(a, REGION_BLOCKS) < blocks:
-        make_way(a, ROOM_BYTES, blocks)
-    if not make_room(a, blocks):
+    room = room_for(a, ROOM_BYTES, blocks, &evicted)
+    while room == EVICTED:  # bound: EVICTED_AT_ONCE; what was found above is no operation
+        room = room_for(a, ROOM_BYTES, blocks, &evicted)
+    if room == NO_ROOM:
         drop_blob(a, value)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
         refuse(a, slot, number, command.purgatory, without_room(a, blocks), limit)

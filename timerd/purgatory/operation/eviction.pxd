@@ -35,10 +35,14 @@ cdef extern from *:
     """
     #define EVICTED_AT_ONCE 1024 /* outcomes that make room for one command, at most */
     #define PASSED_AT_ONCE 1024 /* outcomes that are looked at for one command, and stay, at most */
+    enum { NO_ROOM = 0, HAS_ROOM = 1, EVICTED = 2 };  /* what room_for() answers */
     """
     enum:
         EVICTED_AT_ONCE
         PASSED_AT_ONCE
+        NO_ROOM
+        HAS_ROOM
+        EVICTED
 
 
 cdef inline bint may_evict(Arena *a, int kind) noexcept nogil:
@@ -159,21 +163,26 @@ cdef inline void evict(Arena *a, OpRecord *op, int kind) noexcept nogil:
     finish_free(a, op)
 
 
-cdef inline bint make_way(Arena *a, int kind, uint32_t wanted) noexcept nogil:
-    """Evict outcomes until `wanted` records are free; False if that is not enough.
+cdef inline int room_for(Arena *a, int kind, uint32_t wanted, uint32_t *evicted) noexcept nogil:
+    """Whether `wanted` records are free for a command. If not, outcomes make room, then the ring's oldest events.
 
-    A caller that has looked up an operation of a group has to look again, because it may be gone.
+    EVICTED: outcomes are gone, as many as it takes, or fewer. Whatever the caller has looked up may be one of them. So
+    the caller looks everything up again, and asks again. `evicted` counts the outcomes that have gone for its command:
+    EVICTED_AT_ONCE at most. So the caller has to begin anew a bounded number of times.
     """
-    cdef uint32_t passed = 0, evicted
+    cdef uint32_t before = evicted[0], passed = 0
     cdef OpRecord *op
-    for evicted in range(EVICTED_AT_ONCE):
-        if unused(a, region_of(kind)) >= wanted:
-            return True
+    while unused(a, region_of(kind)) < wanted and evicted[0] < EVICTED_AT_ONCE:
         op = oldest_beyond_share(a, kind, &passed)
         if op == NULL:
-            return False
+            break
         evict(a, op, kind)
-    return unused(a, region_of(kind)) >= wanted
+        evicted[0] += 1
+    if evicted[0] != before:
+        return EVICTED
+    if unused(a, region_of(kind)) >= wanted or (kind == ROOM_BYTES and make_room(a, wanted)):
+        return HAS_ROOM
+    return NO_ROOM
 
 
 cdef inline bint has_room(Arena *a, uint32_t blocks) noexcept nogil:
