@@ -272,8 +272,6 @@ class Model:
         `needs`: how much an operation holds of what is wanted, by its number of keys.
         """
         left = Counter[bytes]()
-        for op in self.pending:
-            left[op.group] += needs(len(op.keys)) * op.left
         for key, outcome in self.group_outcomes.items():
             left[key[0]] += needs(len(outcome.keys)) * (self.makers[key] is None)
         groups = sum(count != 0 for count in left.values())

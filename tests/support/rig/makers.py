@@ -6,11 +6,11 @@ from typing import Any
 
 from support.rig.commands import Answer, Key, Register
 from support.rig.groups import call
-from support.rig.harness import MS, Client, Rig
+from support.rig.harness import MS, Client, Rig, S, fire
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import MET_SHIFT
-from timerd_shm.declare.records import AccountRecord
+from timerd_shm.declare.records import BLOCK_DATA, AccountRecord
 from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import Met
 
@@ -89,6 +89,49 @@ def a_call_that_makes_room_is_replaced_by_none(rig: Rig) -> None:
     assert (left(rig), rig.arena.count("group_outcomes_evicted")) == ({b"one": 20, b"two": 31}, 1)
     rig.check()
     rig.restart()
+    rig.check()
+
+
+def outcomes_that_share_values_make_room(rig: Rig) -> None:
+    """Each value is shared by an outcome of each of two groups, and by the ring. What they are charged with counts."""
+    maker, other = rig.client(group=b"one", uid=USER), rig.client(group=b"two", uid=USER)
+    for number in range(12):
+        rig.turn(rig.now_ns + MS)
+        for each in (maker, other):
+            rig.do(each, Register((Key(b"k"),), timeout_ns=S, for_group=True))
+        rig.do(maker, fire(b"k", value=bytes([number + 1]) * 20 * BLOCK_DATA))
+    rig.close(maker, goodbye=True)
+    rig.close(other, goodbye=True)
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, Register((Key(b"own"),), payload=bytes(16 * BLOCK_DATA)))
+    rig.do(bystander, Register((Key(b"own"),), payload=b"one more"))
+    assert bystander.answers == []
+    assert (left(rig), rig.arena.header.tail) == ({b"one": 6, b"two": 6}, 2), "within the share, and one event"
+    rig.check()
+
+
+def the_oldest_outcomes_make_room(rig: Rig) -> None:
+    """The arena is full, and five registrations find no room."""
+    make(rig, b"one", 20)
+    rig.client(group=b"one", uid=OTHER)
+    make(rig, b"two", 31)
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, *[Register((Key(b"own"),))] * 13)
+    before = kept(rig)
+    rig.do(bystander, *[Register((Key(b"own"),))] * 4)
+    assert (bystander.answers, kept(rig)) == ([], before[4:])
+    rig.check()
+
+
+def a_schedules_call_makes_no_room(rig: Rig) -> None:
+    """The arena is full with calls of schedules, and with outcomes within the share."""
+    make(rig, b"one", 30, what=call(scheduled=True))
+    rig.client(group=b"one", uid=OTHER)
+    make(rig, b"two", 20)
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, *[Register((Key(b"own"),))] * 15)
+    assert [each.code for each in bystander.answers] == [ErrorCode.ARENA_FULL]
+    assert left(rig) == {b"one": 30, b"two": 20}
     rig.check()
 
 

@@ -23,8 +23,9 @@ from timerd.purgatory.members.answers cimport apply_plain, commit_command, keep_
 from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
 from timerd.purgatory.members.calls cimport due_call, is_running, phase_of, stage_phase, stage_runs
 from timerd.purgatory.members.clients cimport charge, setter_generation
+from timerd.purgatory.members.evictable cimport join_evictable, leave_evictable
 from timerd.purgatory.members.groups cimport (
-    adopt_if_orphaned, after_retention, count_endless, find_call, find_held,
+    adopt_if_orphaned, after_retention, count_endless, find_call, find_held, waits_for_member,
 )
 from timerd.purgatory.members.looks cimport note_look
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
@@ -319,6 +320,8 @@ cdef inline void apply_call_phase(
     if length and make_room(a, blocks_for(length)):
         value = fill_blob(a, reason, length)  # without room for the reason the call is given up all the same
     old = op.value
+    if value:
+        leave_evictable(a, op)  # its bytes change
     stage_phase(a, op, command.phase, op.error >> CALL_ENDS_SHIFT if command.phase == phase_of(op) else 0)
     if gives_up:
         stage_runs(a, op, 0, 0)
@@ -333,6 +336,8 @@ cdef inline void apply_call_phase(
     if value:
         charge(a, op, 0, 0, 0, <int64_t>length - <int64_t>blob_length(a, old))
         drop_blob(a, old)
+        if waits_for_member(op):
+            join_evictable(a, op)
     keep_answer(a, answer)
 
 

@@ -11,8 +11,9 @@ from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
 
 from .accounts cimport charge_account
-from .state cimport CALLS, OUTCOMES, CONFIRM_COMMANDS, Cursor, NOT_DUE, QUEUED, WAITS, Members, ReportState
+from .state cimport CONFIRM_COMMANDS, NOT_DUE, QUEUED, WAITS, Members, ReportState
 from .call_names cimport leave_waiting
+from .evictable cimport leave_evictable
 
 
 cdef extern from *:
@@ -103,12 +104,8 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint32_t own = link_of(a, &op.next)
     if a.members.report_states[op.client].unreported == own:
         a.members.report_states[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
-    cdef Cursor *evictable
-    # No cursor may stay on an operation that leaves.
     if op.group:
-        evictable = a.members.evictable[CALLS if op.flags & OP_FLAG_CALL else OUTCOMES] + (op.group - 1)
-        if evictable.link == own:
-            evictable.link = following(a, op)
+        leave_evictable(a, op)
     if op.flags & OP_FLAG_CALL:
         leave_waiting(a, op)
         if a.members.outdated[op.group - 1] == own:

@@ -27,13 +27,14 @@ from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
-from .state cimport CALLS, EVERY_ROOM, OUTCOMES, PASSED_BY, TO_MATCH, CallName, Draining, Member
+from .state cimport CALLS, OUTCOMES, PASSED_BY, TO_MATCH, CallName, Draining, Member
 from .accounts cimport account_of, charge_account, left_account, stage_account
 from .call_names cimport (
     call_name, close_name, join_waiting, list_name, list_of_names, look_for_calls_again, match_name, match_names_of,
     name_of, name_of_waiting, pass_by,
 )
 from .calls cimport is_letter, must_wait, stage_held, stage_interrupted
+from .evictable cimport join_evictable
 from .clients cimport is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
 
@@ -270,7 +271,7 @@ cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
-    a.members.may_evict = EVERY_ROOM
+    join_evictable(a, op)
     if kind == CALLS:
         join_waiting(a, op)
     if a.members.turns[kind][op.group - 1]:
@@ -321,7 +322,6 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     c.bytes_held -= held
     g.bytes_held += held
     charge_account(a, op, pending, not pending, nodes_of(op), held)
-    a.members.may_evict = EVERY_ROOM
     a.daemon[DAEMON_ORPHANS_ADOPTED] += 1
     if pending:
         c.pending -= 1
@@ -336,6 +336,11 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     queue_in_group(a, op)
 
 
+cdef inline bint waits_for_member(OpRecord *op) noexcept nogil:
+    """Whether an operation of a group is in the group's list."""
+    return op.state == OP_STATE_SETTLED and op.client_generation == 0 and not is_letter(op)
+
+
 cdef inline void leave_to_user(Arena *a, OpRecord *op) noexcept nogil:
     """The client that made an operation of a group has ended: charge the operation to its user's ended clients."""
     cdef uint32_t user = account_of(a, op).user
@@ -345,8 +350,8 @@ cdef inline void leave_to_user(Arena *a, OpRecord *op) noexcept nogil:
     charge_account(a, op, -pending, pending - 1, -nodes_of(op), -held)
     commit(a)
     charge_account(a, op, pending, not pending, nodes_of(op), held)
-    a.members.evictable[kind_of(op)][op.group - 1].link = 0
-    a.members.may_evict = EVERY_ROOM
+    if waits_for_member(op):
+        join_evictable(a, op)
 
 
 cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:

@@ -9,7 +9,7 @@ cdef extern from *:
     #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
     /* Kinds of room in the arena. A kind's name in a refusal is MET_EVICTED_OPERATIONS + kind. */
-    enum { ROOM_OPERATIONS = 0, ROOM_NODES = 1, ROOM_BYTES = 2, EVERY_ROOM = 7 };
+    enum { ROOM_OPERATIONS = 0, ROOM_NODES = 1, ROOM_BYTES = 2, ROOMS = 3 };
     enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* a client's report: empty; it has only what may wait; it is due */
     #define CONFIRM_COMMANDS 1024 /* applied commands that are confirmed at once, without waiting for an outcome */
     #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
@@ -27,7 +27,7 @@ cdef extern from *:
         ROOM_OPERATIONS
         ROOM_NODES
         ROOM_BYTES
-        EVERY_ROOM
+        ROOMS
         NOT_DUE
         WAITS
         QUEUED
@@ -157,11 +157,19 @@ ctypedef struct Refusal:
     char name[NAME_SIZE_MAX]
 
 
-ctypedef struct Cursor:
-    # Where the search for an outcome that may go begins, in a list of a group. Nothing before it may go.
-    uint32_t link  # 0 = at the first one
-    uint16_t account  # for which account it was looked for
-    uint8_t room  # and for which kind of room
+ctypedef struct Evictable:
+    # The place of an outcome that may make room in the tree of its account (evictable.pxd).
+    uint32_t older  # the subtree of older outcomes: its root (operation, index + 1); 0 = none
+    uint32_t newer
+    uint16_t account  # index + 1; 0 = the operation is in no tree
+    uint8_t rooms  # kinds of room that it takes, a bit each
+    uint8_t below  # kinds of room that it takes, or an outcome below it
+
+
+ctypedef struct Hoard:
+    # What may make room, of an account of ended clients, or of all such accounts of a user.
+    uint64_t held[3]  # by ROOM_...: outcomes, their nodes and their bytes
+    uint32_t root  # of the account's tree (operation, index + 1)
 
 
 ctypedef struct Members:
@@ -179,8 +187,8 @@ ctypedef struct Members:
     uint32_t next_group  # the group whose turn it is to be dispatched
     Holdings *holdings  # of each client, then of each group
     uint32_t *outdated  # link of the first call that waits in each group and may have been kept too long; 0 = none
-    Cursor *evictable[KINDS]  # of each group
-    uint8_t may_evict  # kinds of room, a bit each, for which an outcome may have come to be one that may go (eviction.pxd)
+    Evictable *evictable  # of each operation; untouched pages take no memory
+    Hoard *hoards  # of each account of ended clients, then of each user
     # Calls that wait for a member, by name.
     WaitingCall *waiting  # of each operation; untouched pages take no memory
     CallName *names
@@ -209,7 +217,9 @@ ctypedef struct Members:
     uint32_t refused
 
 
-cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uint32_t operations) noexcept nogil:
+cdef inline bint make_members(
+    Members *m, uint32_t clients, uint32_t groups, uint32_t operations, uint32_t users
+) noexcept nogil:
     """False if there is no memory; drop_members() frees what was made."""
     cdef int kind
     cdef uint32_t i
@@ -231,8 +241,10 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     for kind in range(KINDS):
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
-        m.evictable[kind] = <Cursor *>calloc(groups, sizeof(Cursor))
-        made = made and m.rings[kind] != NULL and m.turns[kind] != NULL and m.evictable[kind] != NULL
+        made = made and m.rings[kind] != NULL and m.turns[kind] != NULL
+    m.evictable = <Evictable *>calloc(operations, sizeof(Evictable))
+    m.hoards = <Hoard *>calloc(users * (groups + 1), sizeof(Hoard))
+    made = made and m.evictable != NULL and m.hoards != NULL
     m.looks = <Look *>calloc(operations, sizeof(Look))
     m.checks = <Check *>calloc(CHECKS_MAX, sizeof(Check))
     made = made and m.holdings != NULL and m.looks != NULL and m.checks != NULL
@@ -264,4 +276,5 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     for kind in range(KINDS):
         free(m.rings[kind])
         free(m.turns[kind])
-        free(m.evictable[kind])
+    free(m.evictable)
+    free(m.hoards)

@@ -63,7 +63,8 @@ cdef inline bint make_rooms(Arena *a) noexcept nogil:
         and make_wheel(&a.wheel, a.header.tick_ns, capacity(a, REGION_BUCKETS))
         and make_delivery(&a.delivery)
         and make_members(
-            &a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS), capacity(a, REGION_OPS)
+            &a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS), capacity(a, REGION_OPS),
+            capacity(a, REGION_USERS)
         )
     )
 
