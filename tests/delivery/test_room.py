@@ -192,7 +192,7 @@ class Full:
                 assert first_to_go(after, room, self.shares[room]) is None, f"{command}: refused, and this may go"
 
     def is_at_quota(self, client: Client, command: Register) -> bool:
-        """Whether the quota of the client's group refuses the registration. If the arena is full, the answer says that."""
+        """Whether the quota of the client's group refuses the registration. In a full arena the answer is the same."""
         group = self.rig.arena.record(Region.GROUPS, self.rig.arena.record(Region.CLIENTS, client.slot).group - 1)
         too_many = group.pending + group.unacknowledged >= self.shares[0]
         return too_many or group.nodes + len(command.keys) - 1 > self.shares[1]

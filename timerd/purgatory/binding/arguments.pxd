@@ -13,6 +13,7 @@ from timerd.purgatory.index.purgatories cimport (
     find_purgatory, made_by, most_made, open_purgatory, purgatory_is_open, share_of_purgatories,
 )
 from timerd.purgatory.members.clients cimport free_client, is_live
+from timerd.purgatory.members.accounts cimport find_user
 from timerd.purgatory.members.membership cimport may_listen, open_group, set_calls, set_listening
 from timerd.purgatory.members.lifecycle cimport (
     Facts, find_client, free_slot, name_purgatory, open_client, renew_session, share_of_slots, slots_of,
@@ -128,7 +129,7 @@ cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t st
     if group == 0 and not made and not left and empty_deserted(a):
         group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, uid, &made, &left)
     if left:
-        raise refusals().too_many_left_groups(uid, left, capacity(a, REGION_GROUPS))
+        raise refusals().too_many_left_groups(uid if find_user(a, uid) else UID_UNKNOWN, left, capacity(a, REGION_GROUPS))
     if made:
         raise refusals().too_many_groups(pid, made, capacity(a, REGION_GROUPS))
     if group == 0:

@@ -33,7 +33,7 @@ from .call_names cimport (
     call_name, close_name, join_waiting, list_name, list_of_names, look_for_calls_again, match_name, match_names_of,
     name_of, name_of_waiting, pass_by,
 )
-from .calls cimport is_letter, must_wait, stage_held, stage_interrupted
+from .calls cimport is_letter, must_wait, note_wait, stage_held, stage_interrupted
 from .evictable cimport join_evictable
 from .clients cimport is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
@@ -214,12 +214,14 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
         return slot
     if must_wait(a, op):
         pass_by(a, op)
+        note_wait(a, op)
         return -1
     name = name_of_waiting(a, op).hash
     while True:
         passed += 1
         if not alone and is_draining(d, slot, a.turn.now_ns):
             pass_by(a, op)
+            look_again_at(a, d.until_ns)
         elif found < 0 or a.clients[slot].calls_held < a.clients[found].calls_held:
             if handles(a, slot, name):
                 found = slot

@@ -200,6 +200,8 @@ ctypedef struct Members:
     uint32_t *reasons  # of each group: how often a call that was passed by could have become one that may be delivered
     uint8_t *look_again  # of each group: whether its names in PASSED_BY are to be matched again
     Draining *draining  # of each group
+    # Of each id: in which group (index + 1) a call waits for another call of the id; 0 = none, SEVERAL_GROUPS.
+    uint16_t *waits_for_id
     # When a retention ends next: of an outcome in a group, of a tombstone.
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
@@ -218,7 +220,7 @@ ctypedef struct Members:
 
 
 cdef inline bint make_members(
-    Members *m, uint32_t clients, uint32_t groups, uint32_t operations, uint32_t users
+    Members *m, uint32_t clients, uint32_t groups, uint32_t operations, uint32_t users, uint32_t ids
 ) noexcept nogil:
     """False if there is no memory; drop_members() frees what was made."""
     cdef int kind
@@ -238,6 +240,7 @@ cdef inline bint make_members(
     m.reasons = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.look_again = <uint8_t *>calloc(groups, sizeof(uint8_t))
     m.draining = <Draining *>calloc(groups, sizeof(Draining))
+    m.waits_for_id = <uint16_t *>calloc(ids, sizeof(uint16_t))
     for kind in range(KINDS):
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
@@ -253,7 +256,7 @@ cdef inline bint make_members(
             m.checks[i].next = i + 2
         m.free_check = 1
     made = made and m.waiting != NULL and m.names != NULL and m.name_lists != NULL and m.name_heads != NULL
-    made = made and m.reasons != NULL and m.look_again != NULL and m.draining != NULL
+    made = made and m.reasons != NULL and m.look_again != NULL and m.draining != NULL and m.waits_for_id != NULL
     return made and m.report_states != NULL and m.queue != NULL and m.outdated != NULL
 
 
@@ -270,6 +273,7 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     free(m.reasons)
     free(m.look_again)
     free(m.draining)
+    free(m.waits_for_id)
     free(m.looks)
     free(m.checks)
     free(m.tickets)

@@ -64,7 +64,7 @@ cdef inline bint make_rooms(Arena *a) noexcept nogil:
         and make_delivery(&a.delivery)
         and make_members(
             &a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS), capacity(a, REGION_OPS),
-            capacity(a, REGION_USERS)
+            capacity(a, REGION_USERS), capacity(a, REGION_IDS)
         )
     )
 
