@@ -1,4 +1,4 @@
-"""What makes room in a full arena: values, calls with ids, and a walk over all records that finds the same."""
+"""Outcomes make room in a full arena: with values, and with ids. A walk over all records finds the same outcomes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from support.rig.makers import (
     account,
     left,
     make,
+    make_together,
     outcome,
     outcomes_that_share_values_make_room,
     the_oldest_outcomes_make_room,
@@ -69,9 +70,9 @@ def test_a_schedules_call_makes_no_room() -> None:
 def test_what_never_makes_room_takes_nothing_from_the_share_of_outcomes() -> None:
     """A user's ended clients have 24 pending operations, and 32 outcomes: their share. None of these goes."""
     rig = Rig(**SMALL)
-    make(rig, b"one", 24, what=Register((Key(b"later"),), timeout_ns=3_600 * S, for_group=True))
-    make(rig, b"two", 20)
-    make(rig, b"three", 12)
+    later = make(rig, b"one", 24, ends=False, what=Register((Key(b"later"),), timeout_ns=3_600 * S, for_group=True))
+    make_together(rig, {b"two": 20, b"three": 12})
+    rig.close(later)
     bystander = rig.client(uid=OTHER)
     rig.do(bystander, *[OWN] * 9)
     assert [each.code for each in bystander.answers] == [ErrorCode.ARENA_FULL]

@@ -35,6 +35,7 @@ from support.rig.journals import JournaledRig
 from support.rig.makers import (
     a_call_that_makes_room_is_replaced_by_none,
     a_schedules_call_makes_no_room,
+    kept_operations_leave_the_last_quarter,
     outcomes_that_share_values_make_room,
     outcomes_within_the_share_stay,
     the_next_client_of_a_slot_pays_for_nothing,
@@ -183,6 +184,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "SHARED_VALUES_STAY": outcomes_that_share_values_make_room,
     "SCHEDULES_MAKE_ROOM": a_schedules_call_makes_no_room,
     "EVICTS_THE_NEWEST": the_oldest_outcomes_make_room,
+    "LAST_QUARTER_TAKEN": kept_operations_leave_the_last_quarter,
     "USES_WHAT_IS_EVICTED": a_call_that_makes_room_is_replaced_by_none,
     "CHARGED_TO_THE_SLOT": the_next_client_of_a_slot_pays_for_nothing,
     "FORGETS_CALLS": the_id_of_a_call_that_runs_is_known,

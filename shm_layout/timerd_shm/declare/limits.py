@@ -72,4 +72,6 @@ GAP_NS = 1_000_000_000
 ANNOUNCE_FIRST_NS = 50_000_000
 ANNOUNCE_LAST_NS = 1_000_000_000
 IPC_PATH_MAX = 107
+LEFT_SHIFT = 28  # first bit of the high half of the number of a LEFT_... of wire.Met
+LEFT_UNIT = 1024
 MET_SHIFT = 56  # first bit of wire.Met in an answer's value; every limit is less than 2 ** 56

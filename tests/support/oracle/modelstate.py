@@ -111,6 +111,7 @@ class Client:
     marks: list[tuple[int, int]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     unacknowledged: list[Settled] = field(default_factory=list)
+    is_live: bool = True
 
     def granted(self) -> list[Settled]:
         """The grants of limited events that would be requeued if the client died."""

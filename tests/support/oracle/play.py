@@ -367,6 +367,7 @@ class Play:
         )
         self.rig.clients.append(client)
         self.sides.append((client, model))
+        model.is_live = True
         # Outcomes may have been delivered to it when it died, and to other members since.
         self.judged[client] = len(client.delivered_for_group)
         self.returns += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from support.rig.commands import Answer, Key, Register
@@ -11,7 +12,7 @@ from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import MET_SHIFT
 from timerd_shm.declare.records import BLOCK_DATA, AccountRecord
-from timerd_shm.declare.states import OpState
+from timerd_shm.declare.states import OpState, Orphans
 from timerd_shm.declare.wire import Met
 
 USER, OTHER = 1000, 1001
@@ -33,6 +34,12 @@ def make(
     if ends:
         rig.close(client, goodbye=True)
     return client
+
+
+def make_together(rig: Rig, counts: dict[bytes, int], what: Register | None = None) -> None:
+    """Clients make outcomes for a group each, as make() does, and end together. One by one they would be refused."""
+    for client in [make(rig, group, count, ends=False, what=what) for group, count in counts.items()]:
+        rig.close(client, goodbye=True)
 
 
 def left(rig: Rig, uid: int = USER) -> dict[bytes, int]:
@@ -93,7 +100,7 @@ def a_call_that_makes_room_is_replaced_by_none(rig: Rig) -> None:
 
 
 def outcomes_that_share_values_make_room(rig: Rig) -> None:
-    """Each value is shared by an outcome of each of two groups, and by the ring. What they are charged with counts."""
+    """Each value is shared by an outcome of each of two groups, and by the ring. Each outcome is charged with it."""
     maker, other = rig.client(group=b"one", uid=USER), rig.client(group=b"two", uid=USER)
     for number in range(12):
         rig.turn(rig.now_ns + MS)
@@ -132,6 +139,33 @@ def a_schedules_call_makes_no_room(rig: Rig) -> None:
     rig.do(bystander, *[Register((Key(b"own"),))] * 15)
     assert [each.code for each in bystander.answers] == [ErrorCode.ARENA_FULL]
     assert left(rig) == {b"one": 30, b"two": 20}
+    rig.check()
+
+
+def clients_end_one_after_the_other(rig: Rig, what: Callable[[int], Register], groups: int) -> None:
+    """Clients of a user register as much as is accepted, and end: several of them for each group."""
+    number = 0
+    for maker in range(3 * groups):
+        rig.turn(rig.now_ns + MS)
+        client = rig.client(group=b"group-%d" % (maker % groups), uid=USER)
+        for _ in range(40):
+            number += 1
+            rig.do(client, what(number))
+        rig.close(client, goodbye=True)
+
+
+def kept_operations_leave_the_last_quarter(rig: Rig) -> None:
+    """Ended clients of a user have left as many operations without an owner as was accepted."""
+    clients_end_one_after_the_other(rig, lambda _: Register((Key(b"k"),), timeout_ns=S, orphans=Orphans.KEEP), 1)
+    assert rig.arena.region(Region.OPS).in_use == 48 + 1, "the one with which less than a quarter is free"
+    other = rig.client(uid=OTHER)
+    rig.do(other, *[Register((Key(b"own"),))] * 15)
+    assert other.answers == []
+    rig.check()
+    rig.restart()
+    rig.check()
+    rig.turn(rig.now_ns + 2 * S)
+    assert rig.arena.region(Region.OPS).in_use == 15
     rig.check()
 
 

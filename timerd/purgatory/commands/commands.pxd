@@ -23,7 +23,7 @@ from timerd.purgatory.members.answers cimport apply_plain, commit_command, keep_
 from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
 from timerd.purgatory.members.calls cimport due_call, is_running, phase_of, stage_phase, stage_runs
 from timerd.purgatory.members.clients cimport charge, setter_generation
-from timerd.purgatory.members.evictable cimport join_evictable, leave_evictable
+from timerd.purgatory.members.evictable cimport join_if_left, leave_if_evictable
 from timerd.purgatory.members.groups cimport (
     adopt_if_orphaned, after_retention, count_endless, find_call, find_held, waits_for_member,
 )
@@ -36,6 +36,7 @@ from timerd.purgatory.operation.letters cimport find_letter, finish_done, stage_
 from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_settle
 from timerd.purgatory.members.state cimport ROOM_BYTES
 from timerd.purgatory.operation.eviction cimport EVICTED, NO_ROOM, room_for
+from timerd.purgatory.operation.last_quarter cimport takes_last_quarter
 from timerd.purgatory.operation.wall_time cimport wall_time_of
 from timerd_shm.generated.records cimport *
 
@@ -237,9 +238,15 @@ cdef inline void apply_reschedule(
 cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
+    cdef uint64_t limit = 0
     # An operation that observes is for its client alone: for a group an event would be no outcome.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    if command.orphans != ORPHANS_CANCEL and op.orphans == ORPHANS_CANCEL and takes_last_quarter(
+        a, slot, op.keys - 1, op.payload, op.id_record != 0, &limit
+    ):
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
         return
     td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], command.orphans))
     journal_action(a, slot, number, op, command, op.deadline_ns)
@@ -321,7 +328,7 @@ cdef inline void apply_call_phase(
         value = fill_blob(a, reason, length)  # without room for the reason the call is given up all the same
     old = op.value
     if value:
-        leave_evictable(a, op)  # its bytes change
+        leave_if_evictable(a, op)  # its bytes change
     stage_phase(a, op, command.phase, op.error >> CALL_ENDS_SHIFT if command.phase == phase_of(op) else 0)
     if gives_up:
         stage_runs(a, op, 0, 0)
@@ -337,7 +344,7 @@ cdef inline void apply_call_phase(
         charge(a, op, 0, 0, 0, <int64_t>length - <int64_t>blob_length(a, old))
         drop_blob(a, old)
         if waits_for_member(op):
-            join_evictable(a, op)
+            join_if_left(a, op)
     keep_answer(a, answer)
 
 

@@ -16,6 +16,7 @@ anew when it queues the outcomes.
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.blob cimport blob_length, freed_by_drop
+from timerd.purgatory.memory.builtins cimport RARELY
 from timerd.purgatory.memory.hash cimport td_sip_short
 from timerd.purgatory.memory.nodes cimport first_node
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
@@ -29,8 +30,13 @@ cdef inline Evictable *evictable_at(Arena *a, uint32_t number) noexcept nogil:
     return a.members.evictable + (number - 1)
 
 
+cdef inline uint32_t hoards_of(Arena *a) noexcept nogil:
+    """How many sums there are: of each account of ended clients, then of each user."""
+    return capacity(a, REGION_ACCOUNTS) - capacity(a, REGION_CLIENTS) + capacity(a, REGION_USERS)
+
+
 cdef inline Hoard *hoard_of(Arena *a, uint32_t account) noexcept nogil:
-    """What may make room, of the account of ended clients with this number (index + 1)."""
+    """The outcomes that may make room, of the account of ended clients with this number (index + 1)."""
     return a.members.hoards + (account - 1 - capacity(a, REGION_CLIENTS))
 
 
@@ -149,13 +155,17 @@ cdef inline void count_hoard(Arena *a, uint32_t account, OpRecord *op, int by) n
         all.held[room] += held if by > 0 else 0 - held
 
 
+cdef inline void join_if_left(Arena *a, OpRecord *op) noexcept nogil:
+    """An outcome waits in its group's list, and its truth has changed."""
+    if RARELY(first_node(op).account > capacity(a, REGION_CLIENTS)):
+        join_evictable(a, op)
+
+
 cdef inline void join_evictable(Arena *a, OpRecord *op) noexcept nogil:
-    """An outcome waits in its group's list, and its truth has changed: if an ended client has made it, it may make room."""
+    """An outcome waits in its group's list, an ended client has made it, and its truth has changed: it may make room."""
     cdef uint32_t account = first_node(op).account, number, room
     cdef Evictable *at
     cdef Hoard *hoard
-    if account <= capacity(a, REGION_CLIENTS):
-        return
     if op.flags & OP_FLAG_SCHEDULED and not TD_DEFECT(DEFECT_SCHEDULES_MAKE_ROOM):
         return
     number = <uint32_t>(op - a.ops) + 1
@@ -172,15 +182,17 @@ cdef inline void join_evictable(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void leave_evictable(Arena *a, OpRecord *op) noexcept nogil:
-    """An outcome leaves its group's list, or is about to be charged with other bytes: it makes room no longer."""
+    """An outcome that may make room leaves its group's list, or is about to be charged with other bytes."""
     cdef Evictable *at = a.members.evictable + (op - a.ops)
-    cdef Hoard *hoard
-    if at.account == 0:
-        return
-    hoard = hoard_of(a, at.account)
+    cdef Hoard *hoard = hoard_of(a, at.account)
     hoard.root = remove(a, hoard.root, <uint32_t>(op - a.ops) + 1)
     count_hoard(a, at.account, op, -1)
     at.account = 0
+
+
+cdef inline void leave_if_evictable(Arena *a, OpRecord *op) noexcept nogil:
+    if RARELY(a.members.evictable[op - a.ops].account):
+        leave_evictable(a, op)
 
 
 cdef inline OpRecord *oldest_of(Arena *a, uint32_t account, int room) noexcept nogil:

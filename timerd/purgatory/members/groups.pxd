@@ -34,8 +34,8 @@ from .call_names cimport (
     name_of, name_of_waiting, pass_by,
 )
 from .calls cimport is_letter, must_wait, note_wait, stage_held, stage_interrupted
-from .evictable cimport join_evictable
-from .clients cimport is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
+from .evictable cimport join_if_left
+from .clients cimport charge_id, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
 
 
@@ -273,7 +273,7 @@ cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
-    join_evictable(a, op)
+    join_if_left(a, op)
     if kind == CALLS:
         join_waiting(a, op)
     if a.members.turns[kind][op.group - 1]:
@@ -329,7 +329,7 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
         c.pending -= 1
         g.pending += 1
         c.ids -= op.id_record != 0
-        g.ids += op.id_record != 0
+        charge_id(a, op, op.id_record != 0)
         count_endless(a, op, 1)
         return
     c.unacknowledged -= 1
@@ -349,11 +349,14 @@ cdef inline void leave_to_user(Arena *a, OpRecord *op) noexcept nogil:
     cdef bint pending = op.state == OP_STATE_PENDING
     cdef int64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
     stage_account(a, op, left_account(a, user, op.group - 1))
+    cdef uint32_t ids = pending and op.id_record != 0
+    account_of(a, op).ids -= ids
     charge_account(a, op, -pending, pending - 1, -nodes_of(op), -held)
     commit(a)
     charge_account(a, op, pending, not pending, nodes_of(op), held)
+    account_of(a, op).ids += ids
     if waits_for_member(op):
-        join_evictable(a, op)
+        join_if_left(a, op)
 
 
 cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:

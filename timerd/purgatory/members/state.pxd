@@ -167,7 +167,7 @@ ctypedef struct Evictable:
 
 
 ctypedef struct Hoard:
-    # What may make room, of an account of ended clients, or of all such accounts of a user.
+    # The outcomes that may make room, of an account of ended clients, or of all such accounts of a user.
     uint64_t held[3]  # by ROOM_...: outcomes, their nodes and their bytes
     uint32_t root  # of the account's tree (operation, index + 1)
 
@@ -220,7 +220,7 @@ ctypedef struct Members:
 
 
 cdef inline bint make_members(
-    Members *m, uint32_t clients, uint32_t groups, uint32_t operations, uint32_t users, uint32_t ids
+    Members *m, uint32_t clients, uint32_t groups, uint32_t operations, uint32_t hoards, uint32_t ids
 ) noexcept nogil:
     """False if there is no memory; drop_members() frees what was made."""
     cdef int kind
@@ -246,7 +246,7 @@ cdef inline bint make_members(
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
         made = made and m.rings[kind] != NULL and m.turns[kind] != NULL
     m.evictable = <Evictable *>calloc(operations, sizeof(Evictable))
-    m.hoards = <Hoard *>calloc(users * (groups + 1), sizeof(Hoard))
+    m.hoards = <Hoard *>calloc(hoards, sizeof(Hoard))
     made = made and m.evictable != NULL and m.hoards != NULL
     m.looks = <Look *>calloc(operations, sizeof(Look))
     m.checks = <Check *>calloc(CHECKS_MAX, sizeof(Check))

@@ -14,6 +14,7 @@ A client that is connected has no need of this: the quota of its group is as lar
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
+from timerd.purgatory.memory.builtins cimport RARELY
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd.purgatory.journal.rows cimport journal_group
@@ -110,12 +111,14 @@ cdef inline void evict(Arena *a, OpRecord *op, int room) noexcept nogil:
 cdef inline int room_for(Arena *a, int room, uint32_t wanted, uint32_t *evicted) noexcept nogil:
     """Whether `wanted` records are free for a command. If not, outcomes make room, then the ring's oldest events.
 
-    EVICTED: outcomes are gone, as many as it takes, or fewer. Whatever the caller has looked up may be one of them. So
-    the caller looks everything up again, and asks again. `evicted` counts the outcomes that have gone for its command:
+    EVICTED: outcomes are gone, as many as it takes, or fewer. The caller may have looked up one of them. So it looks
+    everything up again, and asks again. `evicted` counts the outcomes that have gone for its command:
     EVICTED_AT_ONCE at most. So the caller has to begin anew a bounded number of times.
     """
     cdef uint32_t before = evicted[0]
     cdef OpRecord *op
+    if not RARELY(unused(a, region_of(room)) < wanted):
+        return HAS_ROOM
     while unused(a, region_of(room)) < wanted and evicted[0] < EVICTED_AT_ONCE:
         op = oldest_beyond_share(a, room)
         if op == NULL:
@@ -124,11 +127,11 @@ cdef inline int room_for(Arena *a, int room, uint32_t wanted, uint32_t *evicted)
         evicted[0] += 1
     if evicted[0] != before:
         return EVICTED
-    if unused(a, region_of(room)) >= wanted or (room == ROOM_BYTES and make_room(a, wanted)):
-        return HAS_ROOM
-    return NO_ROOM
+    return HAS_ROOM if room == ROOM_BYTES and make_room(a, wanted) else NO_ROOM
 
 
 cdef inline bint has_room(Arena *a, uint32_t blocks) noexcept nogil:
     """Whether `blocks` blocks are free, perhaps after the ring's oldest events have left; False if outcomes may go first."""
-    return unused(a, REGION_BLOCKS) >= blocks or (not may_evict(a, ROOM_BYTES) and make_room(a, blocks))
+    if RARELY(unused(a, REGION_BLOCKS) < blocks):
+        return not may_evict(a, ROOM_BYTES) and make_room(a, blocks)
+    return True

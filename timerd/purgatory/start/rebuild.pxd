@@ -29,6 +29,7 @@ from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.state cimport CALLS, Hoard, KINDS
 from timerd.purgatory.members.accounts cimport clear_account
+from timerd.purgatory.members.evictable cimport hoards_of
 from timerd.purgatory.members.clients cimport charge, nodes_of, owner_of, setter_generation, queue_report
 from timerd.purgatory.members.groups cimport (
     after_retention, has_to_lose, join_group, kind_of, look_again_at, queue_in_group,
@@ -116,7 +117,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
             a.members.turns[n][i] = 0
         a.members.outdated[i] = 0
     a.turn.dropping = 0
-    memset(a.members.hoards, 0, capacity(a, REGION_USERS) * (capacity(a, REGION_GROUPS) + 1) * sizeof(Hoard))
+    memset(a.members.hoards, 0, hoards_of(a) * sizeof(Hoard))
     a.remembered.total = 0
     a.remembered.fullest_until = 0
     a.header.ring_bytes = 0
