@@ -196,9 +196,9 @@ class Full:
         """Whether the quota of the client's group refuses the registration. In a full arena the answer is the same."""
         group = self.rig.arena.record(Region.GROUPS, self.rig.arena.record(Region.CLIENTS, client.slot).group - 1)
         too_many = group.pending + group.unacknowledged >= self.shares[0]
-        return too_many or group.nodes + len(command.keys) - 1 > self.shares[1]
+        return bool(too_many or group.nodes + len(command.keys) - 1 > self.shares[1])
 
-    def bytes(self, most: int) -> bytes:
+    def some_bytes(self, most: int) -> bytes:
         return self.rng.randbytes(self.rng.choice((0, 1, BLOCK_DATA, self.rng.randint(1, most * BLOCK_DATA))))
 
     def id(self) -> bytes:
@@ -226,23 +226,23 @@ class Full:
         elif what == "o":
             keys = tuple(b"%d" % number for number in range(rng.choice((1, 1, 2, 5))))
             for _ in range(rng.randint(1, 5)):
-                self.apply(client, outcome(self.bytes(2), keys))
+                self.apply(client, outcome(self.some_bytes(2), keys))
         elif what == "w":
             for waiter in rng.sample(self.clients, rng.randint(1, len(self.clients))):
                 self.apply(waiter[0], Register((Key(key),), timeout_ns=S, for_group=True))
-            self.apply(client, fire(key, value=self.bytes(2)))
+            self.apply(client, fire(key, value=self.some_bytes(2)))
         elif what == "y":
-            self.apply(client, Register((Key(b"own"),), timeout_ns=30 * MS, payload=self.bytes(4)))
+            self.apply(client, Register((Key(b"own"),), timeout_ns=30 * MS, payload=self.some_bytes(4)))
         elif what == "s":
-            self.apply(client, call(scheduled=rng.random() < 0.3, payload=self.bytes(2)))
+            self.apply(client, call(scheduled=rng.random() < 0.3, payload=self.some_bytes(2)))
         elif what in "ir":
             ways = ("replace", "replace", "replace cancelled", "again", "keep")
-            self.apply(client, call(id=self.id(), if_exists=rng.choice(ways), payload=self.bytes(8)), freed=1)
+            self.apply(client, call(id=self.id(), if_exists=rng.choice(ways), payload=self.some_bytes(8)), freed=1)
             due = [each for each in may_go(rig) if rig.arena.record(Region.OPS, each.index).flags & OpFlag.CALL]
             if what == "r" and due:
                 followed = rng.choice(due)
                 operation = followed.generation << 32 | followed.index
-                self.apply(client, call(follows=operation, id=self.id(), payload=self.bytes(8)), freed=1)
+                self.apply(client, call(follows=operation, id=self.id(), payload=self.some_bytes(8)), freed=1)
 
 
 def test_what_makes_room_is_what_a_walk_over_all_records_finds(seed: int) -> None:

@@ -19,6 +19,7 @@ from support.oracle.modelstate import (
     Remembered,
     Settled,
     Settling,
+    takes_last_quarter,
 )
 from support.rig.commands import Answer, Command, Delivered, GroupOutcome, KeyAct, LookAct, OperationAct, Register
 from timerd_shm.declare.errors import ErrorCode
@@ -197,34 +198,6 @@ class Model:
     def _answer(self, client: Client, code: ErrorCode, value: int = 0) -> None:
         client.answers.append(Answer(client.last_command, code, value))
 
-    def _takes_last_quarter(self, client: Client, further: int) -> bool:
-        """Whether an operation that may outlive its client would take the last quarter of something from other users.
-
-        All clients are of one user. `further`: the operation's keys after the first.
-        """
-        peopled = {each.group for each in self.clients if each.is_live and each is not client}
-        limits = self.limits
-        held: list[int] = []  # further keys of each operation that counts
-        in_use = [len(op.keys) - 1 for op in self.pending] + [0] * len(self.group_outcomes)
-        for op in self.pending:
-            is_left = op.kept or (op.left and op.group not in peopled)
-            if is_left or (op.client is client and not op.left):
-                held.append(len(op.keys) - 1)
-        for (group, payload), outcome in self.group_outcomes.items():
-            maker = self.makers[group, payload]
-            if maker is client or (maker is None and group not in peopled):
-                held.append(len(outcome.keys) - 1)
-        for each in self.clients:
-            in_use += [0] * len(each.unacknowledged)
-        nodes_of_own = sum(count for one, count in self.nodes_held if one == client)
-        nodes_of_own -= sum(len(op.keys) - 1 for op in self.pending if self.owns(client, op))
-        nodes = sum(held) + nodes_of_own
-        is_scarce = 4 * (self.capacity - len(in_use)) < self.capacity
-        if is_scarce and len(held) + len(client.unacknowledged) > self.quota_operations:
-            return True
-        free_nodes = limits.nodes - sum(count for _, count in self.nodes_held)
-        return bool(further) and 4 * free_nodes < limits.nodes and nodes > limits.quota_nodes
-
     def _register(self, client: Client, command: Register, now_ns: int) -> None:
         refusal = self.refusal(command)
         if refusal is not ErrorCode.NONE:
@@ -233,7 +206,7 @@ class Model:
             return self._answer(client, ErrorCode.MARK_TOO_OLD)
         orphans = client.orphans if command.orphans is None else command.orphans
         outlives = command.for_group or orphans is not Orphans.CANCEL
-        if outlives and self._takes_last_quarter(client, len(command.keys) - 1):
+        if outlives and takes_last_quarter(self, client, len(command.keys) - 1):
             return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
         if command.for_group:
             held = sum(op.group == client.group for op in self.pending)
@@ -607,7 +580,7 @@ class Model:
                 self._settle(op, Outcome.CANCELLED, now_ns)
             elif command.kind is CommandKind.SET_ORPHANS:
                 begins = op.orphans is Orphans.CANCEL and command.orphans is not Orphans.CANCEL
-                if begins and self._takes_last_quarter(client, len(op.keys) - 1):
+                if begins and takes_last_quarter(self, client, len(op.keys) - 1):
                     return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
                 op.orphans = command.orphans
             elif command.timeout_ns == NO_DEADLINE:

@@ -199,7 +199,7 @@ cdef inline OpRecord *oldest_of(Arena *a, uint32_t account, int room) noexcept n
     """The oldest outcome of an account (index + 1) that may make room of this kind; NULL if there is none."""
     cdef uint32_t number = hoard_of(a, account).root
     cdef Evictable *at
-    while number and evictable_at(a, number).below >> room & 1:
+    while number and evictable_at(a, number).below >> room & 1:  # bound: the depth of the tree
         at = evictable_at(a, number)
         if at.older and evictable_at(a, at.older).below >> room & 1:
             number = at.older

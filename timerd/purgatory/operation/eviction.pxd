@@ -119,7 +119,7 @@ cdef inline int room_for(Arena *a, int room, uint32_t wanted, uint32_t *evicted)
     cdef OpRecord *op
     if not RARELY(unused(a, region_of(room)) < wanted):
         return HAS_ROOM
-    while unused(a, region_of(room)) < wanted and evicted[0] < EVICTED_AT_ONCE:
+    while unused(a, region_of(room)) < wanted and evicted[0] < EVICTED_AT_ONCE:  # bound: EVICTED_AT_ONCE
         op = oldest_beyond_share(a, room)
         if op == NULL:
             break

@@ -5,7 +5,7 @@ operations stay until their deadlines, and never make room. Their share is what 
 quarter of the arena's operations is free now. So a client of user 1000 that registers for a group gets
 QuotaExceededError. Its operations that end with it (orphans="cancel") are accepted, and so is everything of other users.
 
-What the client itself holds counts, too: it may end at once. So processes that end one after the other leave a quarter
+The holdings of the client itself count, too: it may end at once. So processes that end one after the other leave a quarter
 to others, whatever they register. Other live clients of the user do not count: looking at all clients takes too long.
 """
 
@@ -51,7 +51,7 @@ cdef inline uint64_t quota_of(Arena *a, int region) noexcept nogil:
 
 
 cdef inline uint64_t left_beside(Arena *a, uint32_t slot, int region) noexcept nogil:
-    """What ended clients of a client's user hold of a region: without an owner, or for groups without another member."""
+    """The holdings of ended clients of a client's user: without an owner, or for groups without another member."""
     cdef uint32_t user = a.accounts[slot].user, group
     cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
     cdef uint64_t held = charged(a.accounts + kept_account(a, user), region)
@@ -62,7 +62,7 @@ cdef inline uint64_t left_beside(Arena *a, uint32_t slot, int region) noexcept n
 
 
 cdef inline uint64_t held_of(Arena *a, uint32_t slot, int region) noexcept nogil:
-    """What a client holds of a region: its own, and what it has made for its group."""
+    """The holdings of a client: its own operations, and those that it has made for its group."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t held = charged(a.accounts + slot, region)
     if region == REGION_OPS:
