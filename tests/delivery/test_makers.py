@@ -414,7 +414,7 @@ class Makers:
         self.evicted = 0
 
     def takes_last_quarter(self, one: Made, groups: set[bytes]) -> bool:
-        """`groups`: those that have a member."""
+        """`groups`: those that have another member."""
         left = [each for each in self.made if each.client is None and each.uid == one.uid and each.group not in groups]
         own = [each for each in self.made if each.client is one.client]
         free = self.capacity - len(self.made)
@@ -468,7 +468,9 @@ def test_the_outcomes_that_go_are_those_of_a_plain_model(seed: int) -> None:
                     rig.do(client, command, now_ns=rig.now_ns + 1)
                     is_held = is_settled and group == b"busy" and not own
                     made = Made(rig.now_ns, uid, b"" if own else group, client, is_settled, is_held)
-                    if model.takes_last_quarter(made, {b"busy", *(each[2] for each in clients)}):
+                    if model.takes_last_quarter(
+                        made, {b"busy", *(each[2] for each in clients if each[0] is not client)}
+                    ):
                         assert client.answers, "the last quarter is for others"
                     elif paid < model.share:
                         model.register(made)
