@@ -163,10 +163,10 @@ def _beyond_what_is_left(met: Met, limit: int, about: Subject) -> str:
     """The message for an operation that would outlive its client, when its user has left too much in a full arena."""
     what, unit, knob = LEFT[met]
     held, share = (limit >> LEFT_SHIFT) * unit, (limit & ((1 << LEFT_SHIFT) - 1)) * unit
-    if not held:
+    if about.holder not in (NO_SUBJECT.holder, OF_GROUP.holder):  # the log of errors, which counts a reason once
         return (
-            f"{about.holder}, and ended clients of its user, hold over {share} {what}, their share, and less than a "
-            "quarter is free: `timerctl cancel` some, or give the groups a worker"
+            f"{about.holder} and ended clients of its user hold over {share} {what}, their share; under a quarter is "
+            "free: `timerctl cancel` some, or give the groups a worker"
         )
     return (
         f"ended clients of user {os.geteuid()}, and this client, hold {held} {what}, more than their share of {share}, "
