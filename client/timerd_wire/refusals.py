@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from timerd_shm.declare.errors import ErrorCode, OperationExistsError, TimerdError, error_for
-from timerd_shm.declare.limits import MET_SHIFT
+from timerd_shm.declare.limits import LEFT_SHIFT, LEFT_UNIT, MET_SHIFT
 from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import Met
@@ -84,6 +85,13 @@ QUOTAS = {
         (Met.EVICTED_BYTES, "bytes", "bytes"),
     )
 }
+# For each kind of room that ended clients of a user hold too much of: its name, its unit, the knob of their share.
+LEFT = {
+    Met.LEFT_OPERATIONS: ("operations", 1, "operations"),
+    Met.LEFT_NODES: ("watch nodes", 1, "nodes"),
+    Met.LEFT_BYTES: ("bytes", LEFT_UNIT, "bytes"),
+    Met.LEFT_IDS: ("ids", 1, "ids"),
+}
 
 
 def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
@@ -100,6 +108,8 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
                 f"payload, value and long keys need more than the {limit * BLOCK_DATA} bytes that this arena has for "
                 "those of all clients; pass a reference, or start the daemon with a larger --blocks or --capacity"
             )
+        case ErrorCode.QUOTA_EXCEEDED if met in LEFT:
+            message = _beyond_what_is_left(Met(met), limit, about)
         case ErrorCode.QUOTA_EXCEEDED if met == Met.BYTES:
             message = _beyond_bytes(limit, about)
         case ErrorCode.QUOTA_EXCEEDED if met in QUOTAS:
@@ -147,6 +157,23 @@ def _beyond_bytes(limit: int, about: Subject) -> str:
         held = "nearly all"
     holds = f"{about.holder} holds {held} of {limit} bytes of payloads and values"
     return f"{holds}, and {needs}: let some settle, or {flag}"
+
+
+def _beyond_what_is_left(met: Met, limit: int, about: Subject) -> str:
+    """The message for an operation that would outlive its client, when its user has left too much in a full arena."""
+    what, unit, knob = LEFT[met]
+    held, share = (limit >> LEFT_SHIFT) * unit, (limit & ((1 << LEFT_SHIFT) - 1)) * unit
+    if about.holder not in (NO_SUBJECT.holder, OF_GROUP.holder):  # the log of errors, which counts a reason once
+        return (
+            f"{about.holder} and ended clients of its user hold over {share} {what}, their share; under a quarter is "
+            "free: `timerctl cancel` some, or give the groups a worker"
+        )
+    return (
+        f"ended clients of user {os.geteuid()}, and this client, hold {held} {what}, more than their share of {share}, "
+        "and less than a quarter is free for others. So nothing more that may outlive its client is accepted from this "
+        "user: `timerctl cancel` what they have left (`timerctl clients` lists it), give its groups a worker, use an "
+        f'own instance, or a larger --quota-{knob}. Operations with orphans="cancel" are accepted'
+    )
 
 
 def _sentence(code: int) -> str:

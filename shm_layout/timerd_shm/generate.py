@@ -110,6 +110,11 @@ DEFECTS = (
     "TWO_OF_AN_ID",  # calls: a call is delivered although a member holds another call of its id
     "ENDED_BY_FORMER_HOLDER",  # calls: a member gives up a call that another member runs
     "EVICTS_WITHIN_SHARE",  # makers: outcomes within the share of a user's ended clients give way as well
+    "SHARED_VALUES_STAY",  # makers: an outcome makes no room for bytes while somebody else has its value
+    "SCHEDULES_MAKE_ROOM",  # makers: a schedule's call makes room as outcomes do
+    "EVICTS_THE_NEWEST",  # makers: the newest outcome makes room first
+    "LAST_QUARTER_TAKEN",  # makers: ended clients beyond their share may take the last quarter from others
+    "USES_WHAT_IS_EVICTED",  # makers: a registration goes on with an operation that has made room for it
     "CHARGED_TO_THE_SLOT",  # makers: what an ended client has made stays charged to its slot, for the next client
     "FORGETS_CALLS",  # calls: the id of a running call is forgotten because of its age
 )

@@ -220,6 +220,7 @@ def test_clients_shows_who_holds_the_arena_also_when_they_have_ended(
     for group, count in ((b"web", 3), (b"mail", 20)):
         make(rig, group, count, uid=0)
     make(rig, b"web", 2, uid=UID_UNKNOWN)
+    make(rig, b"mail", 1, uid=0, what=Register((Key(b"k"),), orphans=Orphans.KEEP))
     alive = make(rig, b"web", 5, uid=4_294_000_000, ends=False, what=outcome(b"four"))
     bury(rig, runtime_dir)
     first, *ended = json_of(run, "clients")
@@ -229,13 +230,16 @@ def test_clients_shows_who_holds_the_arena_also_when_they_have_ended(
         ("ended", None, None, "web", 2),
         ("ended", None, 0, "web", 3),
         ("ended", None, 0, "mail", 20),
+        ("ended", None, 0, None, 0),
     ]
-    assert ended[2]["quotas"]["operations"] == {"used": 23, "limit": 32}, "one share for all groups of the user"
+    assert ended[3]["pending"] == 1, "it has no owner"
+    assert ended[2]["quotas"]["operations"] == {"used": 24, "limit": 32}, "one share for all groups of the user"
     assert set(first) == set(ended[0])
     monkeypatch.setenv("COLUMNS", "250")
     lines = run("clients")[1].splitlines()
-    assert re.search(r"other users +ended +web", lines[-3])
-    assert re.search(r"user root +ended +mail .*71 % operations", lines[-1])
+    assert re.search(r"other users +ended +web", lines[-4])
+    assert re.search(r"user root +ended +mail .*75 % operations", lines[-2])
+    assert re.search(r"user root +ended +- .*75 % operations", lines[-1])
 
 
 def test_clients_shows_silent_and_dead_clients_and_their_group(runtime_dir: Path, run: Run) -> None:

@@ -10,7 +10,7 @@ from support.rig.commands import Answer, Command, Key, KeyAct, Mark, Register
 from support.rig.harness import Client, Rig, S, advance, cancel, done, fire, forget
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, QuotaExceededError
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT
+from timerd_shm.declare.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT, UID_UNKNOWN
 from timerd_shm.declare.states import ClientState, Orphans
 from timerd_shm.declare.wire import CommandKind, Met
 
@@ -217,9 +217,9 @@ def test_the_id_of_an_operation_that_runs_on_without_an_owner_is_charged_to_nobo
 # groups ---------------------------------------------------------------------------------------------------------------
 
 
-def leave_behind(rig: Rig, group: bytes, process: tuple[int, int]) -> None:
+def leave_behind(rig: Rig, group: bytes, process: tuple[int, int], uid: int = UID_UNKNOWN) -> None:
     """A client of this process joins a group, registers an operation for the group, and leaves."""
-    client = rig.client(group=group, process=process)
+    client = rig.client(group=group, process=process, uid=uid)
     rig.do(client, watch(b"never", for_group=True))
     rig.close(client)
 
@@ -235,7 +235,7 @@ def test_a_process_that_joins_ever_new_groups_leaves_half_of_the_groups_to_other
         rig.client(group=b"mine-4", process=(500, 7))
     leave_behind(rig, b"mine-0", (500, 7))
     for number in range(4):
-        leave_behind(rig, b"another-%d" % number, (500, 8))
+        leave_behind(rig, b"another-%d" % number, (500, 8), uid=1000)
     with pytest.raises(ArenaFullError):
         rig.client(group=b"mine-4", process=(500, 7))
     rig.turn(rig.now_ns + 2 * HOUR_NS)

@@ -16,10 +16,12 @@ from support.rig.makers import (
     OTHER,
     SMALL,
     USER,
+    a_call_that_makes_room_is_replaced_by_none,
     account,
     kept,
     left,
     make,
+    make_together,
     outcome,
     outcomes_within_the_share_stay,
     the_next_client_of_a_slot_pays_for_nothing,
@@ -57,7 +59,7 @@ def test_a_live_maker_pays_and_after_its_end_its_user_pays() -> None:
     assert account(rig, maker) == paid
     rig.close(maker)
     assert left(rig) == {b"web": 3}
-    assert account(rig, maker)[1:] == (0, 0, 0, 0)
+    assert account(rig, maker)[1:] == (0,) * 6
     rig.check()
     rig.restart()
     rig.turn(rig.now_ns + S)
@@ -73,7 +75,7 @@ def test_an_adopted_operation_is_charged_to_the_user_of_its_dead_owner() -> None
     rig = Rig(**SMALL)
     owner = rig.client(Orphans.GROUP, group=b"web", uid=USER)
     rig.do(owner, Register((Key(b"k"),), timeout_ns=S), Register((Key(b"k"),), timeout_ns=0))
-    assert account(rig, owner)[1:] == (0, 0, 0, 0), "an operation of the client's own is charged to the client alone"
+    assert account(rig, owner)[1:] == (0,) * 6, "an operation of the client's own is charged to the client alone"
     rig.close(owner)
     assert left(rig) == {b"web": 1}
     rig.turn(rig.now_ns + S)
@@ -127,15 +129,14 @@ def test_users_beyond_the_table_share_one_account_and_a_record_is_used_again() -
 # who gives way --------------------------------------------------------------------------------------------------------
 
 
-def test_three_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> None:
-    """Three processes, each for a group of its own, make as many outcomes as a group may have. Then they end."""
+def test_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> None:
+    """The issue: processes make as many outcomes as a group may have, each for a group of its own, and end."""
     rig = Rig(**SMALL)
-    for name in (b"one", b"two", b"three"):
-        make(rig, name, 30)
+    make_together(rig, {b"one": 30, b"two": 30, b"three": 4})
     bystander = rig.client(uid=OTHER)
     assert register(rig, bystander, 32) == []
     assert sum(left(rig).values()) == 32
-    assert sum(left(rig).values()) + rig.arena.count("group_outcomes_evicted") == 90
+    assert rig.arena.count("group_outcomes_evicted") == 32
     another = rig.client(uid=OTHER)
     assert [(each.code, each.value) for each in register(rig, another)] == [(ErrorCode.ARENA_FULL, FULL | 64)], (
         "what is within the share of the user's ended clients gave way"
@@ -145,8 +146,7 @@ def test_three_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> No
 
 def test_the_oldest_outcomes_go_first_and_only_as_many_as_are_needed() -> None:
     rig = Rig(**SMALL)
-    make(rig, b"one", 32)
-    make(rig, b"two", 32)
+    make_together(rig, {b"one": 32, b"two": 32})
     bystander = rig.client(uid=OTHER)
     before = kept(rig)
     assert register(rig, bystander, 5) == []
@@ -156,8 +156,7 @@ def test_the_oldest_outcomes_go_first_and_only_as_many_as_are_needed() -> None:
 
 def test_while_there_is_room_nothing_goes() -> None:
     rig = Rig(**SMALL)
-    make(rig, b"one", 32)
-    make(rig, b"two", 31)
+    make_together(rig, {b"one": 32, b"two": 31})
     assert register(rig, rig.client(uid=OTHER)) == []
     assert (sum(left(rig).values()), rig.arena.count("group_outcomes_evicted")) == (63, 0)
 
@@ -169,9 +168,7 @@ def test_outcomes_within_the_share_stay() -> None:
 def test_a_deployment_loses_nothing_while_another_group_of_its_user_is_beyond_its_part() -> None:
     """All workers of "web" have ended, and no new worker is there yet. The outcomes of "web" are the oldest."""
     rig = Rig(**SMALL)
-    make(rig, b"web", 8)
-    for name in (b"one", b"two"):
-        make(rig, name, 28)
+    make_together(rig, {b"web": 8, b"one": 28, b"two": 28})
     assert register(rig, rig.client(uid=OTHER), 32) == []
     assert left(rig)[b"web"] == 8
     worker = rig.client(group=b"web", uid=USER, listens=True)
@@ -183,8 +180,7 @@ def test_a_deployment_loses_nothing_while_another_group_of_its_user_is_beyond_it
 def test_other_users_lose_nothing() -> None:
     rig = Rig(**SMALL)
     make(rig, b"theirs", 20, uid=OTHER)
-    make(rig, b"one", 22)
-    make(rig, b"two", 22)
+    make_together(rig, {b"one": 22, b"two": 22})
     assert register(rig, rig.client(uid=OTHER), 12) == []
     assert left(rig, OTHER) == {b"theirs": 20}
     rig.check()
@@ -193,8 +189,7 @@ def test_other_users_lose_nothing() -> None:
 def test_a_live_maker_loses_nothing() -> None:
     rig = Rig(**SMALL)
     alive = make(rig, b"one", 20, ends=False)
-    make(rig, b"one", 12)
-    make(rig, b"two", 32)
+    make_together(rig, {b"one": 12, b"two": 32})
     assert register(rig, rig.client(uid=OTHER), 12) == []
     assert account(rig, alive).outcomes == 20
     rig.check()
@@ -205,21 +200,20 @@ def test_pending_operations_schedules_letters_and_what_a_member_holds_never_go()
     maker = rig.client(group=b"one", uid=USER)
     rig.do(
         maker,
-        *[Register((Key(b"k"),), timeout_ns=GROUP_KEPT_NS, for_group=True)] * 10,
-        *[call(b"each", scheduled=True)] * 10,
+        *[Register((Key(b"k"),), timeout_ns=GROUP_KEPT_NS, for_group=True)] * 6,
+        *[call(b"each", scheduled=True)] * 6,
     )
-    rig.close(maker)
     busy = rig.client(group=b"two", uid=OTHER, listens=True)
-    make(rig, b"two", 20)
-    assert len(busy.delivered_for_group) == 20
-    make(rig, b"one", 8, what=call(b"plain"))
-    make(rig, b"three", 16)
+    make(rig, b"two", 6)
+    assert len(busy.delivered_for_group) == 6
+    plain = make(rig, b"one", 20, ends=False, what=call(b"plain"))
+    others = make(rig, b"three", 20, ends=False)
+    for each in (maker, plain, others):
+        rig.close(each)
     assert [each.code for each in register(rig, rig.client(uid=OTHER), 15)] == [ErrorCode.ARENA_FULL]
-    assert left(rig) == {b"one": 10, b"two": 20, b"three": 32 // 3}, (
-        "gone: eight calls of group one, and what group three had beyond its part"
-    )
-    assert rig.arena.record(Region.GROUPS, 0).pending == 10
-    assert sum(op.state and op.flags & OpFlag.SCHEDULED != 0 for op in rig.arena.records(Region.OPS)) == 10
+    assert left(rig) == {b"one": 6 + 16, b"two": 6, b"three": 16}, "plain calls of one, and three's beyond its part"
+    assert rig.arena.record(Region.GROUPS, 0).pending == 6
+    assert sum(op.state and op.flags & OpFlag.SCHEDULED != 0 for op in rig.arena.records(Region.OPS)) == 6
     letter = rig.client(group=b"three", uid=OTHER)
     assert rig.core.set_calls(letter.slot, 4, 0, [b"job"], rig.now_ns) == 4
     rig.check()
@@ -230,8 +224,8 @@ def test_due_calls_go_as_outcomes_do_and_their_ids_are_free() -> None:
     maker = rig.client(group=b"one", uid=USER)
     ids = [b"%016d" % number for number in range(30)]
     rig.do(maker, *(call(b"job", id=each) for each in ids))
+    make_together(rig, {b"two": 32})
     rig.close(maker)
-    make(rig, b"two", 32)
     bystander = rig.client(group=b"one", uid=OTHER)
     assert register(rig, bystander, 7) == []
     assert left(rig) == {b"one": 25, b"two": 32}
@@ -248,8 +242,7 @@ def test_due_calls_go_as_outcomes_do_and_their_ids_are_free() -> None:
 
 def test_outcomes_with_large_payloads_make_room_for_payloads() -> None:
     rig = Rig(**SMALL, blocks=64, quota_bytes=32 * 112)
-    for name in (b"one", b"two", b"three"):
-        make(rig, name, 10, what=outcome(bytes(224)))
+    make_together(rig, {b"one": 10, b"two": 10, b"three": 10}, outcome(bytes(224)))
     bystander = rig.client(uid=OTHER)
     rig.do(bystander, *[Register((Key(b"k"),), payload=bytes(112))] * 30)
     assert bystander.answers == []
@@ -261,8 +254,7 @@ def test_outcomes_with_large_payloads_make_room_for_payloads() -> None:
 
 def test_outcomes_make_room_for_the_values_of_events_before_the_ring_loses_events() -> None:
     rig = Rig(**SMALL, blocks=64, quota_bytes=32 * 112)
-    for name in (b"one", b"two", b"three"):
-        make(rig, name, 10, what=outcome(bytes(224)))
+    make_together(rig, {b"one": 10, b"two": 10, b"three": 10}, outcome(bytes(224)))
     bystander = rig.client(uid=OTHER)
     rig.do(bystander, *(fire(b"key %d" % number, value=b"%d" % number * 56) for number in range(10)))
     assert bystander.answers == []
@@ -274,12 +266,48 @@ def test_outcomes_make_room_for_the_values_of_events_before_the_ring_loses_event
 def test_outcomes_with_many_keys_make_room_for_keys() -> None:
     rig = Rig(**SMALL, nodes=64, quota_nodes=32)
     keys = tuple(b"%d" % number for number in range(11))
-    for name in (b"one", b"two"):
-        make(rig, name, 3, what=outcome(keys=keys))
+    make_together(rig, {b"one": 3, b"two": 3}, outcome(keys=keys))
     bystander = rig.client(uid=OTHER)
     rig.do(bystander, Register(tuple(Key(b"own %d" % number) for number in range(21))))
     assert bystander.answers == []
     assert sum(left(rig).values()) == 4
+    rig.check()
+
+
+# what a command has found may make room -------------------------------------------------------------------------------
+
+
+def test_a_call_that_makes_room_for_a_registration_is_not_replaced_by_it() -> None:
+    a_call_that_makes_room_is_replaced_by_none(Rig(**SMALL))
+
+
+@pytest.mark.parametrize("how", ["replace", "follows"])
+def test_a_call_that_has_made_some_of_the_room_is_freed_once(how: str) -> None:
+    """Before, its record was freed twice, and the arena's first bytes were overwritten: every reader refused it."""
+    block, name = 112, b"x" * 16
+    rig = Rig(**SMALL, blocks=64, quota_bytes=20 * block, ids=64, ring_events=16)
+    rig.turn(rig.now_ns + MS)
+    maker = rig.client(group=b"one", uid=USER)
+    rig.do(maker, call(b"job", id=name, payload=bytes(block)))
+    rig.close(maker, goodbye=True)
+    due = rig.arena.record(Region.OPS, 0).generation << 32
+    make(rig, b"one", 10, what=outcome(bytes(block)))
+    make(rig, b"two", 11, what=outcome(bytes(block)))
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, *(fire(b"e%d" % number, value=bytes([number]) * 5 * block) for number in range(8)))
+    rig.do(bystander, fire(b"last", value=bytes([9]) * 2 * block))
+    worker = rig.client(group=b"one", uid=OTHER)
+    wanted = bytes(5 * block)
+    if how == "replace":
+        again = call(b"job", id=name, payload=wanted, if_exists="replace")
+    else:
+        again = call(b"job", payload=wanted, follows=due)
+    number = rig.do(worker, again)
+    assert rig.arena.count("group_outcomes_evicted") == 2, "what is beyond the share: the call, and one more"
+    answer = worker.answer(number)
+    assert (answer and answer.code) == (None if how == "replace" else ErrorCode.UNKNOWN_OPERATION)
+    rig.check()
+    rig.restart()
     rig.check()
 
 
@@ -301,8 +329,7 @@ def test_older_outcomes_of_a_live_maker_do_not_shield_those_that_may_go() -> Non
     """The search for an outcome that may go is cut, and later turns go on with it."""
     rig = Rig(capacity=8192, clients=8, groups=4, quota_operations=4096)
     shield = make(rig, b"one", 2000, ends=False)
-    make(rig, b"one", 2096)
-    make(rig, b"two", 4096)
+    make_together(rig, {b"one": 2096, b"two": 4096})
     bystander = rig.client(uid=OTHER)
     refused = 0
     while register(rig, bystander) != []:
@@ -331,8 +358,7 @@ def test_processes_that_come_and_go_leave_half_of_the_groups_to_others() -> None
 
 def test_the_refusals_name_the_group_the_share_and_the_number() -> None:
     rig = Rig(**SMALL)
-    make(rig, b"one", 32)
-    make(rig, b"two", 32)
+    make_together(rig, {b"one": 32, b"two": 32})
     register(rig, rig.client(uid=OTHER), 5)
     (code, value, count, holder), *others = rig.core.take_refusals()
     assert (code, value, count) == (ErrorCode.QUOTA_EXCEEDED, Met.EVICTED_OPERATIONS << MET_SHIFT | 32, 5)
@@ -351,15 +377,14 @@ def test_the_message_says_the_group_the_limit_and_the_knob_and_fits_the_log(met:
 
 def test_the_journal_has_a_row_for_each_evicted_outcome_and_the_audit_computes_the_rest(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path, **SMALL)
-    for name in (b"one", b"two", b"three"):
-        make(rig, name, 30)
+    make_together(rig, {b"one": 30, b"two": 4, b"three": 30})
     register(rig, rig.client(uid=OTHER), 32)
     member = rig.client(group=b"three", uid=OTHER, listens=True)
     rig.turn()
     rig.do(member, *map(done, member.delivered_for_group))
     rig.end()
     steps = [row.record.step for row in rig.rows() if row.record.kind == RowKind.GROUP]
-    assert steps.count(GroupStep.EVICTED) == rig.arena.count("group_outcomes_evicted") == 58
+    assert steps.count(GroupStep.EVICTED) == rig.arena.count("group_outcomes_evicted") == 32
     assert not rig.audit().wrong
 
 
@@ -378,8 +403,8 @@ class Made:
     is_held: bool = False
 
     @property
-    def is_left(self) -> bool:
-        return self.client is None and bool(self.group)
+    def may_go(self) -> bool:
+        return self.client is None and bool(self.group) and self.is_settled and not self.is_held
 
 
 class Makers:
@@ -389,6 +414,13 @@ class Makers:
         self.capacity, self.share = capacity, share
         self.made: list[Made] = []
         self.evicted = 0
+
+    def takes_last_quarter(self, one: Made, groups: set[bytes]) -> bool:
+        """`groups`: those that have another member."""
+        left = [each for each in self.made if each.client is None and each.uid == one.uid and each.group not in groups]
+        own = [each for each in self.made if each.client is one.client]
+        free = self.capacity - len(self.made)
+        return bool(one.group) and 4 * free < self.capacity and len(left) + len(own) > self.share
 
     def register(self, one: Made) -> None:
         if len(self.made) == self.capacity:
@@ -400,8 +432,8 @@ class Makers:
         self.made.append(one)
 
     def may_go(self, one: Made) -> bool:
-        left = [each for each in self.made if each.is_left and each.uid == one.uid]
-        if not one.is_left or not one.is_settled or one.is_held or len(left) <= self.share:
+        left = [each for each in self.made if each.may_go and each.uid == one.uid]
+        if not one.may_go or len(left) <= self.share:
             return False
         groups = {each.group for each in left}
         return sum(each.group == one.group for each in left) > self.share // len(groups)
@@ -436,9 +468,14 @@ def test_the_outcomes_that_go_are_those_of_a_plain_model(seed: int) -> None:
                         each.client is client and not each.group if own else each.group == group for each in model.made
                     )
                     rig.do(client, command, now_ns=rig.now_ns + 1)
-                    if paid < model.share:
-                        is_held = is_settled and group == b"busy" and not own
-                        model.register(Made(rig.now_ns, uid, b"" if own else group, client, is_settled, is_held))
+                    is_held = is_settled and group == b"busy" and not own
+                    made = Made(rig.now_ns, uid, b"" if own else group, client, is_settled, is_held)
+                    if model.takes_last_quarter(
+                        made, {b"busy", *(each[2] for each in clients if each[0] is not client)}
+                    ):
+                        assert client.answers, "the last quarter is for others"
+                    elif paid < model.share:
+                        model.register(made)
                     else:
                         assert client.answers, "beyond the quota of the client, or the group"
             case "e" if clients:

@@ -32,7 +32,15 @@ from support.rig.commands import Key, Register
 from support.rig.crashes import recovers_from_a_crash_at_every_point
 from support.rig.harness import MS, START_NS, Rig, S, fire
 from support.rig.journals import JournaledRig
-from support.rig.makers import outcomes_within_the_share_stay, the_next_client_of_a_slot_pays_for_nothing
+from support.rig.makers import (
+    a_call_that_makes_room_is_replaced_by_none,
+    a_schedules_call_makes_no_room,
+    kept_operations_leave_the_last_quarter,
+    outcomes_that_share_values_make_room,
+    outcomes_within_the_share_stay,
+    the_next_client_of_a_slot_pays_for_nothing,
+    the_oldest_outcomes_make_room,
+)
 from support.rig.rules import (
     CAPACITY,
     a_call_that_another_member_runs_is_not_given_up,
@@ -173,6 +181,11 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "TWO_OF_AN_ID": calls_of_an_id_run_one_after_the_other,
     "ENDED_BY_FORMER_HOLDER": a_call_that_another_member_runs_is_not_given_up,
     "EVICTS_WITHIN_SHARE": outcomes_within_the_share_stay,
+    "SHARED_VALUES_STAY": outcomes_that_share_values_make_room,
+    "SCHEDULES_MAKE_ROOM": a_schedules_call_makes_no_room,
+    "EVICTS_THE_NEWEST": the_oldest_outcomes_make_room,
+    "LAST_QUARTER_TAKEN": kept_operations_leave_the_last_quarter,
+    "USES_WHAT_IS_EVICTED": a_call_that_makes_room_is_replaced_by_none,
     "CHARGED_TO_THE_SLOT": the_next_client_of_a_slot_pays_for_nothing,
     "FORGETS_CALLS": the_id_of_a_call_that_runs_is_known,
 }

@@ -86,7 +86,7 @@ def plan_of(
         Region.COUNTER_LABELS: LABELS,
         Region.ERRORS: errors,
         Region.USERS: USERS_MAX,
-        Region.ACCOUNTS: sizes["clients"] + USERS_MAX * groups,
+        Region.ACCOUNTS: sizes["clients"] + USERS_MAX * (groups + 1),
     }
     regions: list[RegionRecord] = []
     offset = layout.HEADER_SIZE

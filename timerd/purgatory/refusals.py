@@ -19,7 +19,14 @@ from timerd_shm.declare.errors import (
     TimerdError,
 )
 from timerd_shm.declare.layout import DAEMON_COUNTERS_MAX
-from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX, KEY_SIZE_MAX, NAME_SIZE_MAX
+from timerd_shm.declare.limits import (
+    GROUP_HELD_MAX,
+    HANDLED_NAMES_MAX,
+    KEY_SIZE_MAX,
+    NAME_SIZE_MAX,
+    UID_UNKNOWN,
+    USERS_MAX,
+)
 
 
 def attached_already() -> TimerdError:
@@ -99,9 +106,11 @@ def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
 
 
 def too_many_left_groups(uid: int, left: int, count: int) -> TimerdError:
+    """`uid` UID_UNKNOWN: the user has no record."""
+    who = f"user {uid}" if uid != UID_UNKNOWN else f"all users but {USERS_MAX - 1} (USERS_MAX)"
     return QuotaExceededError(
-        f"ended clients of user {uid} have left operations in {left} of {count} groups; one user's may do so in no "
-        "more groups without a member: let members of these groups take the operations, or use fewer names"
+        f"ended clients of {who} have left operations in {left} of {count} groups that have no member, as many as "
+        "they may: let members of these groups take them, or use fewer names"
     )
 
 

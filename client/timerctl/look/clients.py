@@ -202,16 +202,19 @@ def user_name(uid: int) -> str | None:
 def ended_rows(
     users: Sequence[UserRecord], accounts: Sequence[AccountRecord], groups: Sequence[str], header: ArenaHeader
 ) -> Iterator[dict[str, Any]]:
-    """A row for each pair of a user and a group that still has operations made by ended clients of that user."""
+    """A row for each user and group for which ended clients of the user have made something that is there.
+
+    The group of operations without an owner (orphans="keep") is None.
+    """
     for user in range(len(users)):
-        own = accounts[user * len(groups) : (user + 1) * len(groups)]
+        own = [*accounts[user * len(groups) : (user + 1) * len(groups)], accounts[len(users) * len(groups) + user]]
         used = {
             "operations": sum(each.pending + each.outcomes for each in own),
             "bytes": sum(each.bytes_held for each in own),
             "nodes": sum(each.nodes for each in own),
         }
         quotas = {name: {"used": sum_, "limit": getattr(header, f"quota_{name}")} for name, sum_ in used.items()}
-        for group, account in zip(groups, own, strict=True):
+        for group, account in zip([*groups, None], own, strict=True):
             if account.pending or account.outcomes:
                 yield (
                     ENDED_ROW

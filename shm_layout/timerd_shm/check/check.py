@@ -401,7 +401,7 @@ class Checker(Truth):
             if number < len(self.clients) and account.user >= len(self.users):
                 self.wrong(f"client {number} is of user {account.user}, and there are {len(self.users)}")
             is_ = self.accounts_of[number]
-            for name in ("pending", "outcomes", "nodes", "bytes_held"):
+            for name in ("pending", "outcomes", "nodes", "ids", "bytes_held"):
                 if getattr(account, name) != is_[name]:
                     self.stale(f"account {number} says {name}={getattr(account, name)}, and it is {is_[name]}")
 

@@ -190,7 +190,9 @@ class Truth:
                 self.check_account(index, op)
             elif charged and client.state == ClientState.TOMBSTONE:
                 self.wrong(f"{self.name_op(index)} is of a client that is a tombstone")
-            elif not charged and (op.client_generation or op.orphans != Orphans.KEEP):
+            elif not charged and not op.client_generation and op.orphans == Orphans.KEEP:
+                self.check_account(index, op)
+            elif not charged:
                 self.wrong(
                     f"{self.name_op(index)} has orphans policy {op.orphans} and is of generation "
                     f"{op.client_generation}, and has no client any more"
@@ -228,12 +230,16 @@ class Truth:
                     self.nodes_for[op.group - 1] += op.keys - 1
 
     def check_account(self, index: int, op: OpRecord) -> None:
-        """Note what an operation of a group holds, for its account."""
+        """Note what an operation of a group, or one without an owner, holds for its account."""
         number, clients = self.nodes[index].account - 1, len(self.clients)
+        kept = clients + len(self.users) * len(self.groups)  # the account of user 0 for operations without an owner
         if not 0 <= number < len(self.accounts):
             return self.wrong(f"{self.name_op(index)} of group {op.group - 1} is charged to account {number}")
         user, group = divmod(number - clients, len(self.groups))
-        if number < clients and self.clients[number].state in (ClientState.FREE, ClientState.TOMBSTONE):
+        if not op.group:
+            if number < kept or not self.users[number - kept].state or op.client_generation:
+                self.wrong(f"{self.name_op(index)} has no group, and is charged to account {number}")
+        elif number < clients and self.clients[number].state in (ClientState.FREE, ClientState.TOMBSTONE):
             self.wrong(f"{self.name_op(index)} is charged to client {number}, which is not there")
         elif number >= clients and (group != op.group - 1 or user >= len(self.users) or not self.users[user].state):
             self.wrong(f"{self.name_op(index)} of group {op.group - 1} is charged to user {user} and group {group}")
@@ -243,6 +249,7 @@ class Truth:
         held["bytes_held"] += self.blob_length(op.payload)
         if op.state == OpState.SETTLED:
             held["bytes_held"] += self.blob_length(op.value)
+        held["ids"] += op.state == OpState.PENDING and op.id_record != 0
         if op.state == OpState.PENDING or op.flags & KEYS_KEPT:
             held["nodes"] += op.keys - 1
         return None

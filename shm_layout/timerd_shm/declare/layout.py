@@ -50,7 +50,7 @@ from .records import (
 from .states import RULES
 
 MAGIC = b"timerd\x00\x01"
-LAYOUT_VERSION = 9
+LAYOUT_VERSION = 10
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96

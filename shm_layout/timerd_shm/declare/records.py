@@ -181,7 +181,10 @@ class WatchNode(NamedTuple):
     rank: Annotated[int, U8, "heap: length of the shortest way down", DERIVED]
     place: Annotated[int, U8, "Place", DERIVED]
     account: Annotated[
-        int, U16, "in the first node of a group's operation: the account (index + 1) that pays for it; else 0"
+        int,
+        U16,
+        "in the first node of a group's operation, or of one without an owner: the account (index + 1) that pays for "
+        "it; else 0",
     ]
     name: Annotated[bytes, raw(KEY_INLINE), "the name, if it fits"]
     name_blob: Annotated[int, U32, "first block of a name that is longer than KEY_INLINE (index + 1)"]
@@ -422,14 +425,17 @@ class UserRecord(NamedTuple):
 class AccountRecord(NamedTuple):
     """The charges for operations of groups, by who made them.
 
-    Account `slot` belongs to the client in that slot. Account `clients + user * groups + group` belongs to a user's
-    ended clients, for one group. All accounts of a user's ended clients have one share together.
+    Account `slot` is that of a client. Account `clients + user * groups + group` is that of a user's ended clients, for
+    one group. Account `clients + users * groups + user` is that of the operations that a user's ended clients have left
+    without an owner (orphans="keep"). All accounts of a user's ended clients have one share together.
     """
 
     user: Annotated[int, U32, "of a client's account: the client's user (index)"]
     pending: Annotated[int, U32, "pending operations", DERIVED]
     outcomes: Annotated[int, U32, "settled operations, held by a member or not, and dead letters", DERIVED]
     nodes: Annotated[int, U32, "watch nodes of these operations", DERIVED]
+    ids: Annotated[int, U32, "pending operations that have an id", DERIVED]
+    reserved: Annotated[int, U32, "zero"]
     bytes_held: Annotated[int, U64, "bytes of their payloads and values", DERIVED]
 
 

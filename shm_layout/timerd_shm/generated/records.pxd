@@ -72,6 +72,8 @@ cdef extern from "timerd_layout.h" nogil:
         ANNOUNCE_FIRST_NS
         ANNOUNCE_LAST_NS
         IPC_PATH_MAX
+        LEFT_SHIFT
+        LEFT_UNIT
         MET_SHIFT
         PROTOCOL_VERSION
         TOPIC_OFFSET
@@ -245,6 +247,10 @@ cdef extern from "timerd_layout.h" nogil:
         MET_EVICTED_OPERATIONS
         MET_EVICTED_NODES
         MET_EVICTED_BYTES
+        MET_LEFT_OPERATIONS
+        MET_LEFT_NODES
+        MET_LEFT_BYTES
+        MET_LEFT_IDS
         MET_COUNT
         JOURNAL_LEVEL_NONE
         JOURNAL_LEVEL_OUTCOMES
@@ -429,6 +435,11 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_TWO_OF_AN_ID
         DEFECT_ENDED_BY_FORMER_HOLDER
         DEFECT_EVICTS_WITHIN_SHARE
+        DEFECT_SHARED_VALUES_STAY
+        DEFECT_SCHEDULES_MAKE_ROOM
+        DEFECT_EVICTS_THE_NEWEST
+        DEFECT_LAST_QUARTER_TAKEN
+        DEFECT_USES_WHAT_IS_EVICTED
         DEFECT_CHARGED_TO_THE_SLOT
         DEFECT_FORGETS_CALLS
         CONDITIONS_OBSERVE
@@ -773,6 +784,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t pending
         uint32_t outcomes
         uint32_t nodes
+        uint32_t ids
+        uint32_t reserved
         uint64_t bytes_held
 
     ctypedef struct CommandHeader:
@@ -1436,4 +1449,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *AccountRecord_word_outcomes(AccountRecord *record)
     uint64_t AccountRecord_with_nodes(uint64_t word, uint64_t value)
     uint64_t *AccountRecord_word_nodes(AccountRecord *record)
+    uint64_t AccountRecord_with_ids(uint64_t word, uint64_t value)
+    uint64_t *AccountRecord_word_ids(AccountRecord *record)
+    uint64_t AccountRecord_with_reserved(uint64_t word, uint64_t value)
+    uint64_t *AccountRecord_word_reserved(AccountRecord *record)
     uint32_t condition_verdict(uint32_t condition, uint32_t keys, uint32_t needed, uint64_t progress, uint64_t failed)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 9
+#define LAYOUT_VERSION 10
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
@@ -82,6 +82,8 @@
 #define ANNOUNCE_FIRST_NS 50000000
 #define ANNOUNCE_LAST_NS 1000000000
 #define IPC_PATH_MAX 107
+#define LEFT_SHIFT 28
+#define LEFT_UNIT 1024
 #define MET_SHIFT 56
 #define PROTOCOL_VERSION 6
 #define TOPIC_OFFSET 0
@@ -255,7 +257,11 @@
 #define MET_EVICTED_OPERATIONS 10
 #define MET_EVICTED_NODES 11
 #define MET_EVICTED_BYTES 12
-#define MET_COUNT 13
+#define MET_LEFT_OPERATIONS 13
+#define MET_LEFT_NODES 14
+#define MET_LEFT_BYTES 15
+#define MET_LEFT_IDS 16
+#define MET_COUNT 17
 #define JOURNAL_LEVEL_NONE 0
 #define JOURNAL_LEVEL_OUTCOMES 1
 #define JOURNAL_LEVEL_EVENTS 2
@@ -439,12 +445,17 @@
 #define DEFECT_TWO_OF_AN_ID 30
 #define DEFECT_ENDED_BY_FORMER_HOLDER 31
 #define DEFECT_EVICTS_WITHIN_SHARE 32
-#define DEFECT_CHARGED_TO_THE_SLOT 33
-#define DEFECT_FORGETS_CALLS 34
+#define DEFECT_SHARED_VALUES_STAY 33
+#define DEFECT_SCHEDULES_MAKE_ROOM 34
+#define DEFECT_EVICTS_THE_NEWEST 35
+#define DEFECT_LAST_QUARTER_TAKEN 36
+#define DEFECT_USES_WHAT_IS_EVICTED 37
+#define DEFECT_CHARGED_TO_THE_SLOT 38
+#define DEFECT_FORGETS_CALLS 39
 #define CONDITIONS_OBSERVE 24
 #define CONDITIONS_TAKE_NEEDED 1
 #define CONDITIONS_TAKE_WATERMARKS 3
-#define LAYOUT_FINGERPRINT 2707287870ULL
+#define LAYOUT_FINGERPRINT 3433984672ULL
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -657,7 +668,7 @@ typedef struct WatchNode {
     uint8_t kind; /* KeyKind */
     uint8_t rank; /* heap: length of the shortest way down */
     uint8_t place; /* Place */
-    uint16_t account; /* in the first node of a group's operation: the account (index + 1) that pays for it; else 0 */
+    uint16_t account; /* in the first node of a group's operation, or of one without an owner: the account (index + 1) that pays for it; else 0 */
     uint8_t name[16]; /* the name, if it fits */
     uint32_t name_blob; /* first block of a name that is longer than KEY_INLINE (index + 1) */
     uint32_t chain; /* of a node that stands first: next node of the same slot of the key table (index + 1) */
@@ -1122,14 +1133,18 @@ typedef struct AccountRecord {
     uint32_t pending; /* pending operations */
     uint32_t outcomes; /* settled operations, held by a member or not, and dead letters */
     uint32_t nodes; /* watch nodes of these operations */
+    uint32_t ids; /* pending operations that have an id */
+    uint32_t reserved; /* zero */
     uint64_t bytes_held; /* bytes of their payloads and values */
 } AccountRecord;
-_Static_assert(sizeof(AccountRecord) == 24, "AccountRecord");
+_Static_assert(sizeof(AccountRecord) == 32, "AccountRecord");
 _Static_assert(offsetof(AccountRecord, user) == 0, "AccountRecord.user");
 _Static_assert(offsetof(AccountRecord, pending) == 4, "AccountRecord.pending");
 _Static_assert(offsetof(AccountRecord, outcomes) == 8, "AccountRecord.outcomes");
 _Static_assert(offsetof(AccountRecord, nodes) == 12, "AccountRecord.nodes");
-_Static_assert(offsetof(AccountRecord, bytes_held) == 16, "AccountRecord.bytes_held");
+_Static_assert(offsetof(AccountRecord, ids) == 16, "AccountRecord.ids");
+_Static_assert(offsetof(AccountRecord, reserved) == 20, "AccountRecord.reserved");
+_Static_assert(offsetof(AccountRecord, bytes_held) == 24, "AccountRecord.bytes_held");
 
 /* Start of every frame up. */
 typedef struct CommandHeader {
@@ -2152,6 +2167,10 @@ static inline uint64_t AccountRecord_with_outcomes(uint64_t word, uint64_t value
 static inline uint64_t *AccountRecord_word_outcomes(AccountRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 static inline uint64_t AccountRecord_with_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *AccountRecord_word_nodes(AccountRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
+static inline uint64_t AccountRecord_with_ids(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *AccountRecord_word_ids(AccountRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t AccountRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *AccountRecord_word_reserved(AccountRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
 
 /* How an operation settles with these masks under a condition over keys; OUTCOME_NONE: not yet. */
 static inline uint32_t condition_verdict(uint32_t condition, uint32_t keys, uint32_t needed, uint64_t progress, uint64_t failed) {

@@ -19,6 +19,7 @@ from support.oracle.modelstate import (
     Remembered,
     Settled,
     Settling,
+    takes_last_quarter,
 )
 from support.rig.commands import Answer, Command, Delivered, GroupOutcome, KeyAct, LookAct, OperationAct, Register
 from timerd_shm.declare.errors import ErrorCode
@@ -100,7 +101,8 @@ class Model:
         return client
 
     def close_client(self, client: Client, now_ns: int) -> None:
-        """The client is dead. It may come back with its numbering, but it no longer owns the operations that it had."""
+        """The client is dead. It may come back with its numbering, but it no longer owns these operations."""
+        client.is_live = False
         for op in [op for op in self.pending if self.owns(client, op)]:
             if op.orphans is Orphans.GROUP:
                 op.group, op.left = client.group, True
@@ -202,6 +204,10 @@ class Model:
             return self._answer(client, refusal)
         if command.mark_of_other_arena:
             return self._answer(client, ErrorCode.MARK_TOO_OLD)
+        orphans = client.orphans if command.orphans is None else command.orphans
+        outlives = command.for_group or orphans is not Orphans.CANCEL
+        if outlives and takes_last_quarter(self, client, len(command.keys) - 1):
+            return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
         if command.for_group:
             held = sum(op.group == client.group for op in self.pending)
             held += sum(group == client.group for group, _ in self.group_outcomes)
@@ -253,7 +259,7 @@ class Model:
             purgatory=command.purgatory,
             registered_ns=registered_ns,
             deadline_ns=NO_DEADLINE if no_deadline else registered_ns + command.timeout_ns,
-            orphans=client.orphans if command.orphans is None else command.orphans,
+            orphans=orphans,
             id=command.id,
             payload=command.payload,
             group=client.group if command.for_group else b"",
@@ -272,8 +278,6 @@ class Model:
         `needs(keys)`: how many of the wanted records an operation with that number of keys holds.
         """
         left = Counter[bytes]()
-        for op in self.pending:
-            left[op.group] += needs(len(op.keys)) * op.left
         for key, outcome in self.group_outcomes.items():
             left[key[0]] += needs(len(outcome.keys)) * (self.makers[key] is None)
         groups = sum(count != 0 for count in left.values())
@@ -579,6 +583,9 @@ class Model:
             if command.kind in (CommandKind.CANCEL, CommandKind.CANCEL_ID):
                 self._settle(op, Outcome.CANCELLED, now_ns)
             elif command.kind is CommandKind.SET_ORPHANS:
+                begins = op.orphans is Orphans.CANCEL and command.orphans is not Orphans.CANCEL
+                if begins and takes_last_quarter(self, client, len(op.keys) - 1):
+                    return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
                 op.orphans = command.orphans
             elif command.timeout_ns == NO_DEADLINE:
                 op.deadline_ns = now_ns + GROUP_KEPT_NS if op.kept else NO_DEADLINE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from support.rig.commands import Answer, Delivered, Key
 from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
@@ -17,6 +17,9 @@ EVENT_OF = {
     CommandKind.FORGET: EventKind.FORGET,
     CommandKind.CHECK: EventKind.CHECK,
 }
+
+if TYPE_CHECKING:
+    from support.oracle.model import Model
 
 
 @dataclass
@@ -111,6 +114,7 @@ class Client:
     marks: list[tuple[int, int]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     unacknowledged: list[Settled] = field(default_factory=list)
+    is_live: bool = True
 
     def granted(self) -> list[Settled]:
         """The grants of limited events that would be requeued if the client died."""
@@ -149,3 +153,32 @@ class Limits(NamedTuple):
 
 
 UNLIMITED = Limits(*(1 << 60,) * 5)
+
+
+def takes_last_quarter(model: Model, client: Client, further: int) -> bool:
+    """Whether an operation that may outlive its client would take the last quarter of something from other users.
+
+    All clients are of one user. `further`: the operation's keys after the first.
+    """
+    peopled = {each.group for each in model.clients if each.is_live and each is not client}
+    limits = model.limits
+    held: list[int] = []  # further keys of each operation that counts
+    in_use = [len(op.keys) - 1 for op in model.pending] + [0] * len(model.group_outcomes)
+    for op in model.pending:
+        is_left = op.kept or (op.left and op.group not in peopled)
+        if is_left or (op.client is client and not op.left):
+            held.append(len(op.keys) - 1)
+    for (group, payload), outcome in model.group_outcomes.items():
+        maker = model.makers[group, payload]
+        if maker is client or (maker is None and group not in peopled):
+            held.append(len(outcome.keys) - 1)
+    for each in model.clients:
+        in_use += [0] * len(each.unacknowledged)
+    nodes_of_own = sum(count for one, count in model.nodes_held if one == client)
+    nodes_of_own -= sum(len(op.keys) - 1 for op in model.pending if model.owns(client, op))
+    nodes = sum(held) + nodes_of_own
+    is_scarce = 4 * (model.capacity - len(in_use)) < model.capacity
+    if is_scarce and len(held) + len(client.unacknowledged) > model.quota_operations:
+        return True
+    free_nodes = limits.nodes - sum(count for _, count in model.nodes_held)
+    return bool(further) and 4 * free_nodes < limits.nodes and nodes > limits.quota_nodes

@@ -367,7 +367,8 @@ class Play:
         )
         self.rig.clients.append(client)
         self.sides.append((client, model))
-        # Outcomes that it got before it died are not judged: other members may have got them since.
+        model.is_live = True
+        # Outcomes may have been delivered to it when it died, and to other members since.
         self.judged[client] = len(client.delivered_for_group)
         self.returns += 1
 

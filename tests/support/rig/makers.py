@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from support.rig.commands import Answer, Key, Register
-from support.rig.harness import MS, Client, Rig
+from support.rig.groups import call
+from support.rig.harness import MS, Client, Rig, S, fire
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import MET_SHIFT
-from timerd_shm.declare.records import AccountRecord
-from timerd_shm.declare.states import OpState
+from timerd_shm.declare.records import BLOCK_DATA, AccountRecord
+from timerd_shm.declare.states import OpState, Orphans
 from timerd_shm.declare.wire import Met
 
 USER, OTHER = 1000, 1001
@@ -32,6 +34,12 @@ def make(
     if ends:
         rig.close(client, goodbye=True)
     return client
+
+
+def make_together(rig: Rig, counts: dict[bytes, int], what: Register | None = None) -> None:
+    """Clients make outcomes for a group each, as make() does, and end together. One by one they would be refused."""
+    for client in [make(rig, group, count, ends=False, what=what) for group, count in counts.items()]:
+        rig.close(client, goodbye=True)
 
 
 def left(rig: Rig, uid: int = USER) -> dict[bytes, int]:
@@ -68,6 +76,96 @@ def outcomes_within_the_share_stay(rig: Rig) -> None:
     number = rig.do(third, Register((Key(b"k"),)))
     assert third.answer(number) == Answer(number, ErrorCode.ARENA_FULL, Met.OPERATIONS << MET_SHIFT | 64)
     assert (left(rig), rig.arena.count("group_outcomes_evicted")) == ({b"dead": 32}, 0), "within the share"
+    rig.check()
+
+
+def a_call_that_makes_room_is_replaced_by_none(rig: Rig) -> None:
+    """A registration is to replace a call that is due, and the arena is full. The oldest outcome is that very call."""
+    name = b"x" * 16
+    rig.turn(rig.now_ns + MS)
+    maker = rig.client(group=b"one", uid=USER)
+    rig.do(maker, call(b"job", id=name))
+    rig.close(maker, goodbye=True)
+    make(rig, b"one", 20)
+    worker = rig.client(group=b"one", uid=OTHER)
+    make(rig, b"two", 31)
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, *[Register((Key(b"own"),))] * 12)
+    again = rig.do(worker, call(b"job", id=name, if_exists="replace"))
+    assert worker.answer(again) is None
+    assert (left(rig), rig.arena.count("group_outcomes_evicted")) == ({b"one": 20, b"two": 31}, 1)
+    rig.check()
+    rig.restart()
+    rig.check()
+
+
+def outcomes_that_share_values_make_room(rig: Rig) -> None:
+    """Each value is shared by an outcome of each of two groups, and by the ring. Each outcome is charged with it."""
+    maker, other = rig.client(group=b"one", uid=USER), rig.client(group=b"two", uid=USER)
+    for number in range(12):
+        rig.turn(rig.now_ns + MS)
+        for each in (maker, other):
+            rig.do(each, Register((Key(b"k"),), timeout_ns=S, for_group=True))
+        rig.do(maker, fire(b"k", value=bytes([number + 1]) * 20 * BLOCK_DATA))
+    rig.close(maker, goodbye=True)
+    rig.close(other, goodbye=True)
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, Register((Key(b"own"),), payload=bytes(16 * BLOCK_DATA)))
+    rig.do(bystander, Register((Key(b"own"),), payload=b"one more"))
+    assert bystander.answers == []
+    assert (left(rig), rig.arena.header.tail) == ({b"one": 6, b"two": 6}, 2), "within the share, and one event"
+    rig.check()
+
+
+def the_oldest_outcomes_make_room(rig: Rig) -> None:
+    """The arena is full, and five registrations find no room."""
+    make(rig, b"one", 20)
+    rig.client(group=b"one", uid=OTHER)
+    make(rig, b"two", 31)
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, *[Register((Key(b"own"),))] * 13)
+    before = kept(rig)
+    rig.do(bystander, *[Register((Key(b"own"),))] * 4)
+    assert (bystander.answers, kept(rig)) == ([], before[4:])
+    rig.check()
+
+
+def a_schedules_call_makes_no_room(rig: Rig) -> None:
+    """The arena is full with calls of schedules, and with outcomes within the share."""
+    make(rig, b"one", 30, what=call(scheduled=True))
+    rig.client(group=b"one", uid=OTHER)
+    make(rig, b"two", 20)
+    bystander = rig.client(uid=OTHER)
+    rig.do(bystander, *[Register((Key(b"own"),))] * 15)
+    assert [each.code for each in bystander.answers] == [ErrorCode.ARENA_FULL]
+    assert left(rig) == {b"one": 30, b"two": 20}
+    rig.check()
+
+
+def clients_end_one_after_the_other(rig: Rig, what: Callable[[int], Register], groups: int) -> None:
+    """Clients of a user register as much as is accepted, and end: several of them for each group."""
+    number = 0
+    for maker in range(3 * groups):
+        rig.turn(rig.now_ns + MS)
+        client = rig.client(group=b"group-%d" % (maker % groups), uid=USER)
+        for _ in range(40):
+            number += 1
+            rig.do(client, what(number))
+        rig.close(client, goodbye=True)
+
+
+def kept_operations_leave_the_last_quarter(rig: Rig) -> None:
+    """Ended clients of a user have left as many operations without an owner as was accepted."""
+    clients_end_one_after_the_other(rig, lambda _: Register((Key(b"k"),), timeout_ns=S, orphans=Orphans.KEEP), 1)
+    assert rig.arena.region(Region.OPS).in_use == 48 + 1, "the one with which less than a quarter is free"
+    other = rig.client(uid=OTHER)
+    rig.do(other, *[Register((Key(b"own"),))] * 15)
+    assert other.answers == []
+    rig.check()
+    rig.restart()
+    rig.check()
+    rig.turn(rig.now_ns + 2 * S)
+    assert rig.arena.region(Region.OPS).in_use == 15
     rig.check()
 
 

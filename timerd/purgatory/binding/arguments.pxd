@@ -6,7 +6,7 @@ nothing.
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, capacity, in_use, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, in_use
 from timerd.purgatory.memory.blob cimport blocks_for
 from timerd.purgatory.memory.hash cimport key_hash, name_hash
 from timerd.purgatory.index.watermarks cimport find_watermark
@@ -14,6 +14,7 @@ from timerd.purgatory.index.purgatories cimport (
     find_purgatory, made_by, most_made, open_purgatory, purgatory_is_open, share_of_purgatories,
 )
 from timerd.purgatory.members.clients cimport free_client, is_live
+from timerd.purgatory.members.accounts cimport find_user
 from timerd.purgatory.members.membership cimport may_listen, open_group, set_calls, set_listening
 from timerd.purgatory.members.lifecycle cimport (
     Facts, find_client, free_slot, name_purgatory, open_client, renew_session, share_of_slots, slots_of,
@@ -21,7 +22,7 @@ from timerd.purgatory.members.lifecycle cimport (
 from timerd.purgatory.turn.duty_cycle cimport take_time
 from timerd.purgatory.turn.reclaim cimport begin_reclaim
 from timerd.purgatory.members.state cimport ROOM_BYTES
-from timerd.purgatory.operation.eviction cimport make_way
+from timerd.purgatory.operation.eviction cimport EVICTED, room_for
 from timerd.purgatory.operation.letters cimport empty_deserted
 from timerd_shm.generated.records cimport *
 
@@ -129,7 +130,7 @@ cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t st
     if group == 0 and not made and not left and empty_deserted(a):
         group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, uid, &made, &left)
     if left:
-        raise refusals().too_many_left_groups(uid, left, capacity(a, REGION_GROUPS))
+        raise refusals().too_many_left_groups(uid if find_user(a, uid) else UID_UNKNOWN, left, capacity(a, REGION_GROUPS))
     if made:
         raise refusals().too_many_groups(pid, made, capacity(a, REGION_GROUPS))
     if group == 0:
@@ -199,7 +200,7 @@ cdef inline int accept_outcomes(Arena *a, uint32_t slot, bint listens, uint64_t 
 cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, list names, uint64_t now_ns) except -1:
     """Let the member take `most` calls of its group at a time, of these names. Returns how many it may take."""
     cdef uint64_t hashes[HANDLED_NAMES_MAX]
-    cdef uint32_t count = 0
+    cdef uint32_t count = 0, evicted = 0
     if a.clients[slot].group == 0:
         raise refusals().in_no_group("calls")
     if not 0 <= most <= GROUP_HELD_MAX or len(names) > HANDLED_NAMES_MAX:
@@ -214,8 +215,8 @@ cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, l
         hashes[count] = name_hash(purgatory, <const uint8_t *>PyBytes_AS_STRING(name), <uint32_t>len(name))
         count += 1
     take_time(a, now_ns)
-    if unused(a, REGION_BLOCKS) < blocks_for(count * sizeof(uint64_t)):
-        make_way(a, ROOM_BYTES, blocks_for(count * sizeof(uint64_t)))
+    while room_for(a, ROOM_BYTES, blocks_for(count * sizeof(uint64_t)), &evicted) == EVICTED:  # bound: EVICTED_AT_ONCE
+        pass  # nothing was looked up
     if not set_calls(a, slot, most, hashes, count):
         raise refusals().no_room_for_names(capacity(a, REGION_BLOCKS), count)
     return most

@@ -27,6 +27,7 @@ from timerd.purgatory.events.ring cimport event_at, fill_event, stage_slot, valu
 from timerd.purgatory.operation.settle_batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
 from timerd.purgatory.operation.condition cimport is_completed_by_one
 from timerd.purgatory.operation.eviction cimport has_room
+from timerd.purgatory.operation.last_quarter cimport something_is_scarce
 from timerd.purgatory.operation.register cimport (
     count_registered, fill_payload, fill_record, kind_word, link_registered, owner_word,
 )
@@ -54,6 +55,8 @@ cdef inline uint32_t room_for_batch(Arena *a, uint32_t slot) noexcept nogil:
     cdef uint64_t held = <uint64_t>c.pending + c.unacknowledged
     cdef uint64_t room = BATCH_MAX
     if held >= a.header.quota_operations or c.unacknowledged >= a.header.quota_outcomes:
+        return 0
+    if c.orphans != ORPHANS_CANCEL and something_is_scarce(a):
         return 0
     room = min(room, a.header.quota_operations - held)
     return <uint32_t>min(room, unused(a, REGION_OPS))

@@ -23,8 +23,9 @@ from timerd.purgatory.members.answers cimport apply_plain, commit_command, keep_
 from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
 from timerd.purgatory.members.calls cimport due_call, is_running, phase_of, stage_phase, stage_runs
 from timerd.purgatory.members.clients cimport charge, setter_generation
+from timerd.purgatory.members.evictable cimport join_if_left, leave_if_evictable
 from timerd.purgatory.members.groups cimport (
-    adopt_if_orphaned, after_retention, count_endless, find_call, find_held,
+    adopt_if_orphaned, after_retention, count_endless, find_call, find_held, waits_for_member,
 )
 from timerd.purgatory.members.looks cimport note_look
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
@@ -34,7 +35,8 @@ from timerd.purgatory.operation.register_command cimport Registration, deadline_
 from timerd.purgatory.operation.letters cimport find_letter, finish_done, stage_done, stage_withdrawn
 from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_settle
 from timerd.purgatory.members.state cimport ROOM_BYTES
-from timerd.purgatory.operation.eviction cimport make_way
+from timerd.purgatory.operation.eviction cimport EVICTED, NO_ROOM, room_for
+from timerd.purgatory.operation.last_quarter cimport takes_last_quarter
 from timerd.purgatory.operation.wall_time cimport wall_time_of
 from timerd_shm.generated.records cimport *
 
@@ -102,7 +104,9 @@ cdef inline void apply_event(
 ) noexcept nogil:
     """Enter an event into the ring and begin to deliver it."""
     cdef uint64_t limit = 0
-    cdef uint32_t known = 0, value = 0, key_blob = 0, flags = 0, blocks, code = refusal_of_key(a, command, &limit)
+    cdef uint32_t known = 0, value = 0, key_blob = 0, flags = 0, blocks, evicted = 0
+    cdef uint32_t code = refusal_of_key(a, command, &limit)
+    cdef int room
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, fresh
     cdef ClientRecord *c = a.clients + slot
     cdef EventRecord *e
@@ -135,9 +139,10 @@ cdef inline void apply_event(
         blocks += blocks_for(command.key_length)
     if fresh and command.key_length > KEY_INLINE:
         blocks += blocks_for(command.key_length)
-    if unused(a, REGION_BLOCKS) < blocks:
-        make_way(a, ROOM_BYTES, blocks)
-    if not make_room(a, blocks):
+    room = room_for(a, ROOM_BYTES, blocks, &evicted)
+    while room == EVICTED:  # bound: EVICTED_AT_ONCE; what was found above is no operation
+        room = room_for(a, ROOM_BYTES, blocks, &evicted)
+    if room == NO_ROOM:
         drop_blob(a, value)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
         refuse(a, slot, number, command.purgatory, without_room(a, blocks), limit)
@@ -233,9 +238,15 @@ cdef inline void apply_reschedule(
 cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    # An operation that observes its keys is for its client alone: no group adopts it, because an event is no work.
+    cdef uint64_t limit = 0
+    # An operation that observes is for its client alone: for a group an event would be no outcome.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    if command.orphans != ORPHANS_CANCEL and op.orphans == ORPHANS_CANCEL and takes_last_quarter(
+        a, slot, op.keys - 1, op.payload, op.id_record != 0, &limit
+    ):
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
         return
     td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], command.orphans))
     journal_action(a, slot, number, op, command, op.deadline_ns)
@@ -316,6 +327,8 @@ cdef inline void apply_call_phase(
     if length and make_room(a, blocks_for(length)):
         value = fill_blob(a, reason, length)  # without room, the call is given up without its reason
     old = op.value
+    if value:
+        leave_if_evictable(a, op)  # its bytes change
     stage_phase(a, op, command.phase, op.error >> CALL_ENDS_SHIFT if command.phase == phase_of(op) else 0)
     if gives_up:
         stage_runs(a, op, 0, 0)
@@ -330,6 +343,8 @@ cdef inline void apply_call_phase(
     if value:
         charge(a, op, 0, 0, 0, <int64_t>length - <int64_t>blob_length(a, old))
         drop_blob(a, old)
+        if waits_for_member(op):
+            join_if_left(a, op)
     keep_answer(a, answer)
 
 

@@ -4,7 +4,8 @@ For example, a client of user 1000 registers an operation for the group "web". T
 to account 7, because the client has slot 7. The client ends. The sweep charges the operation to the account of user
 1000's ended clients for "web". So the next client in slot 7 begins with nothing.
 
-An operation that a group has adopted is charged to the ended clients' account at once, because its owner has ended.
+An operation that a group has adopted is charged to the ended clients' account at once, because its owner has ended. An
+operation that its ended owner has left to nobody (orphans="keep") is charged to an account of its user, too.
 """
 
 from libc.stdint cimport int64_t, uint32_t
@@ -20,15 +21,20 @@ cdef inline uint32_t left_account(Arena *a, uint32_t user, uint32_t group) noexc
     return capacity(a, REGION_CLIENTS) + user * capacity(a, REGION_GROUPS) + group
 
 
+cdef inline uint32_t kept_account(Arena *a, uint32_t user) noexcept nogil:
+    """The account (index) of the operations that a user's ended clients have left without an owner."""
+    return left_account(a, capacity(a, REGION_USERS), 0) + user
+
+
 cdef inline AccountRecord *account_of(Arena *a, OpRecord *op) noexcept nogil:
-    """The account that pays for an operation of a group."""
+    """The account that pays for an operation of a group, or for one without an owner."""
     return a.accounts + (first_node(op).account - 1)
 
 
 cdef inline void charge_account(
     Arena *a, OpRecord *op, int pending, int settled, int nodes, int64_t bytes
 ) noexcept nogil:
-    """Charge an operation of a group to its account."""
+    """Charge an operation to the account that it names. Its id is charged elsewhere."""
     cdef AccountRecord *account = account_of(a, op)
     account.pending += pending
     account.outcomes += settled
@@ -42,7 +48,7 @@ cdef inline void fill_account(OpRecord *op, uint32_t slot) noexcept nogil:
 
 
 cdef inline void stage_account(Arena *a, OpRecord *op, uint32_t account) noexcept nogil:
-    """Stage that this account (index) pays for an operation of a group."""
+    """Stage that this account (index) pays for an operation."""
     cdef WatchNode *node = first_node(op)
     td_put(&a.tx, WatchNode_word_account(node), WatchNode_with_account(WatchNode_word_account(node)[0], account + 1))
 
@@ -62,7 +68,7 @@ cdef inline bint has_made(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void clear_account(AccountRecord *account) noexcept nogil:
-    account.pending = account.outcomes = account.nodes = 0
+    account.pending = account.outcomes = account.nodes = account.ids = 0
     account.bytes_held = 0
 
 
@@ -76,7 +82,7 @@ cdef inline bint user_holds_nothing(Arena *a, uint32_t user) noexcept nogil:
     for i in range(capacity(a, REGION_GROUPS)):  # bound: groups
         if left[i].pending or left[i].outcomes:
             return False
-    return True
+    return a.accounts[kept_account(a, user)].pending == 0
 
 
 cdef inline uint32_t find_user(Arena *a, uint32_t uid) noexcept nogil:

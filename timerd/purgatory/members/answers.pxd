@@ -121,6 +121,8 @@ cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t 
     cdef uint32_t at, who = 0
     cdef Refusal *r
     if code == ERROR_CODE_QUOTA_EXCEEDED:
+        if value >> MET_SHIFT >= MET_LEFT_OPERATIONS:
+            value &= ~(((<uint64_t>1 << LEFT_SHIFT) - 1) << LEFT_SHIFT)  # one reason, whatever they hold at the time
         who = 1 if group else slot + 1  # the slot in a group's operation may belong to another client by now
     else:
         group = 0

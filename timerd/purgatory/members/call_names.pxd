@@ -16,7 +16,7 @@ All of this is beside the arena. A start makes it anew when it queues the calls.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.blob cimport blob_length, blob_words, copy_blob
-from timerd.purgatory.memory.hash cimport name_hash
+from timerd.purgatory.memory.hash cimport name_hash, td_sip_marked
 from timerd.purgatory.memory.nodes cimport first_node
 from timerd_shm.generated.records cimport *
 
@@ -44,8 +44,13 @@ cdef inline CallName *name_of_waiting(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline uint32_t *head_of_name(Arena *a, uint32_t group, uint64_t hash) noexcept nogil:
-    """Where the chain begins of the names whose hashes have these low bits. Names of several groups share chains."""
-    return a.members.name_heads + ((hash + group) & a.members.name_mask)
+    """Where the chain of names begins. Names of several groups share chains.
+
+    Anybody can compute the hash of a name. So the table is indexed by another hash, under the arena's seed: nobody can
+    aim names at one chain.
+    """
+    cdef uint64_t keyed = td_sip_marked(a.seed, <const uint8_t *>&hash, sizeof(uint64_t), <uint8_t>group)
+    return a.members.name_heads + (keyed & a.members.name_mask)
 
 
 cdef inline uint32_t find_name(Arena *a, uint32_t group, uint64_t hash) noexcept nogil:

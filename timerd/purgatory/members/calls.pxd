@@ -10,17 +10,22 @@ A settled call needs no masks of keys. So `progress` says since when it runs, `f
 `error` has its phase and the number of processes that it has ended.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd_shm.generated.records cimport *
+
+from .call_names cimport look_for_calls_again
 
 cdef extern from *:
     """
     #define CALL_ENDS_MAX 255 /* this many processes, or more */
+    #define SEVERAL_GROUPS UINT16_MAX /* calls of one id wait in more than one group */
+    _Static_assert(GROUPS_MAX < SEVERAL_GROUPS, "Members.waits_for_id");
     """
     enum:
         CALL_ENDS_MAX
+        SEVERAL_GROUPS
 
 
 cdef inline uint32_t phase_of(OpRecord *op) noexcept nogil:
@@ -56,6 +61,28 @@ cdef inline bint must_wait(Arena *a, OpRecord *op) noexcept nogil:
     return running != 0 and running != <uint32_t>(op - a.ops) + 1
 
 
+cdef inline void note_wait(Arena *a, OpRecord *op) noexcept nogil:
+    """A due call waits for another call of its id: its group is looked at again when a call of the id is over.
+
+    The other call may be of any group, because ids are of a purgatory.
+    """
+    cdef uint16_t *waits = a.members.waits_for_id + (op.id_record - 1)
+    if waits[0] != op.group:
+        waits[0] = op.group if waits[0] == 0 else SEVERAL_GROUPS
+
+
+cdef inline void look_for_calls_of_id(Arena *a, uint32_t id_record) noexcept nogil:
+    """No member holds this call of an id (index + 1) from now on: another call of the id may be delivered."""
+    cdef uint16_t *waits = a.members.waits_for_id + (id_record - 1)
+    cdef uint32_t group
+    if waits[0] == SEVERAL_GROUPS:
+        for group in range(capacity(a, REGION_GROUPS)):  # bound: groups
+            look_for_calls_again(a, group + 1)
+    elif waits[0]:
+        look_for_calls_again(a, waits[0])
+    waits[0] = 0
+
+
 cdef inline void stage_id_calls(Arena *a, IdRecord *id, uint32_t call, uint32_t running) noexcept nogil:
     """Stage which call of an id is due, and which one a member holds (index + 1)."""
     cdef uint64_t word = IdRecord_with_running(IdRecord_with_call(0, call), running)
@@ -82,6 +109,7 @@ cdef inline void stage_not_held(Arena *a, OpRecord *op, bint due) noexcept nogil
     if call == own and not due:
         call = 0
     stage_id_calls(a, id, call, running)
+    look_for_calls_of_id(a, op.id_record)
 
 
 cdef inline void stage_phase(Arena *a, OpRecord *op, uint32_t phase, uint32_t ends) noexcept nogil:

@@ -6,13 +6,15 @@ from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.builtins cimport CACHE_LINE, TOUCH
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport link_of, unlink
+from timerd.purgatory.memory.nodes cimport first_node
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
 
-from .accounts cimport charge_account
-from .state cimport CALLS, OUTCOMES, CONFIRM_COMMANDS, Cursor, NOT_DUE, QUEUED, WAITS, Members, ReportState
+from .accounts cimport account_of, charge_account
+from .state cimport CONFIRM_COMMANDS, NOT_DUE, QUEUED, WAITS, Members, ReportState
 from .call_names cimport leave_waiting
+from .evictable cimport leave_if_evictable
 
 
 cdef extern from *:
@@ -55,16 +57,19 @@ cdef inline int nodes_of(OpRecord *op) noexcept nogil:
 
 
 cdef inline void charge_id(Arena *a, OpRecord *op, int by) noexcept nogil:
-    """Charge the id of a pending operation (1, or -1) to the group or client that pays for the operation."""
+    """Charge the id of a pending operation (1, or -1) to the client, or group and account, that pay for the operation."""
     cdef ClientRecord *c = a.clients + op.client
     if op.group:
         a.groups[op.group - 1].ids += by
+        account_of(a, op).ids += by
     elif c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
         c.ids += by
+    elif first_node(op).account:
+        account_of(a, op).ids += by
 
 
 cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int nodes, int64_t bytes) noexcept nogil:
-    """Charge the operation to its group and its account, or to its client. A kept operation is charged to nobody."""
+    """Charge the operation to its group and its account, or to its client; without an owner, to its account alone."""
     cdef ClientRecord *c
     cdef GroupRecord *g
     if op.id_record and pending:
@@ -85,6 +90,8 @@ cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int no
         c.unacknowledged += settled
         c.nodes += nodes
         c.bytes_held += bytes
+    elif first_node(op).account:
+        charge_account(a, op, pending, settled, nodes, bytes)
 
 
 cdef inline uint32_t *undelivered_of(Arena *a, OpRecord *op) noexcept nogil:
@@ -103,12 +110,8 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint32_t own = link_of(a, &op.next)
     if a.members.report_states[op.client].unreported == own:
         a.members.report_states[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
-    cdef Cursor *evictable
-    # No cursor may stay on an operation that leaves.
     if op.group:
-        evictable = a.members.evictable[CALLS if op.flags & OP_FLAG_CALL else OUTCOMES] + (op.group - 1)
-        if evictable.link == own:
-            evictable.link = following(a, op)
+        leave_if_evictable(a, op)
     if op.flags & OP_FLAG_CALL:
         leave_waiting(a, op)
         if a.members.outdated[op.group - 1] == own:

@@ -26,14 +26,15 @@ from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
-from .state cimport CALLS, EVERY_ROOM, OUTCOMES, PASSED_BY, TO_MATCH, CallName, Draining, Member
+from .state cimport CALLS, OUTCOMES, PASSED_BY, TO_MATCH, CallName, Draining, Member
 from .accounts cimport account_of, charge_account, left_account, stage_account
 from .call_names cimport (
     call_name, close_name, join_waiting, list_name, list_of_names, look_for_calls_again, match_name, match_names_of,
     name_of, name_of_waiting, pass_by,
 )
-from .calls cimport is_letter, is_running, must_wait, stage_held, stage_interrupted
-from .clients cimport is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
+from .calls cimport is_letter, is_running, must_wait, note_wait, stage_held, stage_interrupted
+from .evictable cimport join_if_left
+from .clients cimport charge_id, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
 
 
@@ -212,12 +213,14 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
         return slot
     if must_wait(a, op):
         pass_by(a, op)
+        note_wait(a, op)
         return -1
     name = name_of_waiting(a, op).hash
     while True:
         passed += 1
         if not alone and is_draining(d, slot, a.turn.now_ns):
             pass_by(a, op)
+            look_again_at(a, d.until_ns)
         elif found < 0 or a.clients[slot].calls_held < a.clients[found].calls_held:
             if handles(a, slot, name):
                 found = slot
@@ -269,7 +272,7 @@ cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
-    a.members.may_evict = EVERY_ROOM
+    join_if_left(a, op)
     if kind == CALLS:
         join_waiting(a, op)
     if a.members.turns[kind][op.group - 1]:
@@ -320,13 +323,12 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     c.bytes_held -= held
     g.bytes_held += held
     charge_account(a, op, pending, not pending, nodes_of(op), held)
-    a.members.may_evict = EVERY_ROOM
     a.daemon[DAEMON_ORPHANS_ADOPTED] += 1
     if pending:
         c.pending -= 1
         g.pending += 1
         c.ids -= op.id_record != 0
-        g.ids += op.id_record != 0
+        charge_id(a, op, op.id_record != 0)
         count_endless(a, op, 1)
         return
     c.unacknowledged -= 1
@@ -335,17 +337,25 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     queue_in_group(a, op)
 
 
+cdef inline bint waits_for_member(OpRecord *op) noexcept nogil:
+    """Whether an operation of a group is in the group's list."""
+    return op.state == OP_STATE_SETTLED and op.client_generation == 0 and not is_letter(op)
+
+
 cdef inline void leave_to_user(Arena *a, OpRecord *op) noexcept nogil:
     """The client that made an operation of a group has ended: charge the operation to its user's ended clients."""
     cdef uint32_t user = account_of(a, op).user
     cdef bint pending = op.state == OP_STATE_PENDING
     cdef int64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
     stage_account(a, op, left_account(a, user, op.group - 1))
+    cdef uint32_t ids = pending and op.id_record != 0
+    account_of(a, op).ids -= ids
     charge_account(a, op, -pending, pending - 1, -nodes_of(op), -held)
     commit(a)
     charge_account(a, op, pending, not pending, nodes_of(op), held)
-    a.members.evictable[kind_of(op)][op.group - 1].link = 0
-    a.members.may_evict = EVERY_ROOM
+    account_of(a, op).ids += ids
+    if waits_for_member(op):
+        join_if_left(a, op)
 
 
 cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:

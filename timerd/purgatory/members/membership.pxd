@@ -35,13 +35,12 @@ cdef inline void set_group_state(Arena *a, GroupRecord *g, uint32_t state) noexc
 
 
 cdef inline uint32_t left_groups(Arena *a, uint32_t user) noexcept nogil:
-    """How many groups without a member are used because of the user's ended clients; 0 for the unknown user."""
+    """The groups without a member that are used because of the user's ended clients (0: of all users without a record)."""
     cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
     cdef uint32_t index, found = 0
-    if user:
-        for index in range(capacity(a, REGION_GROUPS)):  # bound: groups; a hello
-            if a.groups[index].members == 0 and (left[index].pending or left[index].outcomes):
-                found += not is_deserted(a, index)
+    for index in range(capacity(a, REGION_GROUPS)):  # bound: groups; a hello
+        if a.groups[index].members == 0 and (left[index].pending or left[index].outcomes):
+            found += not is_deserted(a, index)
     return found
 
 
@@ -55,10 +54,11 @@ cdef inline uint32_t open_group(
     processes (pid 0) together may have made three quarters. Deserted groups do not count.
 
     Returns 0, too, if half of all groups have no member, and hold something of this user's ended clients: then `left` is
-    the number. So processes that come and go leave the other half to others.
+    the number. So processes that come and go leave the other half to others. All users without a record together may
+    have three quarters.
     """
     cdef GroupRecord *g
-    cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
+    cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count, user
     cdef bint is_free
     made[0] = left[0] = 0
     for index in range(count):  # bound: groups; a hello
@@ -80,8 +80,9 @@ cdef inline uint32_t open_group(
         if unused == count:
             made[0] = 0
             return 0
-    left[0] = left_groups(a, find_user(a, uid))
-    if left[0] >= max(count // 2, <uint32_t>1):
+    user = find_user(a, uid)
+    left[0] = left_groups(a, user)
+    if left[0] >= max(count // 2 if user else count - count // 4, <uint32_t>1):
         made[0] = 0
         return 0
     left[0] = 0

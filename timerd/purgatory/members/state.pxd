@@ -16,10 +16,10 @@ cdef extern from *:
     #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
     /* Kinds of room in the arena. A kind's name in a refusal is MET_EVICTED_OPERATIONS + kind. */
-    enum { ROOM_OPERATIONS = 0, ROOM_NODES = 1, ROOM_BYTES = 2, EVERY_ROOM = 7 };
-    enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* a client's report: has nothing; has only what may wait; is due */
-    #define CONFIRM_COMMANDS 1024 /* this many applied commands are confirmed at once, without waiting for an outcome */
-    #define TICKETS_OF_OPERATION 64  /* the most checks that wait at a time for the owner of one operation to look */
+    enum { ROOM_OPERATIONS = 0, ROOM_NODES = 1, ROOM_BYTES = 2, ROOMS = 3 };
+    enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* a client's report: empty; it has only what may wait; it is due */
+    #define CONFIRM_COMMANDS 1024 /* applied commands that are confirmed at once, without waiting for an outcome */
+    #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
     enum { CHECK_FREE = 0, CHECK_IN_DELIVERY = 1, CHECK_DELIVERED = 2 };
     enum { NOWHERE = 0, TO_MATCH = 1, PASSED_BY = 2 };  /* the list of a group in which a name of calls stands */
     #define REFUSALS 64 /* different reasons that are kept until take_refusals() */
@@ -34,7 +34,7 @@ cdef extern from *:
         ROOM_OPERATIONS
         ROOM_NODES
         ROOM_BYTES
-        EVERY_ROOM
+        ROOMS
         NOT_DUE
         WAITS
         QUEUED
@@ -164,11 +164,19 @@ ctypedef struct Refusal:
     char name[NAME_SIZE_MAX]
 
 
-ctypedef struct Cursor:
-    # Where the search for an outcome to evict begins, in a list of a group. No outcome before this one may be evicted.
-    uint32_t link  # 0 = at the first one
-    uint16_t account  # the account whose outcomes the search was for
-    uint8_t room  # the kind of room that the search was for
+ctypedef struct Evictable:
+    # The place of an outcome that may make room in the tree of its account (evictable.pxd).
+    uint32_t older  # the subtree of older outcomes: its root (operation, index + 1); 0 = none
+    uint32_t newer
+    uint16_t account  # index + 1; 0 = the operation is in no tree
+    uint8_t rooms  # kinds of room that it takes, a bit each
+    uint8_t below  # kinds of room that it takes, or an outcome below it
+
+
+ctypedef struct Hoard:
+    # The outcomes that may make room, of an account of ended clients, or of all such accounts of a user.
+    uint64_t held[3]  # by ROOM_...: outcomes, their nodes and their bytes
+    uint32_t root  # of the account's tree (operation, index + 1)
 
 
 ctypedef struct Members:
@@ -186,8 +194,9 @@ ctypedef struct Members:
     uint32_t next_group  # the group whose turn it is to be dispatched
     Holdings *holdings  # of each client, then of each group
     uint32_t *outdated  # link of the first call that waits in each group and may have been kept too long; 0 = none
-    Cursor *evictable[KINDS]  # of each group
-    uint8_t may_evict  # a bit for each kind of room: a search may find an outcome to evict for it (eviction.pxd)
+    Evictable *evictable  # of each operation
+    TdGrowing evictable_memory
+    Hoard *hoards  # of each account of ended clients, then of each user
     # Calls that wait for a member, by name.
     WaitingCall *waiting  # of each operation
     TdGrowing waiting_memory
@@ -201,6 +210,8 @@ ctypedef struct Members:
     uint32_t *reasons  # of each group: how often something happened after which a passed-by call may be delivered
     uint8_t *look_again  # of each group: whether its names in PASSED_BY are to be matched again
     Draining *draining  # of each group
+    # Of each id: in which group (index + 1) a call waits for another call of the id; 0 = none, SEVERAL_GROUPS.
+    uint16_t *waits_for_id
     # When a retention ends next: of an outcome in a group, of a tombstone.
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
@@ -219,7 +230,9 @@ ctypedef struct Members:
     uint32_t refused
 
 
-cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uint32_t operations) noexcept nogil:
+cdef inline bint make_members(
+    Members *m, uint32_t clients, uint32_t groups, uint32_t operations, uint32_t hoards, uint32_t ids
+) noexcept nogil:
     """False if there is no memory; drop_members() frees what was made."""
     cdef int kind
     cdef uint32_t i
@@ -238,11 +251,14 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     m.reasons = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.look_again = <uint8_t *>calloc(groups, sizeof(uint8_t))
     m.draining = <Draining *>calloc(groups, sizeof(Draining))
+    m.waits_for_id = <uint16_t *>calloc(ids, sizeof(uint16_t))
     for kind in range(KINDS):
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
-        m.evictable[kind] = <Cursor *>calloc(groups, sizeof(Cursor))
-        made = made and m.rings[kind] != NULL and m.turns[kind] != NULL and m.evictable[kind] != NULL
+        made = made and m.rings[kind] != NULL and m.turns[kind] != NULL
+    m.evictable = <Evictable *>td_growing(&m.evictable_memory, operations * sizeof(Evictable))
+    m.hoards = <Hoard *>calloc(hoards, sizeof(Hoard))
+    made = made and m.evictable != NULL and m.hoards != NULL
     m.looks = <Look *>td_growing(&m.looks_memory, operations * sizeof(Look))
     m.checks = <Check *>calloc(CHECKS_MAX, sizeof(Check))
     made = made and m.holdings != NULL and m.looks != NULL and m.checks != NULL
@@ -251,7 +267,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
             m.checks[i].next = i + 2
         m.free_check = 1
     made = made and m.waiting != NULL and m.names != NULL and m.name_lists != NULL and m.name_heads != NULL
-    made = made and m.reasons != NULL and m.look_again != NULL and m.draining != NULL
+    made = made and m.reasons != NULL and m.look_again != NULL and m.draining != NULL and m.waits_for_id != NULL
     return made and m.report_states != NULL and m.queue != NULL and m.outdated != NULL
 
 
@@ -268,10 +284,12 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     free(m.reasons)
     free(m.look_again)
     free(m.draining)
+    free(m.waits_for_id)
     td_drop_growing(&m.looks_memory)
     free(m.checks)
     free(m.tickets)
     for kind in range(KINDS):
         free(m.rings[kind])
         free(m.turns[kind])
-        free(m.evictable[kind])
+    td_drop_growing(&m.evictable_memory)
+    free(m.hoards)

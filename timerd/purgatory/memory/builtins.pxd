@@ -7,11 +7,14 @@ cdef extern from *:
     #define CACHE_LINE 64
     #define WORD_BITS 64
     #define TOUCH(address) ((void)*(volatile const char *)(address))
+    /* RARELY: code behind this condition stays out of the way of the usual path. */
+    #define RARELY(condition) __builtin_expect(!!(condition), 0)
     """
     enum:
         CACHE_LINE
         WORD_BITS
     void TOUCH(const void *address) noexcept nogil
+    bint RARELY(bint condition) noexcept nogil
     int __builtin_clzll(uint64_t) noexcept nogil
     int __builtin_ctzll(uint64_t) noexcept nogil
     int __builtin_popcountll(uint64_t) noexcept nogil

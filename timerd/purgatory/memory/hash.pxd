@@ -29,9 +29,10 @@ cdef inline uint64_t key_hash(Seed seed, uint32_t purgatory, const uint8_t *name
 
 
 cdef inline uint64_t name_hash(uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
-    """Hash of a call's name, without a seed. No table is indexed by this hash: a member's few names are looked through.
+    """Hash of a call's name, without a seed. It stands for the name, and no table is indexed by it.
 
-    So the hashes of members' names in the arena stay valid when the seed is lost.
+    So the hashes of members' names in the arena stay valid when the seed is lost. The table of the names of waiting
+    calls is indexed by a keyed hash of this hash (call_names.pxd).
     """
     return td_sip_marked(Seed(0, 0), name, length, <uint8_t>purgatory)
 

@@ -8,6 +8,7 @@ from timerd.purgatory.members.answers cimport met
 from timerd.purgatory.members.groups cimport find_call
 from timerd_shm.generated.records cimport *
 
+from .last_quarter cimport takes_last_quarter
 from .letters cimport Shortage, becomes_letter, find_letter
 from .register_command cimport Registration
 
@@ -16,6 +17,16 @@ cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
     if command.flags & REGISTER_FLAG_FOR_GROUP:
         return True
     return command.flags & REGISTER_FLAG_ORPHANS_GIVEN and command.orphans == ORPHANS_GROUP
+
+
+cdef inline bint outlives_client(Arena *a, Registration *r) noexcept nogil:
+    """Whether the operation may outlive its client. One that follows a call takes the call's place."""
+    cdef uint32_t orphans = a.clients[r.slot].orphans
+    if r.command.flags & REGISTER_FLAG_FOR_GROUP:
+        return r.command.flags & REGISTER_FLAG_FOLLOWS == 0
+    if r.command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
+        orphans = r.command.orphans
+    return orphans != ORPHANS_CANCEL
 
 
 cdef inline uint32_t group_of(Arena *a, Registration *r) noexcept nogil:
@@ -180,4 +191,8 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
     if command.flags & REGISTER_FLAG_MARK_OF_OTHER_ARENA:
         limit[0] = a.header.tail
         return ERROR_CODE_MARK_TOO_OLD
+    if outlives_client(a, r) and takes_last_quarter(
+        a, r.slot, command.keys - 1, r.blocks, command.flags & REGISTER_FLAG_HAS_ID != 0, limit
+    ):
+        return ERROR_CODE_QUOTA_EXCEEDED
     return refusal_of_quota(a, r, limit)

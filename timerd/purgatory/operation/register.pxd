@@ -24,7 +24,7 @@ from timerd.purgatory.index.purgatories cimport is_before
 from timerd.purgatory.index.watchers cimport attach
 from timerd.purgatory.index.watermarks cimport find_watermark
 from timerd.purgatory.wheel.wheel cimport wheel_insert
-from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found, without_room
+from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, sort_found, without_room
 from timerd.purgatory.members.accounts cimport fill_account
 from timerd.purgatory.members.answers cimport commit_command, keep_answer, met, refuse, refuse_for
 from timerd.purgatory.members.clients cimport charge, charge_id, nodes_of
@@ -35,7 +35,7 @@ from timerd.purgatory.members.state cimport ROOM_BYTES, ROOM_NODES, ROOM_OPERATI
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, has_failures, is_used_up, judge, satisfy, settled_keys, unmoved
-from .eviction cimport make_way
+from .eviction cimport EVICTED, HAS_ROOM, NO_ROOM, room_for
 from .letters cimport (
     Shortage, drop_oldest_letter, finish_done, letters_for, stage_done, stage_id_is_free, stage_withdrawn,
 )
@@ -131,21 +131,18 @@ cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil
     op.id_record = id_record
 
 
-cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
-    """Fill a watch node for each key; False when nodes are used up. The nodes that were made stay chained."""
+cdef inline void fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
+    """Fill a watch node for each key. The caller has checked that enough nodes are free."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t i, number
     cdef Key *key
     for i in range(r.command.keys):  # bound: KEYS_MAX
         if i:
             number = allocate_node(a)
-            if number == 0:
-                return False
             node.next_of_op = number
             node = node_of(a, number - 1)
         key = &r.keys[i]
         fill_node(a, node, op_index, i, key.kind, key.target, key.hash, r.command.purgatory, key.name, key.length)
-    return True
 
 
 cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v, EventRecord **by, uint32_t *ordinal,
@@ -368,11 +365,45 @@ cdef inline void link_registered(
         wheel_insert(a, op)
 
 
-cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
-    """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code.
+cdef inline int find_room(Arena *a, Registration *r, uint32_t *code, uint64_t *limit) noexcept nogil:
+    """Whether there is room for a registration (Room). NO_ROOM: `code` and `limit` say why."""
+    cdef uint32_t operations = 0, blocks = 0
+    cdef int room = room_for(a, ROOM_BYTES, r.blocks, &r.evicted)
+    if room == NO_ROOM:
+        blocks = r.blocks - unused(a, REGION_BLOCKS)
+        code[0] = without_room(a, r.blocks)
+        limit[0] = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
+    if room == HAS_ROOM:
+        room = room_for(a, ROOM_OPERATIONS, 1, &r.evicted)
+        if room == NO_ROOM:
+            operations = 1
+            code[0] = ERROR_CODE_ARENA_FULL
+            limit[0] = met(MET_OPERATIONS, capacity(a, REGION_OPS))
+    if room == NO_ROOM:
+        return EVICTED if give_way(a, r, operations, blocks) else NO_ROOM
+    if room == HAS_ROOM and r.command.keys > 1:
+        room = room_for(a, ROOM_NODES, r.command.keys - 1, &r.evicted)
+        if room == NO_ROOM:
+            code[0] = ERROR_CODE_ARENA_FULL
+            limit[0] = met(MET_NODES, capacity(a, REGION_NODES))
+    return room
 
-    When outcomes were evicted (eviction.pxd), the command is applied again from its beginning, because an evicted
-    outcome may be an operation that it had found.
+
+cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
+    """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code."""
+    if not read_registration(a, r, end):
+        return False
+    a.turn.touched += r.command.keys  # each key is hashed, compared and looked up, even if the command is refused
+    r.evicted = 0
+    while not register_or_make_room(a, r):  # bound: EVICTED_AT_ONCE, and twice LETTERS_AT_ONCE
+        pass
+    return True
+
+
+cdef inline bint register_or_make_room(Arena *a, Registration *r) noexcept nogil:
+    """Apply a registration. False: operations have made room, and the caller is to call again.
+
+    One of these may be an operation that was found here, such as the call that is replaced. So all is looked up anew.
     """
     cdef RegisterCommand *command = r.command
     cdef OpRecord *op
@@ -387,13 +418,10 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef uint64_t limit = 0, word
     cdef uint32_t code, index, hash = 0, known = 0, fresh_id = 0, payer = 0, ordinal = 0, settled_key = 0
     cdef bint remembered = False, pending, was_held = False
-    if not read_registration(a, r, end):
-        return False
-    a.turn.touched += command.keys  # each key is hashed, compared and looked up, even if the command is refused
     code = refusal_of(a, r, &limit)
     if (code == ERROR_CODE_QUOTA_EXCEEDED or code == ERROR_CODE_ARENA_FULL) and not id_is_taken(a, r):
         if give_way(a, r, 0, 0):
-            code = refusal_of(a, r, &limit)
+            return False
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_FOLLOWS:
         followed = find_followed(a, r)
         was_held = followed.client_generation != 0
@@ -419,34 +447,16 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         if code == ERROR_CODE_NONE and has_too_many_ids(a, r, replaced):
             code = ERROR_CODE_QUOTA_EXCEEDED
             limit = met(MET_IDS, a.header.quota_ids)
-    if code == ERROR_CODE_NONE and unused(a, REGION_BLOCKS) < r.blocks and make_way(a, ROOM_BYTES, r.blocks):
-        return apply_register(a, r, end)
-    if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
-        if not give_way(a, r, 0, r.blocks - unused(a, REGION_BLOCKS)) or not make_room(a, r.blocks):
-            code = without_room(a, r.blocks)
-            limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
+    if code == ERROR_CODE_NONE:
+        if find_room(a, r, &code, &limit) == EVICTED and not TD_DEFECT(DEFECT_USES_WHAT_IS_EVICTED):
+            return False
     if code != ERROR_CODE_NONE:
         refuse_for(a, r.slot, group_of(a, r), r.number, command.purgatory, code, limit)
         return True
-    index = allocate(a, REGION_OPS)
-    if index == 0 and make_way(a, ROOM_OPERATIONS, 1):
-        return apply_register(a, r, end)
-    if index == 0 and give_way(a, r, 1, 0):
-        index = allocate(a, REGION_OPS)
-    if index == 0:
-        limit = met(MET_OPERATIONS, capacity(a, REGION_OPS))
-        refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
-        return True
-    index -= 1
+    index = allocate(a, REGION_OPS) - 1
     op = a.ops + index
     fill_operation(a, op, r)
-    if not fill_nodes(a, op, index, r):
-        abandon(a, op, 0)
-        if make_way(a, ROOM_NODES, command.keys - 1):
-            return apply_register(a, r, end)
-        limit = met(MET_NODES, capacity(a, REGION_NODES))
-        refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
-        return True
+    fill_nodes(a, op, index, r)
     if op.group:
         fill_account(op, r.slot)
     fill_payload(a, op, r.payload, command.payload_length)

@@ -34,6 +34,7 @@ ctypedef struct Registration:
     bint hashed
     uint32_t slot
     uint32_t blocks  # of the payload and of long names, at most
+    uint32_t evicted  # outcomes that have made room for it
 
 
 cdef inline bint has_wall_time(RegisterCommand *command) noexcept nogil:

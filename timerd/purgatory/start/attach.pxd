@@ -9,6 +9,7 @@ from timerd.purgatory.journal.state cimport drop_journal
 from timerd.purgatory.index.state cimport drop_remembered, make_remembered
 from timerd.purgatory.wheel.state cimport drop_wheel, make_wheel
 from timerd.purgatory.events.state cimport drop_delivery, make_delivery
+from timerd.purgatory.members.evictable cimport hoards_of
 from timerd.purgatory.members.state cimport drop_members, make_members
 from timerd.purgatory.turn.duty_cycle cimport last_turn_ns
 from timerd_shm.generated.records cimport *
@@ -63,7 +64,8 @@ cdef inline bint make_rooms(Arena *a) noexcept nogil:
         and make_wheel(&a.wheel, a.header.tick_ns, capacity(a, REGION_BUCKETS))
         and make_delivery(&a.delivery)
         and make_members(
-            &a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS), capacity(a, REGION_OPS)
+            &a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS), capacity(a, REGION_OPS),
+            hoards_of(a), capacity(a, REGION_IDS)
         )
     )
 

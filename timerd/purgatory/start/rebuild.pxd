@@ -27,8 +27,9 @@ from timerd.purgatory.index.remembered_ids cimport remember_id
 from timerd.purgatory.index.watermarks cimport chain_watermark
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
-from timerd.purgatory.members.state cimport CALLS, EVERY_ROOM, KINDS
+from timerd.purgatory.members.state cimport CALLS, Hoard, KINDS
 from timerd.purgatory.members.accounts cimport clear_account
+from timerd.purgatory.members.evictable cimport hoards_of
 from timerd.purgatory.members.clients cimport charge, nodes_of, owner_of, setter_generation, queue_report
 from timerd.purgatory.members.groups cimport (
     after_retention, has_to_lose, join_group, kind_of, look_again_at, queue_in_group,
@@ -114,10 +115,9 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.groups[i].bytes_held = 0
         for n in range(KINDS):
             a.members.turns[n][i] = 0
-            a.members.evictable[n][i].link = 0
         a.members.outdated[i] = 0
-    a.turn.dropping = a.turn.evicting = 0
-    a.members.may_evict = EVERY_ROOM
+    a.turn.dropping = 0
+    memset(a.members.hoards, 0, hoards_of(a) * sizeof(Hoard))
     a.remembered.total = 0
     a.remembered.fullest_until = 0
     a.header.ring_bytes = 0

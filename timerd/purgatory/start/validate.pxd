@@ -9,6 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.blob cimport blocks_for
 from timerd.purgatory.memory.nodes cimport first_node
+from timerd.purgatory.members.accounts cimport kept_account
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
@@ -53,9 +54,16 @@ cdef inline bint group_is_there(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline bint account_is_there(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether the account of a group's operation is that of a client, or of a user's ended clients for that group."""
+    """Whether the account of a group's operation is that of a client, or of a user's ended clients for that group.
+
+    Without a group, it is the account of the operations that a user's ended clients have left without an owner.
+    """
     cdef uint32_t account = <uint32_t>first_node(op).account - 1, clients = capacity(a, REGION_CLIENTS)
-    if account >= capacity(a, REGION_ACCOUNTS):
+    if op.group == 0:
+        return account < capacity(a, REGION_ACCOUNTS) and kept_account(a, 0) <= account and (
+            a.users[account - kept_account(a, 0)].state == 1
+        )
+    if account >= kept_account(a, 0):
         return False
     if account < clients:
         # A slot is freed after the operations that its client has made.
@@ -110,7 +118,9 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
         return False
     if op.group == 0 and op.flags & OP_FLAG_CALL:
         return False
-    if op.group and not account_is_there(a, op):
+    if (op.group or first_node(op).account) and not account_is_there(a, op):
+        return False
+    if op.group == 0 and first_node(op).account and op.client_generation:
         return False
     if (op.condition == CONDITION_OWNER) != (op.flags & OP_FLAG_OWNER != 0):
         return False

@@ -9,7 +9,6 @@ from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.groups cimport dispatch_outcomes
 from timerd.purgatory.members.lifecycle cimport end_tombstones
 from timerd.purgatory.operation.apply_event cimport deliver
-from timerd.purgatory.operation.eviction cimport resume_eviction
 from timerd.purgatory.commands.acknowledge cimport free_acknowledged
 from timerd_shm.generated.records cimport *
 
@@ -39,8 +38,6 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
     if not sweep(a):
         left = True
     if not reclaim(a):
-        left = True
-    if not resume_eviction(a):
         left = True
     end_tombstones(a)
     forget_old_ids(a)
@@ -115,9 +112,7 @@ cdef inline uint64_t next_wake(Arena *a) noexcept nogil:
     """When the next turn is due without a frame: now, if work is left."""
     cdef uint64_t tick = next_tick(a), due
     cdef int level
-    if a.turn.sweeping or a.members.dispatching or a.turn.dropping or a.turn.reclaiming or a.turn.planning or (
-        a.turn.evicting
-    ):
+    if a.turn.sweeping or a.members.dispatching or a.turn.dropping or a.turn.reclaiming or a.turn.planning:
         return a.turn.now_ns
     for level in range(1, LEVELS):
         if a.wheel.owed[level]:

@@ -16,7 +16,6 @@ ctypedef struct Turn:
     uint8_t sweeping  # some client is dead, or holds outcomes of its group that are to be requeued
     uint8_t dropping
     uint32_t sweep_at
-    uint8_t evicting  # a search for an outcome to evict was cut off: the kind of room that it is for, plus 1; 0 = none
     uint8_t reclaiming  # which records the walk for purgatories that hold nothing is at (reclaim.pxd)
     uint64_t reclaim_at
     uint64_t kept  # the purgatories that hold something, as far as that walk knows; a mask

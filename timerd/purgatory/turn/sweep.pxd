@@ -16,9 +16,9 @@ from timerd.purgatory.memory.list cimport answer_at, is_empty
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_insert
-from timerd.purgatory.members.accounts cimport clear_account, has_made, is_left
+from timerd.purgatory.members.accounts cimport clear_account, has_made, is_left, kept_account, stage_account
 from timerd.purgatory.members.answers cimport free_answer, note_refusal
-from timerd.purgatory.members.clients cimport bury_client, free_client, further_keys
+from timerd.purgatory.members.clients cimport bury_client, charge, free_client, further_keys
 from timerd.purgatory.members.groups cimport (
     adopt, after_retention, has_to_lose, is_abandoned, kind_of, leave_to_user, may_keep, requeue_outcome,
 )
@@ -53,13 +53,15 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # The operation goes on without an owner: no slot has generation 0. No client can cancel it: it gets a deadline.
+        # It goes on without an owner: no slot has generation 0. No client can cancel it, so it gets a deadline. Its
+        # owner's user pays for it.
         if endless:
             td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(
             &a.tx, OpRecord_word_client_generation(op),
             OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
         )
+        stage_account(a, op, kept_account(a, a.accounts[op.client].user))
         commit(a)
         leave_looks(a, op)
         handle_remove(a, <uint32_t>(op - a.ops))
@@ -69,6 +71,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         c.ids -= op.id_record != 0
         c.nodes -= further_keys(op)
         c.bytes_held -= blob_length(a, op.payload)
+        charge(a, op, 1, 0, further_keys(op), blob_length(a, op.payload))
     return True
 
 

@@ -1,0 +1,170 @@
+"""The last quarter of an arena: what ended clients of one user have left may not take it from others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.rig.commands import Key, OperationAct, Register
+from support.rig.groups import call
+from support.rig.harness import Rig, S
+from support.rig.makers import (
+    OTHER,
+    SMALL,
+    USER,
+    clients_end_one_after_the_other,
+    kept_operations_leave_the_last_quarter,
+    make,
+)
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.limits import LEFT_SHIFT, MET_SHIFT
+from timerd_shm.declare.records import BLOCK_DATA
+from timerd_shm.declare.states import Orphans
+from timerd_shm.declare.wire import CommandKind, Met
+from timerd_wire.refusals import Subject, refusal
+
+LONG = 3_600 * S
+KEY = (Key(b"k"),)
+PENDING = Register(KEY, timeout_ns=LONG, for_group=True)
+MANY: dict[str, Any] = SMALL | {"capacity": 256, "quota_operations": 128}
+BYTES = MANY | {"blocks": 64, "quota_bytes": 32 * BLOCK_DATA}
+NODES = MANY | {"nodes": 64, "quota_nodes": 32}
+IDS = MANY | {"ids": 64, "quota_ids": 32}
+
+
+def with_id(number: int) -> Register:
+    return Register(KEY, timeout_ns=LONG, for_group=True, id=b"%016d" % number)
+
+
+CASES: dict[str, tuple[dict[str, Any], Region, Callable[[int], Register]]] = {
+    "pending": (SMALL, Region.OPS, lambda _: PENDING),
+    "schedules": (SMALL, Region.OPS, lambda _: call(scheduled=True)),
+    "outcomes": (SMALL, Region.OPS, lambda _: Register(KEY, timeout_ns=0, for_group=True)),
+    "kept": (SMALL, Region.OPS, lambda _: Register(KEY, timeout_ns=LONG, orphans=Orphans.KEEP)),
+    "adopted": (SMALL, Region.OPS, lambda _: Register(KEY, timeout_ns=LONG, orphans=Orphans.GROUP)),
+    "kept and pending": (
+        SMALL,
+        Region.OPS,
+        lambda n: Register(KEY, timeout_ns=LONG, orphans=Orphans.KEEP) if n % 2 else PENDING,
+    ),
+    "bytes": (
+        BYTES,
+        Region.BLOCKS,
+        lambda _: Register(KEY, timeout_ns=LONG, for_group=True, payload=bytes(BLOCK_DATA)),
+    ),
+    "kept bytes": (
+        BYTES,
+        Region.BLOCKS,
+        lambda _: Register(KEY, timeout_ns=LONG, orphans=Orphans.KEEP, payload=bytes(BLOCK_DATA)),
+    ),
+    "nodes": (NODES, Region.NODES, lambda _: Register((*KEY, Key(b"l")), timeout_ns=LONG, for_group=True)),
+    "ids": (IDS, Region.IDS, with_id),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ended_clients_leave_the_last_quarter_to_others(case: str) -> None:
+    """Before, three clients that ended one after the other filled the arena, until their deadlines, or for a week."""
+    sizes, region, what = CASES[case]
+    rig = Rig(**sizes)
+    clients_end_one_after_the_other(rig, what, 3)
+    used = rig.arena.region(region)
+    assert used.count // 2 < used.in_use <= used.count - used.count // 4 + 1
+    assert rig.arena.count("group_outcomes_evicted") == 0
+    rig.check()
+    rig.restart()
+    rig.check()
+    refused = rig.client(group=b"group-7", uid=USER)
+    number = rig.do(refused, what(1_000))
+    answer = refused.answer(number)
+    assert answer is not None and answer.code == ErrorCode.QUOTA_EXCEEDED
+    assert answer.value >> MET_SHIFT >= Met.LEFT_OPERATIONS
+    other = rig.client(group=b"theirs", uid=OTHER)
+    rig.do(other, what(1_001))
+    assert other.answers == []
+
+
+def test_what_ends_with_its_client_or_follows_a_call_is_accepted() -> None:
+    rig = Rig(**SMALL)
+    worker = rig.client(group=b"service", uid=USER)
+    assert rig.core.set_calls(worker.slot, 4, 0, [b"job"], rig.now_ns) == 4
+    rig.do(worker, call(scheduled=True))
+    due = worker.delivered_for_group[-1]
+    clients_end_one_after_the_other(rig, lambda _: PENDING, 3)
+    refused = rig.do(worker, call())
+    answer = worker.answer(refused)
+    assert answer is not None and answer.value >> MET_SHIFT == Met.LEFT_OPERATIONS
+    worker.answers.clear()
+    rig.do(worker, Register(KEY), call(follows=due.operation, scheduled=True, timeout_ns=LONG))
+    assert worker.answers == []
+    rig.check()
+
+
+def test_a_worker_for_the_groups_ends_the_refusals() -> None:
+    rig = Rig(**SMALL)
+    clients_end_one_after_the_other(rig, lambda _: PENDING, 3)
+    worker = rig.client(group=b"group-1", uid=USER)
+    assert worker.answer(rig.do(worker, PENDING)) is not None, "a member that registers is none that takes the others"
+    for group in (b"group-0", b"group-1", b"group-2"):
+        rig.client(group=group, uid=OTHER)
+    assert worker.answer(rig.do(worker, PENDING)) is None
+
+
+def test_the_orphans_policy_is_no_way_round() -> None:
+    rig = Rig(**SMALL)
+    clients_end_one_after_the_other(rig, lambda _: PENDING, 3)
+    client = rig.client(group=b"group-7", uid=USER)
+    own = rig.do(client, Register(KEY, timeout_ns=LONG))
+    for orphans in (Orphans.KEEP, Orphans.GROUP):
+        answer = client.answer(rig.do(client, OperationAct(CommandKind.SET_ORPHANS, own, orphans=orphans)))
+        assert answer is not None and answer.code == ErrorCode.QUOTA_EXCEEDED
+    by_default = rig.client(Orphans.KEEP, uid=USER)
+    assert by_default.answer(rig.do(by_default, Register(KEY, timeout_ns=LONG))) is not None
+    rig.check()
+
+
+def test_operations_without_an_owner_are_charged_to_the_user_of_their_owner_until_they_settle() -> None:
+    kept_operations_leave_the_last_quarter(Rig())
+
+
+def test_while_there_is_room_ended_clients_may_leave_more_than_their_share() -> None:
+    rig = Rig(**MANY)
+    for group in (b"one", b"two"):
+        make(rig, group, 90, what=PENDING)
+    assert rig.arena.region(Region.OPS).in_use == 180
+
+
+def test_the_refusal_names_the_user_what_is_held_the_share_and_the_remedy() -> None:
+    rig = Rig(**SMALL)
+    clients_end_one_after_the_other(rig, lambda _: PENDING, 3)
+    client = rig.client(group=b"group-7", uid=USER)
+    answer = client.answer(rig.do(client, PENDING))
+    assert answer is not None
+    assert answer.value == Met.LEFT_OPERATIONS << MET_SHIFT | 49 << LEFT_SHIFT | 32
+    message = str(refusal(answer.code, answer.value))
+    for part in (
+        f"user {os.geteuid()}",
+        "hold 49 operations",
+        "share of 32",
+        "timerctl cancel",
+        "a worker",
+        "--quota-operations",
+    ):
+        assert part in message
+    reasons = rig.core.take_refusals()
+    values = [
+        value
+        for code, value, *_ in reasons
+        if code == ErrorCode.QUOTA_EXCEEDED and value >> MET_SHIFT >= Met.LEFT_OPERATIONS
+    ]
+    assert set(values) == {Met.LEFT_OPERATIONS << MET_SHIFT | 32}, (
+        "one reason in the log, whatever they hold at the time"
+    )
+    logged = str(
+        refusal(ErrorCode.QUOTA_EXCEEDED, values[0], Subject(holder="group 'one' (pid 4194304)", kind="group"))
+    )
+    assert "over 32 operations" in logged and len(logged) < 224

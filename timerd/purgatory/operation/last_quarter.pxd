@@ -1,0 +1,99 @@
+"""The last quarter of an arena: what outlives its client may not take it from others.
+
+For example, ended clients of user 1000 have left 70,000 pending operations for groups that have no member. Such
+operations stay until their deadlines, and never make room. Their share is what one client may hold: 65,536. Less than a
+quarter of the arena's operations is free now. So a client of user 1000 that registers for a group gets
+QuotaExceededError. Its operations that end with it (orphans="cancel") are accepted, and so is everything of other users.
+
+The holdings of the client itself count, too: it may end at once. So processes that end one after the other leave a quarter
+to others, whatever they register. Other live clients of the user do not count: looking at all clients takes too long.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, capacity, unused
+from timerd.purgatory.memory.transaction cimport TD_DEFECT
+from timerd.purgatory.members.accounts cimport kept_account, left_account
+from timerd.purgatory.members.answers cimport met
+from timerd_shm.generated.records cimport *
+
+
+cdef inline bint is_scarce(Arena *a, int region) noexcept nogil:
+    """Whether less than a quarter of a region is free. Remembered ids, and the values of the ring, give way at once."""
+    cdef uint64_t free = unused(a, region)
+    if region == REGION_IDS:
+        free += a.remembered.total
+    elif region == REGION_BLOCKS:
+        free += a.header.ring_bytes // BLOCK_DATA
+    return 4 * free < capacity(a, region)
+
+
+cdef inline bint something_is_scarce(Arena *a) noexcept nogil:
+    return (
+        is_scarce(a, REGION_OPS) or is_scarce(a, REGION_NODES) or is_scarce(a, REGION_BLOCKS) or is_scarce(a, REGION_IDS)
+    )
+
+
+cdef inline uint64_t charged(AccountRecord *account, int region) noexcept nogil:
+    if region == REGION_OPS:
+        return <uint64_t>account.pending + account.outcomes
+    if region == REGION_NODES:
+        return account.nodes
+    return account.bytes_held if region == REGION_BLOCKS else account.ids
+
+
+cdef inline uint64_t quota_of(Arena *a, int region) noexcept nogil:
+    """The share of a user's ended clients: what one client may hold."""
+    if region == REGION_OPS:
+        return a.header.quota_operations
+    if region == REGION_NODES:
+        return a.header.quota_nodes
+    return a.header.quota_bytes if region == REGION_BLOCKS else a.header.quota_ids
+
+
+cdef inline uint64_t left_beside(Arena *a, uint32_t slot, int region) noexcept nogil:
+    """The holdings of ended clients of a client's user: without an owner, or for groups without another member."""
+    cdef uint32_t user = a.accounts[slot].user, group
+    cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
+    cdef uint64_t held = charged(a.accounts + kept_account(a, user), region)
+    for group in range(capacity(a, REGION_GROUPS)):  # bound: groups
+        if a.groups[group].members <= (a.clients[slot].group == group + 1):
+            held += charged(left + group, region)
+    return held
+
+
+cdef inline uint64_t held_of(Arena *a, uint32_t slot, int region) noexcept nogil:
+    """The holdings of a client: its own operations, and those that it has made for its group."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint64_t held = charged(a.accounts + slot, region)
+    if region == REGION_OPS:
+        return held + c.pending + c.unacknowledged
+    if region == REGION_NODES:
+        return held + c.nodes
+    return held + (c.bytes_held if region == REGION_BLOCKS else c.ids)
+
+
+cdef inline bint is_refused(Arena *a, uint32_t slot, int region, uint32_t what, uint64_t *limit) noexcept nogil:
+    """Whether this client may leave nothing more of this region behind. `limit` becomes the limit that was met."""
+    cdef uint64_t held, share = quota_of(a, region), most = (<uint64_t>1 << LEFT_SHIFT) - 1
+    if not is_scarce(a, region) or TD_DEFECT(DEFECT_LAST_QUARTER_TAKEN):
+        return False
+    a.turn.touched += 2  # 64 accounts
+    held = left_beside(a, slot, region) + held_of(a, slot, region)
+    if held <= share:
+        return False
+    if region == REGION_BLOCKS:
+        held, share = held // LEFT_UNIT, share // LEFT_UNIT
+    limit[0] = met(what, min(held, most) << LEFT_SHIFT | min(share, most))
+    return True
+
+
+cdef inline bint takes_last_quarter(
+    Arena *a, uint32_t slot, uint32_t further_keys, uint32_t blocks, bint has_id, uint64_t *limit
+) noexcept nogil:
+    """Whether an operation of this client that may outlive it is to be refused. `limit` becomes the limit that was met."""
+    return (
+        is_refused(a, slot, REGION_OPS, MET_LEFT_OPERATIONS, limit)
+        or (further_keys and is_refused(a, slot, REGION_NODES, MET_LEFT_NODES, limit))
+        or (blocks and is_refused(a, slot, REGION_BLOCKS, MET_LEFT_BYTES, limit))
+        or (has_id and is_refused(a, slot, REGION_IDS, MET_LEFT_IDS, limit))
+    )
