@@ -137,7 +137,7 @@ class Connection:
         elif self._protocol.session.secret == NO_SESSION:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
             if self.sockets.trouble():
-                remedy = "it runs, but this client cannot reach it there; another transport= may"
+                remedy = "it runs, but this client cannot reach it there: try another transport="
         what = f"no answer from the daemon {within(patience)} ({self.status()})"
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
 
