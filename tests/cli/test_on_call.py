@@ -217,7 +217,7 @@ def test_clients_show_what_they_serve(rig: Rig, purgatory: int, explain: Explain
 def test_a_handlers_name_instead_of_an_id_is_answered(rig: Rig, purgatory: int, explain: Explain, run: Run) -> None:
     worker = serving(rig, purgatory, b"send_mail", b"resize")
     rig.do(worker, planned(b"resize", purgatory, "resize-1", timeout_ns=HOUR))
-    assert ("name", "timerctl calls --match resize") in hints(explain("resize", status=Exit.PROBLEM))
+    assert ("name", "timerctl calls --match=resize") in hints(explain("resize", status=Exit.PROBLEM))
     row = explain("send_mail", status=Exit.PROBLEM)
     assert "handler of group web" in row["hints"][0]["text"]
     assert ("near", "timerctl explain resize-1") in hints(explain("resise-1", status=Exit.PROBLEM))
