@@ -70,6 +70,7 @@ def test_configure_looks_at_the_clients_of_loops_while_other_threads_make_some(
     asyncio.run(closed.close())
     clients = weakref.WeakKeyDictionary({asyncio.new_event_loop(): closed})
     monkeypatch.setattr(process, "_clients", clients)
+    monkeypatch.setattr(process, "_unbound", None)  # another test may have left one
     loops = list(clients)
 
     def make(frame: FrameType, event: str, argument: object) -> Any:

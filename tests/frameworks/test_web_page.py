@@ -298,6 +298,14 @@ def post(server: Server) -> None:
     assert again_at_503(lambda: server.post("/jobs/7")).status == 204
 
 
+def again_at_reset(ask: Callable[[], Answer]) -> Answer:
+    """`ask`, and once more if the connection is reset: uvicorn resets those that a worker at its limit has accepted."""
+    try:
+        return ask()
+    except ConnectionError:
+        return ask()
+
+
 def again_at_503(ask: Callable[[], Answer]) -> Answer:
     answer = ask()
 
@@ -327,8 +335,9 @@ def test_a_recycled_worker_misses_no_post_between_two_polls(daemon: Daemon, runt
         first = {worker.pid for worker in server.workers()}
         mark = served_poll(server).headers["x-mark"]
         for _ in range(6):
-            post(server)
-            answer = served_poll(server, mark)
+            posted = again_at_reset(lambda: again_at_503(lambda: server.post("/jobs/7")))
+            assert posted.status == 204
+            answer = again_at_reset(lambda: served_poll(server, mark))  # noqa: B023
             assert (answer.status, answer.body) == (200, b"done")
             mark = answer.headers["x-mark"]
         eventually(lambda: first - {worker.pid for worker in server.workers()}, "no worker was recycled")

@@ -293,6 +293,7 @@ def in_a_namespace_without_root(act: Callable[[], str]) -> str:
     return said
 
 
+@pytest.mark.root("becomes another user; and nobody, who runs the other tests, has the very number in question")
 def test_in_a_user_namespace_without_root_the_error_says_who_nobody_is() -> None:
     """There, whatever belongs to root belongs to uid 65534, so nobody has chosen /run."""
     said = in_a_namespace_without_root(lambda: distrust(Path("/usr")) + "\n" + distrust(Path("/usr"), NOBODY))
