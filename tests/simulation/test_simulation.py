@@ -117,7 +117,7 @@ def found(*first: int) -> str:
         ("EARLY_BY_A_TICK", 2),
         ("NO_REPLAY", 3),
         ("LIMIT_NOT_LOWERED", 2),
-        ("TAKEN_OVER_AT_ONCE", 21970),
+        ("TAKEN_OVER_AT_ONCE", 30657),
         pytest.param("NO_REDO", 16, marks=pytest.mark.long),
     ],
 )

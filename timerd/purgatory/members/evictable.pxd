@@ -71,8 +71,9 @@ cdef inline bint is_above(Arena *a, uint32_t number, uint32_t other) noexcept no
 
 
 cdef inline void sum_rooms(Arena *a, uint32_t number) noexcept nogil:
-    """The subtree of an outcome has changed: note which kinds of room it takes."""
+    """The subtree of an outcome has changed: note which kinds of room it takes. Each step in a tree ends here."""
     cdef Evictable *at = evictable_at(a, number)
+    a.turn.touched += 1
     at.below = at.rooms
     if at.older:
         at.below |= evictable_at(a, at.older).below
@@ -200,7 +201,8 @@ cdef inline OpRecord *oldest_of(Arena *a, uint32_t account, int room) noexcept n
     """The oldest outcome of an account (index + 1) that may make room of this kind; NULL if there is none."""
     cdef uint32_t number = hoard_of(a, account).root
     cdef Evictable *at
-    while number and evictable_at(a, number).below >> room & 1:  # bound: the depth of the tree
+    while number and evictable_at(a, number).below >> room & 1:
+        a.turn.touched += 1
         at = evictable_at(a, number)
         if at.older and evictable_at(a, at.older).below >> room & 1:
             number = at.older
