@@ -85,11 +85,11 @@ QUOTAS = {
         (Met.EVICTED_BYTES, "bytes", "bytes"),
     )
 }
-# For each kind of room that ended clients of a user hold too much of: its name, its unit, the knob of their share.
+# For each kind of room that ended clients of a user keep too much of: its name, its unit, the knob of its size.
 LEFT = {
-    Met.LEFT_OPERATIONS: ("operations", 1, "operations"),
+    Met.LEFT_OPERATIONS: ("operations", 1, "capacity"),
     Met.LEFT_NODES: ("watch nodes", 1, "nodes"),
-    Met.LEFT_BYTES: ("bytes", LEFT_UNIT, "bytes"),
+    Met.LEFT_BYTES: ("bytes", LEFT_UNIT, "blocks"),
     Met.LEFT_IDS: ("ids", 1, "ids"),
 }
 
@@ -162,17 +162,17 @@ def _beyond_bytes(limit: int, about: Subject) -> str:
 def _beyond_what_is_left(met: Met, limit: int, about: Subject) -> str:
     """The message for an operation that would outlive its client, when its user has left too much in a full arena."""
     what, unit, knob = LEFT[met]
-    held, share = (limit >> LEFT_SHIFT) * unit, (limit & ((1 << LEFT_SHIFT) - 1)) * unit
+    held, most = (limit >> LEFT_SHIFT) * unit, (limit & ((1 << LEFT_SHIFT) - 1)) * unit
     if about.holder not in (NO_SUBJECT.holder, OF_GROUP.holder):  # the log of errors, which counts a reason once
         return (
-            f"{about.holder} and ended clients of its user hold over {share} {what}, their share; under a quarter is "
-            "free: `timerctl cancel` some, or give the groups a worker"
+            f"{about.holder} and ended clients of its user keep {most} {what}, all that they may: `timerctl cancel` "
+            "some, or give the groups a worker"
         )
     return (
-        f"ended clients of user {os.geteuid()}, and this client, hold {held} {what}, more than their share of {share}, "
-        "and less than a quarter is free for others. So nothing more that may outlive its client is accepted from this "
-        "user: `timerctl cancel` what they have left (`timerctl clients` lists it), give its groups a worker, use an "
-        f'own instance, or a larger --quota-{knob}. Operations with orphans="cancel" are accepted'
+        f"ended clients of user {os.geteuid()}, and this client, keep {held} {what}, and may keep {most}: the rest is "
+        "for others. So nothing more that may outlive its client is accepted from this user: `timerctl cancel` what "
+        "they have left (`timerctl clients` lists it), give its groups a worker, use an own instance, or a larger "
+        f'--{knob}. Operations with orphans="cancel" are accepted'
     )
 
 

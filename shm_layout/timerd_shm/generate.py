@@ -113,7 +113,8 @@ DEFECTS = (
     "SHARED_VALUES_STAY",  # makers: an outcome makes no room for bytes while somebody else has its value
     "SCHEDULES_MAKE_ROOM",  # makers: a schedule's call makes room as outcomes do
     "EVICTS_THE_NEWEST",  # makers: the newest outcome makes room first
-    "LAST_QUARTER_TAKEN",  # makers: ended clients beyond their share may take the last quarter from others
+    "LAST_QUARTER_TAKEN",  # makers: ended clients of a user may take the last quarter from others
+    "OUTCOMES_COUNT_AS_KEPT",  # makers: outcomes that make room keep their user from registering more
     "USES_WHAT_IS_EVICTED",  # makers: a registration goes on with an operation that has made room for it
     "CHARGED_TO_THE_SLOT",  # makers: what an ended client has made stays charged to its slot, for the next client
     "FORGETS_CALLS",  # calls: the id of a running call is forgotten because of its age

@@ -1,4 +1,4 @@
-"""The last quarter of an arena: what ended clients of one user have left may not take it from others."""
+"""The last quarter of an arena: what ended clients of one user keep may not take it from others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from support.rig.makers import (
     SMALL,
     USER,
     clients_end_one_after_the_other,
+    kept,
     kept_operations_leave_the_last_quarter,
     make,
+    make_together,
+    outcome,
+    outcomes_make_room_for_the_next_client_of_their_user,
 )
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import LEFT_SHIFT, MET_SHIFT
 from timerd_shm.declare.records import BLOCK_DATA
-from timerd_shm.declare.states import Orphans
+from timerd_shm.declare.states import OpState, Orphans
 from timerd_shm.declare.wire import CommandKind, Met
 from timerd_wire.refusals import Subject, refusal
 
@@ -43,7 +47,7 @@ def with_id(number: int) -> Register:
 CASES: dict[str, tuple[dict[str, Any], Region, Callable[[int], Register]]] = {
     "pending": (SMALL, Region.OPS, lambda _: PENDING),
     "schedules": (SMALL, Region.OPS, lambda _: call(scheduled=True)),
-    "outcomes": (SMALL, Region.OPS, lambda _: Register(KEY, timeout_ns=0, for_group=True)),
+    "outcomes and pending": (SMALL, Region.OPS, lambda n: outcome() if n <= 32 else PENDING),
     "kept": (SMALL, Region.OPS, lambda _: Register(KEY, timeout_ns=LONG, orphans=Orphans.KEEP)),
     "adopted": (SMALL, Region.OPS, lambda _: Register(KEY, timeout_ns=LONG, orphans=Orphans.GROUP)),
     "kept and pending": (
@@ -86,6 +90,37 @@ def test_ended_clients_leave_the_last_quarter_to_others(case: str) -> None:
     other = rig.client(group=b"theirs", uid=OTHER)
     rig.do(other, what(1_001))
     assert other.answers == []
+
+
+def test_outcomes_that_make_room_do_not_keep_their_user_from_registering_more() -> None:
+    """Before, they counted as what never goes: a user whose ended clients had filled the arena was refused."""
+    outcomes_make_room_for_the_next_client_of_their_user(Rig(**SMALL))
+
+
+def test_clients_that_make_outcomes_and_end_one_after_the_other_are_served() -> None:
+    rig = Rig(**SMALL)
+    clients_end_one_after_the_other(rig, lambda _: outcome(), 3)
+    assert rig.arena.region(Region.OPS).in_use == 64
+    before, evicted = kept(rig), rig.arena.count("group_outcomes_evicted")
+    worker = rig.client(group=b"group-7", uid=USER)
+    rig.do(worker, *[outcome()] * 16)
+    assert worker.answers == []
+    assert kept(rig)[:-16] == before[16:]
+    assert rig.arena.count("group_outcomes_evicted") == evicted + 16
+    rig.check()
+
+
+def test_outcomes_within_the_share_and_pending_operations_leave_a_quarter_together() -> None:
+    rig = Rig(**SMALL)
+    make_together(rig, {b"one": 24, b"two": 24})
+    clients_end_one_after_the_other(rig, lambda _: PENDING, 3)
+    operations = [op for op in rig.arena.records(Region.OPS) if op.group]
+    assert len(operations) == 64, "as long as there is room"
+    other = rig.client(uid=OTHER)
+    rig.do(other, *[Register(KEY, timeout_ns=LONG)] * 17)
+    assert [each.code for each in other.answers] == [ErrorCode.ARENA_FULL]
+    assert sum(op.state == OpState.PENDING and op.group != 0 for op in rig.arena.records(Region.OPS)) == 16
+    rig.check()
 
 
 def test_what_ends_with_its_client_or_follows_a_call_is_accepted() -> None:
@@ -131,28 +166,28 @@ def test_operations_without_an_owner_are_charged_to_the_user_of_their_owner_unti
     kept_operations_leave_the_last_quarter(Rig())
 
 
-def test_while_there_is_room_ended_clients_may_leave_more_than_their_share() -> None:
+def test_while_there_is_room_ended_clients_may_leave_more_than_one_client_may_hold() -> None:
     rig = Rig(**MANY)
     for group in (b"one", b"two"):
         make(rig, group, 90, what=PENDING)
     assert rig.arena.region(Region.OPS).in_use == 180
 
 
-def test_the_refusal_names_the_user_what_is_held_the_share_and_the_remedy() -> None:
+def test_the_refusal_names_the_user_what_is_kept_the_limit_and_the_remedy() -> None:
     rig = Rig(**SMALL)
     clients_end_one_after_the_other(rig, lambda _: PENDING, 3)
     client = rig.client(group=b"group-7", uid=USER)
     answer = client.answer(rig.do(client, PENDING))
     assert answer is not None
-    assert answer.value == Met.LEFT_OPERATIONS << MET_SHIFT | 49 << LEFT_SHIFT | 32
+    assert answer.value == Met.LEFT_OPERATIONS << MET_SHIFT | 49 << LEFT_SHIFT | 48
     message = str(refusal(answer.code, answer.value))
     for part in (
         f"user {os.geteuid()}",
-        "hold 49 operations",
-        "share of 32",
+        "keep 49 operations",
+        "may keep 48",
         "timerctl cancel",
         "a worker",
-        "--quota-operations",
+        "--capacity",
     ):
         assert part in message
     reasons = rig.core.take_refusals()
@@ -161,10 +196,10 @@ def test_the_refusal_names_the_user_what_is_held_the_share_and_the_remedy() -> N
         for code, value, *_ in reasons
         if code == ErrorCode.QUOTA_EXCEEDED and value >> MET_SHIFT >= Met.LEFT_OPERATIONS
     ]
-    assert set(values) == {Met.LEFT_OPERATIONS << MET_SHIFT | 32}, (
+    assert set(values) == {Met.LEFT_OPERATIONS << MET_SHIFT | 48}, (
         "one reason in the log, whatever they hold at the time"
     )
     logged = str(
         refusal(ErrorCode.QUOTA_EXCEEDED, values[0], Subject(holder="group 'one' (pid 4194304)", kind="group"))
     )
-    assert "over 32 operations" in logged and len(logged) < 224
+    assert "keep 48 operations" in logged and len(logged) < 224

@@ -419,8 +419,11 @@ class Makers:
         """`groups`: those that have another member."""
         left = [each for each in self.made if each.client is None and each.uid == one.uid and each.group not in groups]
         own = [each for each in self.made if each.client is one.client]
-        free = self.capacity - len(self.made)
-        return bool(one.group) and 4 * free < self.capacity and len(left) + len(own) > self.share
+        goes = sum(each.may_go for each in left)
+        kept = len(left) + len(own) - goes + min(goes, self.share)
+        return (
+            bool(one.group) and 4 * (self.capacity - len(self.made)) < self.capacity and 4 * kept >= 3 * self.capacity
+        )
 
     def register(self, one: Made) -> None:
         if len(self.made) == self.capacity:

@@ -154,8 +154,8 @@ class Met(IntEnum):
     EVICTED_OPERATIONS = 10
     EVICTED_NODES = 11
     EVICTED_BYTES = 12
-    # The ended clients of the client's user hold more than their share (the low half of the number), and less than a
-    # quarter is free. The high half is what they hold. Both are in units of LEFT_UNIT for bytes.
+    # The ended clients of the client's user, and the client, keep as much as they may: the low half of the number. The
+    # high half is what they keep. Both are in units of LEFT_UNIT for bytes.
     LEFT_OPERATIONS = 13
     LEFT_NODES = 14
     LEFT_BYTES = 15

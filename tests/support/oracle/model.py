@@ -57,8 +57,10 @@ class Model:
         self.clients: list[Client] = []
         self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
         self.makers: dict[tuple[bytes, bytes], Client | None] = {}  # of these outcomes; None: the maker has ended
-        # Whether the core has evicted an outcome. The model does not know which outcomes members hold.
+        # Whether the core has evicted an outcome, and whether a member holds it. The model does not know what members
+        # hold.
         self.is_gone: Callable[[tuple[bytes, bytes]], bool] = lambda key: False
+        self.is_held: Callable[[tuple[bytes, bytes]], bool] = lambda key: False
         self.settled: list[Settling] = []
         self.registrations = self.evicted = 0
 

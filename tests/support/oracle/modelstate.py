@@ -162,23 +162,29 @@ def takes_last_quarter(model: Model, client: Client, further: int) -> bool:
     """
     peopled = {each.group for each in model.clients if each.is_live and each is not client}
     limits = model.limits
-    held: list[int] = []  # further keys of each operation that counts
-    in_use = [len(op.keys) - 1 for op in model.pending] + [0] * len(model.group_outcomes)
+    # For each operation that counts: its further keys, and whether it may make room.
+    held: list[tuple[int, bool]] = []
+    in_use = len(model.pending) + len(model.group_outcomes)
     for op in model.pending:
         is_left = op.kept or (op.left and op.group not in peopled)
         if is_left or (op.client is client and not op.left):
-            held.append(len(op.keys) - 1)
-    for (group, payload), outcome in model.group_outcomes.items():
-        maker = model.makers[group, payload]
-        if maker is client or (maker is None and group not in peopled):
-            held.append(len(outcome.keys) - 1)
+            held.append((len(op.keys) - 1, False))
+    for key, outcome in model.group_outcomes.items():
+        maker = model.makers[key]
+        if maker is client or (maker is None and key[0] not in peopled):
+            held.append((len(outcome.keys) - 1, maker is None and not model.is_held(key)))
     for each in model.clients:
-        in_use += [0] * len(each.unacknowledged)
-    nodes_of_own = sum(count for one, count in model.nodes_held if one == client)
-    nodes_of_own -= sum(len(op.keys) - 1 for op in model.pending if model.owns(client, op))
-    nodes = sum(held) + nodes_of_own
-    is_scarce = 4 * (model.capacity - len(in_use)) < model.capacity
-    if is_scarce and len(held) + len(client.unacknowledged) > model.quota_operations:
+        in_use += len(each.unacknowledged)
+    evictable = min(sum(goes for _, goes in held), model.quota_operations)
+    kept = sum(not goes for _, goes in held) + len(client.unacknowledged) + evictable
+    allowed = max(model.capacity - model.capacity // 4, model.quota_operations)
+    if 4 * (model.capacity - in_use) < model.capacity and kept >= allowed:
         return True
-    free_nodes = limits.nodes - sum(count for _, count in model.nodes_held)
-    return bool(further) and 4 * free_nodes < limits.nodes and nodes > limits.quota_nodes
+    nodes = sum(count for one, count in model.nodes_held if one == client)
+    nodes -= sum(len(op.keys) - 1 for op in model.pending if model.owns(client, op))
+    nodes += sum(count for count, goes in held if not goes)
+    nodes += min(sum(count for count, goes in held if goes), limits.quota_nodes)
+    free = limits.nodes - sum(count for _, count in model.nodes_held)
+    return (
+        bool(further) and 4 * free < limits.nodes and nodes >= max(limits.nodes - limits.nodes // 4, limits.quota_nodes)
+    )

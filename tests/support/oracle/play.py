@@ -259,6 +259,7 @@ class Play:
         }
         self.rig.budget = choose.choice((BUDGET, BUDGET, 1, 2, 7))
         now_ns = self.rig.now_ns + jump
+        held = self.kept_by_groups(held=True)
         if self.rig.module is core_faults and choose.random() < 0.3:
             self.crash(now_ns, [client for client, _ in reached])
         self.rig.turn(now_ns, only=[client for client, _ in reached])
@@ -270,6 +271,7 @@ class Play:
         }
         there = {*self.kept_by_groups(), *(key for key in self.model.group_outcomes if key[1] in done_now)}
         self.model.is_gone = lambda key: key not in there
+        self.model.is_held = lambda key: key in held
         for model, commands in applied:
             for number, command in commands:
                 self.apply_to_model(model, number, command)
@@ -472,14 +474,14 @@ class Play:
             delivered.state, delivered.settled_key, delivered.value, purgatory, delivered.keys, delivered.codes
         )
 
-    def kept_by_groups(self) -> list[tuple[bytes, bytes]]:
-        """Group and payload of each outcome of a group that is not done."""
+    def kept_by_groups(self, *, held: bool = False) -> list[tuple[bytes, bytes]]:
+        """Group and payload of each outcome of a group that is not done. `held`: of those that a member holds."""
         with ArenaReader.from_bytes(self.rig.memory) as reader:
             groups = [group.name[: group.name_length] for group in reader.groups]
             return sorted(
                 (groups[op.group - 1], reader.blob(op.payload))
                 for op in reader.ops.used()
-                if op.state == OpState.SETTLED and op.group
+                if op.state == OpState.SETTLED and op.group and (op.client_generation or not held)
             )
 
     def everything_is_delivered_at_the_end(self) -> None:

@@ -169,6 +169,21 @@ def kept_operations_leave_the_last_quarter(rig: Rig) -> None:
     rig.check()
 
 
+def outcomes_make_room_for_the_next_client_of_their_user(rig: Rig) -> None:
+    """Ended clients of a user have filled the arena with outcomes. They make room for what another client leaves."""
+    make_together(rig, {b"one": 32, b"two": 32})
+    before = kept(rig)
+    worker = rig.client(uid=USER)
+    rig.do(worker, *[Register((Key(b"k"),), timeout_ns=S, orphans=Orphans.KEEP)] * 16)
+    assert worker.answers == [], "refused because of outcomes that make room"
+    assert kept(rig) == before[16:]
+    rig.do(worker, Register((Key(b"k"),), timeout_ns=S, orphans=Orphans.KEEP))
+    assert [each.code for each in worker.answers] == [ErrorCode.QUOTA_EXCEEDED], (
+        "32 outcomes and these are three quarters"
+    )
+    rig.check()
+
+
 def the_next_client_of_a_slot_pays_for_nothing(rig: Rig) -> None:
     """A client has ended, and its user pays for its outcomes. So the next client in its slot begins with nothing."""
     ended = make(rig, b"dead", 8)

@@ -1,9 +1,11 @@
 """The last quarter of an arena: what outlives its client may not take it from others.
 
-For example, ended clients of user 1000 have left 70,000 pending operations for groups that have no member. Such
-operations stay until their deadlines, and never make room. Their share is what one client may hold: 65,536. Less than a
-quarter of the arena's operations is free now. So a client of user 1000 that registers for a group gets
-QuotaExceededError. Its operations that end with it (orphans="cancel") are accepted, and so is everything of other users.
+For example, an arena has room for 131,072 operations. Ended clients of user 1000 have left 98,304 pending operations for
+groups that have no member. Such operations stay until their deadlines, and never make room. So a client of user 1000
+that registers for a group gets QuotaExceededError. Its operations that end with it (orphans="cancel") are accepted, and
+so is everything of other users.
+
+Outcomes that may make room (evictable.pxd) count up to their share alone: beyond it the oldest ones go.
 
 The holdings of the client itself count, too: it may end at once. So processes that end one after the other leave a quarter
 to others, whatever they register. Other live clients of the user do not count: looking at all clients takes too long.
@@ -14,6 +16,8 @@ from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd.purgatory.members.accounts cimport kept_account, left_account
 from timerd.purgatory.members.answers cimport met
+from timerd.purgatory.members.evictable cimport hoard_of
+from timerd.purgatory.members.state cimport ROOM_BYTES, ROOM_NODES, ROOM_OPERATIONS
 from timerd_shm.generated.records cimport *
 
 
@@ -42,7 +46,7 @@ cdef inline uint64_t charged(AccountRecord *account, int region) noexcept nogil:
 
 
 cdef inline uint64_t quota_of(Arena *a, int region) noexcept nogil:
-    """The share of a user's ended clients: what one client may hold."""
+    """The quota of one client. It is also the share of outcomes that a user's ended clients keep in a full arena."""
     if region == REGION_OPS:
         return a.header.quota_operations
     if region == REGION_NODES:
@@ -50,15 +54,33 @@ cdef inline uint64_t quota_of(Arena *a, int region) noexcept nogil:
     return a.header.quota_bytes if region == REGION_BLOCKS else a.header.quota_ids
 
 
-cdef inline uint64_t left_beside(Arena *a, uint32_t slot, int region) noexcept nogil:
-    """The holdings of ended clients of a client's user: without an owner, or for groups without another member."""
-    cdef uint32_t user = a.accounts[slot].user, group
-    cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
-    cdef uint64_t held = charged(a.accounts + kept_account(a, user), region)
+cdef inline uint64_t most_kept(Arena *a, int region) noexcept nogil:
+    """The most that the ended clients of one user may keep: three quarters, or the quota of one client."""
+    cdef uint64_t whole = <uint64_t>capacity(a, region) * (BLOCK_DATA if region == REGION_BLOCKS else 1)
+    return max(whole - whole // 4, quota_of(a, region))
+
+
+cdef inline uint64_t evictable_of(Arena *a, uint32_t account, int region) noexcept nogil:
+    """How much of an account of ended clients (index + 1) may make room. Ids never do."""
+    if region == REGION_OPS:
+        return hoard_of(a, account).held[ROOM_OPERATIONS]
+    if region == REGION_NODES:
+        return hoard_of(a, account).held[ROOM_NODES]
+    return hoard_of(a, account).held[ROOM_BYTES] if region == REGION_BLOCKS else 0
+
+
+cdef inline uint64_t kept_beside(Arena *a, uint32_t slot, int region) noexcept nogil:
+    """The holdings of ended clients of a client's user that stay: without an owner, or for groups without another member."""
+    cdef uint32_t user = a.accounts[slot].user, group, first = left_account(a, user, 0)
+    cdef uint64_t kept = charged(a.accounts + kept_account(a, user), region), evictable = 0, goes
     for group in range(capacity(a, REGION_GROUPS)):  # bound: groups
         if a.groups[group].members <= (a.clients[slot].group == group + 1):
-            held += charged(left + group, region)
-    return held
+            goes = evictable_of(a, first + group + 1, region)
+            kept += charged(a.accounts + first + group, region) - goes
+            evictable += goes
+    if TD_DEFECT(DEFECT_OUTCOMES_COUNT_AS_KEPT):
+        return kept + evictable
+    return kept + min(evictable, quota_of(a, region))
 
 
 cdef inline uint64_t held_of(Arena *a, uint32_t slot, int region) noexcept nogil:
@@ -74,16 +96,16 @@ cdef inline uint64_t held_of(Arena *a, uint32_t slot, int region) noexcept nogil
 
 cdef inline bint is_refused(Arena *a, uint32_t slot, int region, uint32_t what, uint64_t *limit) noexcept nogil:
     """Whether this client may leave nothing more of this region behind. `limit` becomes the limit that was met."""
-    cdef uint64_t held, share = quota_of(a, region), most = (<uint64_t>1 << LEFT_SHIFT) - 1
+    cdef uint64_t held, allowed = most_kept(a, region), most = (<uint64_t>1 << LEFT_SHIFT) - 1
     if not is_scarce(a, region) or TD_DEFECT(DEFECT_LAST_QUARTER_TAKEN):
         return False
     a.turn.touched += 2  # 64 accounts
-    held = left_beside(a, slot, region) + held_of(a, slot, region)
-    if held <= share:
+    held = kept_beside(a, slot, region) + held_of(a, slot, region)
+    if held < allowed:
         return False
     if region == REGION_BLOCKS:
-        held, share = held // LEFT_UNIT, share // LEFT_UNIT
-    limit[0] = met(what, min(held, most) << LEFT_SHIFT | min(share, most))
+        held, allowed = held // LEFT_UNIT, allowed // LEFT_UNIT
+    limit[0] = met(what, min(held, most) << LEFT_SHIFT | min(allowed, most))
     return True
 
 
