@@ -17,6 +17,8 @@ ctypedef struct Delivery:
     uint32_t kind  # KeyKind of the list that the event goes through: first nodes that observe the key, then others
     uint32_t first  # the first node (index + 1) in that list of the event's key; 0 = there is none
     uint32_t top  # the node at the top of its key's heap
+    uint32_t in_order  # how many more nodes of the heap it visits in order
+    uint32_t gone  # how many nodes have left a heap, modulo 2**32
     uint32_t cursor  # link of the next watcher in the list to visit; 0 = none is left
     Found *found  # what the replay of a registration has found; room for REPLAY_WALK_MAX
     uint32_t count  # of `found`

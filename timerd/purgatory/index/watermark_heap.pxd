@@ -6,12 +6,20 @@ one. So the way down the right side has at most log2(n + 1) nodes, and that boun
 touched on the way counts as a record of the turn. Links are index + 1; 0 is none.
 """
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.nodes cimport node_of
 from timerd_shm.generated.records cimport *
 
 from .keys cimport chain_first, find_first_like, replace_first
+
+cdef extern from *:
+    """
+    #define STEPS_DOWN 4 /* from a node of a heap towards its leaves, for one node that leaves */
+    """
+    enum:
+        STEPS_DOWN
 
 
 cdef inline bint before(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
@@ -107,6 +115,7 @@ cdef inline void heap_remove(Arena *a, uint32_t x) noexcept nogil:
     cdef bint was_left = parent != 0 and left_of(a, parent) == x
     left = left_of(a, parent) if parent else 0
     right = right_of(a, parent) if parent else 0
+    a.delivery.gone += 1
     rest = merge(a, left_of(a, x), right_of(a, x))
     if parent == 0:
         if rest:
@@ -131,3 +140,23 @@ cdef inline void heap_remove(Arena *a, uint32_t x) noexcept nogil:
             return
         left = left_of(a, parent)
         right = right_of(a, parent)
+
+
+cdef inline uint32_t below(Arena *a, uint32_t x, uint64_t reached) noexcept nogil:
+    """The node to take out of a heap when all targets up to `reached` are: some steps below `x`, which is one of them.
+
+    The top of a heap leaves in O(log n). But a node without children leaves at once. So whoever takes out 120,000 nodes
+    goes down from `x`, takes the node that this returns, and goes on from the parent of this one.
+    """
+    cdef uint32_t child, i
+    for i in range(STEPS_DOWN):
+        child = left_of(a, x)
+        if child and node_of(a, child - 1).target > reached:
+            child = right_of(a, x)
+        elif child == 0:
+            return x
+        if child == 0 or node_of(a, child - 1).target > reached:
+            return x
+        x = child
+        __builtin_prefetch(a.ops + node_of(a, x - 1).op)
+    return x

@@ -20,6 +20,7 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_action
 from timerd.purgatory.index.keys cimport find_first, next_to_visit, node_is
 from timerd.purgatory.index.watchers cimport detach
+from timerd.purgatory.index.watermark_heap cimport below, parent_of
 from timerd.purgatory.events.ring cimport event_at, fill_event, stage_event
 from timerd.purgatory.members.answers cimport commit_command, keep_answer, stage_answer
 from timerd.purgatory.members.clients cimport is_live, owner_of
@@ -30,6 +31,12 @@ from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, concerns, has_failures, is_used_up, judge, settled_keys
 from .settle cimport finish_free, finish_settle, is_overdue, settle, stage_free, stage_settle
+
+cdef extern from *:
+    """
+    #define IN_ORDER_MAX 1024u /* watermark watchers that an event reaches in order: more take too long */
+    """
+    const uint32_t IN_ORDER_MAX
 
 
 cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t number) noexcept nogil:
@@ -107,6 +114,7 @@ cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
     """The event is in the ring. Watchers that observe its key come first, because the others may use up the event."""
     begin_list(a, e, KEY_KIND_OBSERVE)
     a.delivery.top = first_watcher(a, e, KEY_KIND_WATERMARK)
+    a.delivery.in_order = IN_ORDER_MAX
     a.header.unfinished = e.sequence
 
 
@@ -133,7 +141,8 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
     """Go on with the event in delivery; False if the turn's bound came first."""
     cdef EventRecord *e = event_at(a, a.header.unfinished)
     cdef WatchNode *node
-    cdef uint32_t top
+    cdef uint32_t number, from_node = 0, gone
+    cdef uint64_t reached
     while True:
         while a.delivery.cursor:
             if is_used_up(e, a.delivery.kind):
@@ -148,17 +157,21 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
         if a.delivery.kind == KEY_KIND_EVENT:
             break
         begin_list(a, e, KEY_KIND_EVENT)
-    while a.delivery.top:
-        top = a.delivery.top
-        node = node_of(a, top - 1)
-        if e.kind == EVENT_KIND_ADVANCE and node.target > e.amount:
-            break
+    reached = e.amount if e.kind == EVENT_KIND_ADVANCE else ~<uint64_t>0
+    while a.delivery.top and node_of(a, a.delivery.top - 1).target <= reached:
         if spent(a):
             return False
-        visit(a, e, node, top)
+        number = a.delivery.top
+        if a.delivery.in_order:
+            a.delivery.in_order -= 1
+        else:
+            number = below(a, from_node or number, reached)
+            from_node = parent_of(a, number)
+        gone = a.delivery.gone
+        visit(a, e, node_of(a, number - 1), number)
         # The node has left the heap, because its key is satisfied or failed, or its operation has settled. If it is
         # still there, a record is wrong: the loop ends here, because otherwise it would never end.
-        if a.delivery.top == top:
+        if a.delivery.gone == gone:
             break
     finish_delivery(a, e)
     return True
