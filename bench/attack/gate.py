@@ -92,7 +92,9 @@ def play_run(
             witness.look()
         acts = 0
         if attacked:
-            with attacking(attack.act, attack.transport, attacked_paths or served.paths, seed) as count:
+            with attacking(
+                attack.act, attack.transport, attacked_paths or served.paths, seed, attack.is_stranger
+            ) as count:
                 for _ in range(attack.kills):
                     pause(seconds / (attack.kills + 1))
                     served.kill()
@@ -139,6 +141,8 @@ def wrong_with(attack: Attack, served: Unit) -> list[str]:
 
 def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
     """Play an attack's runs, each after a run without the attack. Add all to the tables, and check the gate."""
+    if ATTACKS[name].is_stranger and os.geteuid():
+        return suite.say(f"{name} is left out: its attacker is another user, and that needs root")
     played: dict[bool, list[Run]] = {False: [], True: []}
     for number in range(runs):
         for attacked in (False, True):

@@ -118,6 +118,7 @@ def unit(flags: list[str], files: int = 0) -> Iterator[Unit]:
     """Run a daemon that is started again whenever it ends, and that this process's clients find."""
     with tempfile.TemporaryDirectory(prefix="timerd-gate-", ignore_cleanup_errors=True) as directory:
         os.environ[RUNTIME_DIR_VARIABLE] = directory
+        Path(directory).chmod(0o710)  # an attacker that is another user has the group of this process
         running = Unit(Path(directory), flags, files)
         try:
             yield running

@@ -24,9 +24,13 @@ class Attack(NamedTuple):
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
     says: str = ""  # a text that the daemon's log must then have
     transport: Transport = "zeromq"  # of the attacker's clients, and of the witnesses
+    is_stranger: bool = False  # the attacker is another user than the witnesses. That needs root
 
 
 FEW_CLIENTS = ("--clients=64", "--quota-clients=64")
+FOR_ALL = ("--unix-group", "{group}")
+# Eight attackers may hold more than the default arena: each client half of it.
+FOR_EIGHT = ("--capacity=1000000",)
 ATTACKS = {
     "subscriptions-stranger": Attack(outlets.subscribe_as_stranger),
     "subscriptions-member": Attack(outlets.subscribe_as_member),
@@ -44,11 +48,11 @@ ATTACKS = {
     "counting-1000": Attack(operations.fire_1000_at_counting_watchers),
     "watermarks": Attack(operations.advance_many_watchers),
     "unhandled": Attack(operations.leave_calls_unhandled),
-    "dead-owners": Attack(operations.fire_past_dead_owners),
+    "dead-owners": Attack(operations.fire_past_dead_owners, FOR_ALL, is_stranger=True),
     "snapshots": Attack(operations.ask_for_snapshots),
     "ask": Attack(frames.ask_again),
     "refusals": Attack(frames.be_refused_differently),
-    "locks": Attack(files.lock_everything, ("--unix-group", "{group}"), kills=1),
+    "locks": Attack(files.lock_everything, FOR_ALL, kills=1),
     "holds": Attack(files.fill_holds, ("--journal", "{journal}")),
     "connections": Attack(connections.connect_raw),
     "looks": Attack(connections.look_and_leave),
@@ -71,8 +75,8 @@ ATTACKS = {
     "unread-killed": Attack(crowds.leave_unread_and_die),
     "large-crowd": Attack(crowds.hang_in_large_frames),
     "silent": Attack(crowds.stay_silent, files=3_000),
-    "eight": Attack(crowds.be_eight),
-    "unix-eight": Attack(crowds.be_eight, transport="unix"),
+    "eight": Attack(crowds.be_eight, FOR_EIGHT),
+    "unix-eight": Attack(crowds.be_eight, FOR_EIGHT, transport="unix"),
     "unix-unread-killed": Attack(crowds.leave_packets_unread_and_die, transport="unix"),
     "unix-parts-crowd": Attack(crowds.hang_in_parts, transport="unix"),
     "unix-continuations": Attack(crowds.continue_nothing, says="a connection was closed", transport="unix"),
@@ -82,7 +86,7 @@ ATTACKS = {
     "unix-fan": Attack(operations.fire_many_watchers, transport="unix"),
     "unix-watermarks": Attack(operations.advance_many_watchers, transport="unix"),
     "unix-unhandled": Attack(operations.leave_calls_unhandled, transport="unix"),
-    "unix-dead-owners": Attack(operations.fire_past_dead_owners, transport="unix"),
+    "unix-dead-owners": Attack(operations.fire_past_dead_owners, FOR_ALL, transport="unix", is_stranger=True),
     "unix-counting-20": Attack(operations.fire_20_at_counting_watchers, transport="unix"),
     "unix-counting-1000": Attack(operations.fire_1000_at_counting_watchers, transport="unix"),
 }

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import pwd
 import random
 import traceback
 from collections.abc import Callable, Iterator
@@ -61,10 +62,20 @@ class Attacker:
 Act = Callable[[Attacker], None]
 
 
+def become_stranger() -> None:
+    """Go on as the user nobody, with the group of the socket: the group of this process."""
+    group, nobody = os.getgid(), pwd.getpwnam("nobody")
+    os.setgroups([group])
+    os.setgid(nobody.pw_gid)
+    os.setuid(nobody.pw_uid)
+
+
 def attack_from(
-    act: Act, transport: Transport, paths: InstancePaths, ready: Any, stop: Any, acts: Any, seed: int
+    act: Act, transport: Transport, paths: InstancePaths, ready: Any, stop: Any, acts: Any, seed: int, as_stranger: bool
 ) -> None:
     """The attacker's process."""
+    if as_stranger:
+        become_stranger()
     os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
     os.environ[TRANSPORT_VARIABLE] = transport
     ready.set()
@@ -76,11 +87,14 @@ def attack_from(
 
 
 @contextlib.contextmanager
-def attacking(act: Act, transport: Transport, paths: InstancePaths, seed: int) -> Iterator[Any]:
-    """Attack while the block runs. Gives the count of acts."""
+def attacking(
+    act: Act, transport: Transport, paths: InstancePaths, seed: int, as_stranger: bool = False
+) -> Iterator[Any]:
+    """Attack while the block runs. Gives the count of acts. With `as_stranger` as another user: that needs root."""
     context = multiprocessing.get_context("spawn")
     ready, stop, acts = context.Event(), context.Event(), context.Value(ctypes.c_longlong, 0, lock=False)
-    process = context.Process(target=attack_from, args=(act, transport, paths, ready, stop, acts, seed), daemon=True)
+    arguments = (act, transport, paths, ready, stop, acts, seed, as_stranger)
+    process = context.Process(target=attack_from, args=arguments, daemon=True)
     process.start()
     try:
         if not ready.wait(3 * PATIENCE_S):

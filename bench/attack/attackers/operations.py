@@ -108,7 +108,10 @@ def leave_calls_unhandled(attacker: Attacker) -> None:
 
 
 def fire_past_dead_owners(attacker: Attacker) -> None:
-    """Leave operations of ended clients on a key, and fire limited events that pass by all of them."""
+    """Leave operations of ended clients on a key, and fire limited events that pass by all of them.
+
+    Soon the ended clients keep three quarters of the arena, all that those of one user may.
+    """
     while attacker.is_on():
         with contextlib.suppress(td.TimerdError):
             owner = attacker.client(name="owner", orphans="keep")
