@@ -24,6 +24,7 @@ class Attack(NamedTuple):
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
     says: str = ""  # a text that the daemon's log must then have
     transport: Transport = "zeromq"  # of the attacker's clients, and of the witnesses
+    is_crowd: bool = False  # its processes take the processors from the witnesses: runs at peace attack another daemon
     is_stranger: bool = False  # the attacker is another user than the witnesses. That needs root
 
 
@@ -75,8 +76,8 @@ ATTACKS = {
     "unread-killed": Attack(crowds.leave_unread_and_die),
     "large-crowd": Attack(crowds.hang_in_large_frames),
     "silent": Attack(crowds.stay_silent, files=3_000),
-    "eight": Attack(crowds.be_eight, FOR_EIGHT),
-    "unix-eight": Attack(crowds.be_eight, FOR_EIGHT, transport="unix"),
+    "eight": Attack(crowds.be_eight, FOR_EIGHT, is_crowd=True),
+    "unix-eight": Attack(crowds.be_eight, FOR_EIGHT, transport="unix", is_crowd=True),
     "unix-unread-killed": Attack(crowds.leave_packets_unread_and_die, transport="unix"),
     "unix-parts-crowd": Attack(crowds.hang_in_parts, transport="unix"),
     "unix-continuations": Attack(crowds.continue_nothing, says="a connection was closed", transport="unix"),
