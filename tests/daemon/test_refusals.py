@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -20,6 +21,8 @@ from support.rig.commands import Key, Register
 from support.rig.harness import S
 from timerctl.exits import Exit
 from timerd_client import aio
+from timerd_client.link import base
+from timerd_client.link.base import Complaints
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.state import LinkState
@@ -59,6 +62,39 @@ def test_close_raises_a_refused_advance_without_a_flush(
         client.close()
     assert client.closed
     assert "command 2 was refused" in caplog.text
+
+
+def test_thousands_of_refusals_of_one_kind_are_two_lines_of_the_clients_log(
+    make_daemon: MakeDaemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each report with refusals made a line."""
+    monkeypatch.setattr(base, "AGAIN_NS", 3_600 * S)
+    make_daemon("--quota-watermarks=1")
+    client = td.connect()
+    for key in range(3_001):
+        client.advance(f"{key}", 1)
+        if key % 100 == 0:
+            with suppress(td.TimerdError):
+                client.flush()
+    with suppress(td.TimerdError):
+        client.close()
+    first, last = (each.getMessage() for each in caplog.records if "was refused" in each.getMessage())
+    assert "command 2 was refused" in first and "of this kind" not in first
+    assert "command 3001 was refused" in last and last.endswith("(and 2,998 more of this kind before it)")
+
+
+def test_complaints_of_one_kind_are_logged_once_in_ten_seconds_and_counted_meanwhile() -> None:
+    complaints = Complaints()
+    assert complaints.line("command 1 was refused", 0) == "command 1 was refused"
+    assert complaints.line("the frame was refused", 0) == "the frame was refused", "of another kind"
+    for number in range(2, 5):
+        assert complaints.line(f"command {number} was refused", 9 * S) == ""
+    assert complaints.line("command 5 was refused", 10 * S) == (
+        "command 5 was refused (and 3 more of this kind before it)"
+    )
+    assert complaints.line("command 6 was refused", 11 * S) == ""
+    assert complaints.rest() == ["command 6 was refused"]
+    assert complaints.rest() == []
 
 
 def test_flush_of_an_asyncio_client_raises_a_refused_advance(make_daemon: MakeDaemon) -> None:

@@ -104,6 +104,9 @@ class ManualLink(Link):
     def complain(self, what: str, error: BaseException | None = None) -> None:
         self.world.note(f"complains: {what} {error!r}")
 
+    def complain_often(self, what: str) -> None:
+        self.complain(what)
+
 
 class Program(World):
     """One program, and its trace."""

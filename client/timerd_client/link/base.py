@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import weakref
 from collections.abc import Callable
 from typing import NoReturn
@@ -13,6 +14,8 @@ from timerd_shm.declare.errors import ClosedError
 from timerd_wire import native
 
 logger = logging.getLogger("timerd_client")
+AGAIN_NS = 10_000_000_000  # a complaint of one kind is logged once in this time
+KINDS_MAX = 64
 
 
 class LinkBase(Line):
@@ -28,6 +31,7 @@ class LinkBase(Line):
         self.is_left = False  # its client makes another link: see Lazy.leave()
         self.ends_with_process = False  # the process is ending: see process_end.py
         self.has_no_thread = False  # the caller makes the passes that a thread of the link would make
+        self.complaints = Complaints()
 
     def check_open(self) -> None:
         """Raises ClosedError if the link issues no more commands."""
@@ -50,6 +54,43 @@ class LinkBase(Line):
     def complain(self, what: str, error: BaseException | None = None) -> None:
         """Log an error that no caller can get."""
         logger.warning("timerd client: %s", what, exc_info=error)
+
+    def complain_often(self, what: str) -> None:
+        """Log an error of which thousands may come: see Complaints."""
+        if line := self.complaints.line(what, self.now_ns()):
+            self.complain(line)
+
+
+class Complaints:
+    """Complaints for the log. Those of one kind make one line in 10 s.
+
+    For example, the daemon refuses 7,000 commands because the arena is full. The log shows the first refusal at once,
+    and 10 s later the next one, "and 6,998 more of this kind before it".
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, tuple[int, int, str]] = {}  # kind -> (when it was logged, how many followed, the last)
+
+    def line(self, what: str, now_ns: int) -> str:
+        """The line for a complaint; empty if it is only counted."""
+        kind = re.sub(r"\d+", "#", what)
+        logged_ns, more, _ = self._kinds.pop(kind, (now_ns - AGAIN_NS, 0, ""))
+        if now_ns - logged_ns < AGAIN_NS:
+            self._kinds[kind] = logged_ns, more + 1, what
+            return ""
+        if len(self._kinds) == KINDS_MAX:
+            del self._kinds[next(iter(self._kinds))]
+        self._kinds[kind] = now_ns, 0, ""
+        return f"{what} (and {more:,} more of this kind before it)" if more else what
+
+    def rest(self) -> list[str]:
+        """The last complaint of each kind that was counted and not logged. From now on they are forgotten."""
+        kinds, self._kinds = self._kinds, {}
+        return [
+            f"{what} (and {more - 1:,} more of this kind before it)" if more > 1 else what
+            for _, more, what in kinds.values()
+            if more
+        ]
 
 
 class Use:

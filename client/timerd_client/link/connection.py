@@ -257,8 +257,8 @@ class Connection:
         if protocol.incoming.complaints:
             with self._link.lock:
                 complaints, protocol.incoming.complaints = protocol.incoming.complaints, []
-            more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""
-            self._link.complain(complaints[0] + more)
+            for each in complaints:
+                self._link.complain_often(each)
         self.passes.received()
 
     def _take_ready(self) -> list[Notified]:
@@ -329,3 +329,5 @@ class Connection:
         self._let_go_of_lifeline()  # after BYE
         if reader is not None:
             reader.close()
+        for each in link.complaints.rest():
+            link.complain(each)

@@ -148,6 +148,9 @@ class SimulatedLink(LoopLink):
     def complain(self, what: str, error: BaseException | None = None) -> None:
         self.process.books.complaint(self.process, what, error)
 
+    def complain_often(self, what: str) -> None:
+        self.complain(what)
+
 
 class Blocking:
     """An object of the asyncio face. Its coroutine functions become methods that block their caller."""

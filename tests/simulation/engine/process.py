@@ -322,3 +322,6 @@ class PumpedLink(ThreadedLink):
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
         self.process.books.complaint(self.process, what, error)
+
+    def complain_often(self, what: str) -> None:
+        self.complain(what)
