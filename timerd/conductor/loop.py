@@ -1,6 +1,6 @@
 """Runs the conductor on the machine: sleeps until a socket, a timer or a signal calls for a turn.
 
-When it was quiet, a frame, the timer or a signal starts a turn at once. Under load there is one turn in each
+After a quiet time a frame, the timer or a signal starts a turn at once. Under load there is one turn in each
 TURN_INTERVAL_NS, and it takes all that has come meanwhile. Each client then gets one frame, instead of one for each
 frame that came in.
 
