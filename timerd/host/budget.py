@@ -55,7 +55,7 @@ class Account:
         self._budget = budget
         self.memory = 0
         self.starved_ns = 0  # since when it holds next to nothing and gets no memory; 0: it is not so
-        self.asked_ns = 0  # when it last got none
+        self.asked_ns = 0  # when it last asked for memory and got none
         self.waiting: deque[Waiter] = deque()
 
     def has_room(self, size: int) -> bool:
