@@ -244,7 +244,7 @@ class Core:
         of BLOCK_ROWS. Raises LayoutMismatchError when the buffer is not this arena's, or does not hold those rows.
         """
     def tend_journal(self, written: int, wall_ns: int = 0, records: int = 4096) -> bool:
-        """In each turn: rows up to `written` stand in files, so their positions in the buffer are free.
+        """To be called in each turn. Rows up to `written` stand in files, so their positions in the buffer are free.
 
         Writes the GAP row when a gap has ended, and with `wall_ns` the row of the wall clock's time. Goes on with the
         snapshot of what there was when the journal began, over `records` records; True if some of it is left.

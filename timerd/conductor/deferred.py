@@ -7,15 +7,15 @@ way. P's command is next when that event is done:
     now         the records that a process would have taken if it had waited all the time: while n processes wait,
                 `now` advances by one for n records
     start       the records that a process has taken; at least `now`, so that it saves nothing up while it is away
-    expected    the records of its next frame, estimated from the largest of its last frames, which fades step by step
+    expected    the records of its next frame, by its last ones: the largest counts, and is forgotten step by step
     light       a process is light if its expected records are few; a process that is not known is not light
     next        the light process with the least start, if that is not above `now`: it has taken less than its share.
                 Else the process with the least start + expected
 
 So a light process within its share waits for one event at most. A process that has caused a long event waits until
 `now` has come to its start. Time alone brings that about, also if new processes keep arriving: they start at `now`,
-so one day they are behind it. A process is overdue if `now` has passed its start + expected. A process that was light may
-send a long event, and so may a second and a third one after it. So after such an event no light process goes before
+so one day they are behind it. A process is overdue if `now` has passed its start + expected. A process that was light
+may send a long event, and so may a second and a third one after it. So after such an event no light process goes before
 overdue ones, until none is overdue.
 
 When no frame is left, all debts are forgiven.
@@ -110,7 +110,7 @@ class Deferred:
             self._hold(line.process, True)
 
     def add_begun(self, session: Session, process: int, frame: bytes, records: int) -> None:
-        """Defer a frame that was applied in part and took `records`. No other frame waits: its process gets the core."""
+        """Defer a frame that took `records` and was applied in part. No other one waits: its process gets the core."""
         line = self._line_of(process)
         line.start = max(line.start, self._now)
         self._give(line)

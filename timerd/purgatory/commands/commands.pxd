@@ -239,7 +239,7 @@ cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
     cdef uint64_t limit = 0
-    # An operation that observes is for its client alone: for a group an event would be no outcome.
+    # An operation that observes only waits for an event, which is no outcome for a group. So it is its client's alone.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return

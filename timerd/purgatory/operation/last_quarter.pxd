@@ -95,7 +95,7 @@ cdef inline uint64_t held_of(Arena *a, uint32_t slot, int region) noexcept nogil
 
 
 cdef inline bint is_refused(Arena *a, uint32_t slot, int region, uint32_t what, uint64_t *limit) noexcept nogil:
-    """Whether the client and its user's ended clients keep all that they may. `limit` becomes the limit that was met."""
+    """Whether the client and its user's ended clients keep all that they may. `limit` gets the limit that was met."""
     cdef uint64_t held, allowed = most_kept(a, region), most = (<uint64_t>1 << LEFT_SHIFT) - 1
     if not is_scarce(a, region) or TD_DEFECT(DEFECT_LAST_QUARTER_TAKEN):
         return False
@@ -112,7 +112,7 @@ cdef inline bint is_refused(Arena *a, uint32_t slot, int region, uint32_t what, 
 cdef inline bint takes_last_quarter(
     Arena *a, uint32_t slot, uint32_t further_keys, uint32_t blocks, bint has_id, uint64_t *limit
 ) noexcept nogil:
-    """Whether an operation of this client that may outlive it is to be refused. `limit` becomes the limit that was met."""
+    """Whether an operation of this client that may outlive it is to be refused. `limit` gets the limit that was met."""
     return (
         is_refused(a, slot, REGION_OPS, MET_LEFT_OPERATIONS, limit)
         or (further_keys and is_refused(a, slot, REGION_NODES, MET_LEFT_NODES, limit))
