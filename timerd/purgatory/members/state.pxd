@@ -170,7 +170,7 @@ ctypedef struct Evictable:
     uint32_t newer
     uint16_t account  # index + 1; 0 = the operation is in no tree
     uint8_t rooms  # kinds of room that it takes, a bit each
-    uint8_t below  # kinds of room that it takes, or an outcome below it
+    uint8_t below  # kinds of room that it takes, or that an outcome below it takes
 
 
 ctypedef struct Hoard:
