@@ -21,10 +21,11 @@ LAYOUT_FINGERPRINT: Final[int]  # of the declarations that the core was compiled
 class Core:
     """The one writer of an arena.
 
-    `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching stores the words of a
-    cut transaction again, makes everything anew that is derived from the op records, and delivers the newest event to
-    the operations that it had not reached. `seed` (16 bytes) is what its tables are hashed with; if the arena's hashes
-    have another seed, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
+    `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching finishes a transaction
+    that was cut off after its commit, makes everything anew that is derived from the truth, and delivers the newest
+    event to the operations that it had not reached. `seed` (16 bytes) is what its tables are hashed with; if the
+    arena's hashes have another seed, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError,
+    ArenaTruncatedError.
     """
 
     def __init__(self, memory: WriteableBuffer, now_ns: int, seed: bytes) -> None: ...
@@ -244,7 +245,7 @@ class Core:
         of BLOCK_ROWS. Raises LayoutMismatchError when the buffer is not this arena's, or does not hold those rows.
         """
     def tend_journal(self, written: int, wall_ns: int = 0, records: int = 4096) -> bool:
-        """In each turn: rows up to `written` stand in files, so their positions in the buffer are free.
+        """To be called in each turn. Rows up to `written` stand in files, so their positions in the buffer are free.
 
         Writes the GAP row when a gap has ended, and with `wall_ns` the row of the wall clock's time. Goes on with the
         snapshot of what there was when the journal began, over `records` records; True if some of it is left.

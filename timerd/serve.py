@@ -45,7 +45,7 @@ log = logging.getLogger("timerd")
 
 
 def serve(config: Config, group_id: int | None) -> None:
-    """Serve an instance until a signal ends it; users in that unix group may connect, None: this user alone.
+    """Serve an instance until a signal ends it. Users in the unix group `group_id` may connect; None: this user alone.
 
     Raises the errors of `__main__.EXITS` before it is ready, and leaves nothing then.
     """
@@ -180,7 +180,7 @@ def _descriptors(config: Config) -> Descriptors:
     descriptors = divide(config.clients)
     if descriptors.watches < config.clients:
         log.warning(
-            "of %d clients the ends of %d only are noticed at once: raise the limit of open files (LimitNOFILE=)",
+            "of %d clients, the ends of only %d are noticed at once: raise the limit of open files (LimitNOFILE=)",
             config.clients,
             descriptors.watches,
         )

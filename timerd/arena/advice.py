@@ -1,4 +1,4 @@
-"""Advice for a start that is refused: flags that fit the existing arena, or flags that fit a new one into the room."""
+"""Advice for a start that is refused: flags that fit the existing arena, or that make a new one small enough."""
 
 from __future__ import annotations
 

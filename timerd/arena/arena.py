@@ -117,6 +117,6 @@ class Arena:
             write_labels(view, self.plan.regions[Region.COUNTER_LABELS])
 
     def _store(self, name: str, value: int) -> None:
-        """Store one number of the header, in one store, because others may read it (format "<" would store bytes)."""
+        """Store one number of the header, in one store, because others may read it. Format "<" stores byte by byte."""
         field = next(field for field in fields(ArenaHeader) if field.name == name)
         struct.pack_into("@" + field.storage.code, self.memory, field.offset, value)

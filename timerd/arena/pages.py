@@ -2,7 +2,7 @@
 
 Among a million operations, two that are due one after the other lie on different pages, so each costs a miss of the
 TLB. With huge pages an expiry takes three fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with `huge=`
-and another value than `never` gives huge pages to a process that asks by madvise(2), when a page is first touched;
+and any value but `never` gives huge pages to a process that asks for them by madvise(2), when a page is first touched.
 posix_fallocate(3) alone makes small pages.
 """
 

@@ -12,7 +12,8 @@ hello has the secret whose hash the incarnation is (timerd_wire/proof.py), so on
     HELLO, unknown incarnation,    SessionGone: its unacknowledged commands are unknown
       a session shown
 
-Three parts look after one session at a time: its end (ends.py), its silence (silence.py), its reminders (reminders.py).
+Each session has three sides, and a part for each: its end (ends.py), its silence (silence.py), its reminders
+(reminders.py).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ BEAT_NS = HEARTBEAT_NS // 2  # heartbeats, silence and /proc are looked after on
 
 
 class Sessions:
-    """The table of sessions, with the three parts that look after each. Times are in CLOCK_MONOTONIC nanoseconds."""
+    """The table of sessions, with the parts for ends, silence, reminders. Times are in CLOCK_MONOTONIC nanoseconds."""
 
     def __init__(
         self,

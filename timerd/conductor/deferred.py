@@ -13,9 +13,9 @@ way. P's command is next when that event is done:
                 Else the process with the least start + expected
 
 So a light process within its share waits for one event at most. A process that has caused a long event waits until
-`now` has come to its start. Time alone brings that about, also if ever new processes arrive: they start at `now`, so
-one day they are behind it. A process is overdue if `now` has passed its start + expected. A process that was light may
-send a long event, and so may a second and a third one after it. So after such an event no light process goes before
+`now` has come to its start. Time alone brings that about, also if new processes keep arriving: they start at `now`,
+so one day they are behind it. A process is overdue if `now` has passed its start + expected. A process that was light
+may send a long event, and so may a second and a third one after it. So after such an event no light process goes before
 overdue ones, until none is overdue.
 
 When no frame is left, all debts are forgiven.
@@ -75,7 +75,7 @@ class Deferred:
         self._charge = charge
         self._lines: dict[int, Line] = {}  # by process
         self._by_client: dict[Session, Line] = {}
-        # Heaps: lines with frames, but the one that has the core; by their start, and by start + expected.
+        # Heaps of the lines with frames, except the one that has the core: by start, and by start + expected.
         self._light: list[tuple[int, int, Line]] = []
         self._heavy: list[tuple[int, int, Line]] = []
         self._served: Line | None = None  # it has the core: its frame is applied, or its long event is under way
@@ -110,7 +110,7 @@ class Deferred:
             self._hold(line.process, True)
 
     def add_begun(self, session: Session, process: int, frame: bytes, records: int) -> None:
-        """Defer a frame that was applied in part and took `records`. Its process has the core, and no frame waits."""
+        """Defer a frame that took `records` and was applied in part. No other one waits: its process gets the core."""
         line = self._line_of(process)
         line.start = max(line.start, self._now)
         self._give(line)
@@ -188,7 +188,7 @@ class Deferred:
     def _forget_lines(self) -> None:
         """Forget half of the processes without deferred frames: those that owe the least, or were served long ago.
 
-        A process that was forgotten comes back like a new one. So it gets no more than by a fork.
+        A process that was forgotten comes back like a new one. So it gains no more than by a fork.
         """
         idle = [each for each in self._lines.values() if not each.frames and each is not self._served]
         idle.sort(key=_start_of)

@@ -8,8 +8,8 @@ used up its quota:
 
 A message may quote a frame, so a client can make ever new messages. Each process gets 16 different messages. Then one
 line reports that there are more, and all further errors of the process have one entry. So no process hides the errors
-of others. There may be ever new processes, too: in each minute 8 new processes have messages of their own, and all
-others share 16.
+of others. New processes may keep coming, too: in each minute 8 new processes have messages of their own, and all other
+new ones share 16.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the conductor on the machine: sleeps until a socket, a timer or a signal calls for a turn.
 
-When it was quiet, a frame, the timer or a signal starts a turn at once. Under load there is one turn in each
+After a quiet time a frame, the timer or a signal starts a turn at once. Under load there is one turn in each
 TURN_INTERVAL_NS, and it takes all that has come meanwhile. Each client then gets one frame, instead of one for each
 frame that came in.
 
@@ -33,11 +33,11 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TURN_INTERVAL_NS = 100_000  # from turn to turn under load, at least
 TURN_INTERVAL_NS_MAX = 1_000_000  # and at most
 TURN_BURST = 4  # turns that may follow each other at once after a quiet time
-TURN_REST = 1  # with a longer rest, callers who wait for each other would wait for the daemon while a processor is idle
+TURN_REST = 1  # see timerd_wire/spacing.py. At 2, callers who wait for each other would wait while a processor is idle
 
 
 class Loop:
-    """The daemon's one thread. `watchdog_ns`: how long the service manager waits for a sign of life; 0 = for ever."""
+    """The main thread's loop. `watchdog_ns`: how long the service manager waits for a sign of life; 0 = for ever."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from .transport import Transport
 
 REPORT_BYTES_PER_TURN = 1 << 20  # of all clients together; the last report of a turn may go beyond it
 OUTCOMES_PER_REPORT = 2_048  # 200 KB, and some 0.4 ms of the processor
-CONFIRM_NS = 100_000_000  # the longest wait of a confirmation for an outcome to go with; none if its client asks
+CONFIRM_NS = 100_000_000  # how long a confirmation may wait for an outcome to go with; 0 if its client asks
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")

@@ -91,7 +91,7 @@ class Transport(Protocol):
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
 
     def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
-        """Up to `limit` messages of connections for outcomes. Admit one that asks at once, or it is refused."""
+        """Up to `limit` messages of connections for outcomes. One that asks and is not admitted at once is refused."""
 
     def admit(self, connection: int, slot: int) -> None:
         """Give the outcomes of a slot to a connection that has asked. An earlier connection of the slot is closed."""

@@ -54,8 +54,8 @@ class Account:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self.memory = 0
-        self.starved_ns = 0  # since when it holds next to nothing and gets no memory; 0: it is not so
-        self.asked_ns = 0  # when it last got none
+        self.starved_ns = 0  # since when it holds next to nothing and gets no memory; 0: it is not starved
+        self.asked_ns = 0  # when it last asked for memory and got none
         self.waiting: deque[Waiter] = deque()
 
     def has_room(self, size: int) -> bool:
@@ -230,7 +230,7 @@ class Budget:
                 self._waited.pop(account, None)
 
     def _is_allowed(self, account: Account, size: int) -> bool:
-        """Whether a process stays within what one process may have. The first frame may always be there."""
+        """Whether a process stays within what one process may have. If it holds nothing, any size is allowed."""
         return not account.memory or account.memory + size <= self.process_max
 
     def _lacking(self, size: int) -> int:

@@ -1,7 +1,7 @@
 """Connections that have shown nothing yet: neither their protocol's handshake nor, over packets, a client's session.
 
-A newcomer has a few seconds. When connections run out, a newcomer goes before other connections of its process
-(shares.py).
+A newcomer has a few seconds to show something. When connections run out, a newcomer is closed before other connections
+of its process (shares.py).
 """
 
 from __future__ import annotations

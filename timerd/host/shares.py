@@ -3,8 +3,9 @@
     connections of a process      connections_max
     memory of all                 one budget, which the processes share (budget.py)
     connections of all            total_max; beyond it the process with the largest excess loses its oldest newcomer, or
-                                  else its newest connection. If no process has more than the one that connects, the
-                                  oldest newcomer of this process ends, or else that of all
+                                  else its newest connection that has not shown a client's session. If no process has
+                                  a larger excess than the one that connects, the oldest newcomer of this process ends,
+                                  or else the oldest of all newcomers
 
 A newcomer has shown nothing yet (newcomers.py). A client that has shown its session has a right to two connections. The
 connections of a process beyond the rights of its clients are its excess.

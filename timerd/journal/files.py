@@ -238,7 +238,9 @@ class JournalFiles:
                 os.ftruncate(descriptor, BLOCK_SIZE + segment.blocks() * BLOCK_SIZE)
                 return
             if found.first_row + found.first_block * BLOCK_ROWS > header.journal_rows:
-                self.notes.append(f"the journal goes on behind segment {sequence}: it begins behind the arena's rows")
+                self.notes.append(
+                    f"the journal goes on behind segment {sequence}: that segment begins behind the arena's rows"
+                )
                 return
             # Go on from the last block that was known to be full, or from the first block if that is no longer full.
             block = max((header.journal_written - found.first_row) // BLOCK_ROWS - 1, found.first_block)

@@ -1,4 +1,4 @@
-"""One C unit: each .pxd file here is inline functions, which timerd/core.pyx compiles together.
+"""One C unit: the .pxd files here hold inline functions, which timerd/core.pyx compiles together.
 
 So a call between rooms costs nothing, and the compiler sees a registration as one function. The price: any edit
 compiles everything again, and the language does not keep the rooms apart. So each file has one noun. It cimports only

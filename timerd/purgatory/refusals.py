@@ -189,7 +189,7 @@ def copied_already() -> TimerdError:
 
 
 def no_log(length: int, lines: int) -> TimerdError:
-    return InvalidValueError(f"{length} bytes are no log for an arena of {lines} lines: give a Copier of it")
+    return InvalidValueError(f"{length} bytes are no log for an arena of {lines} lines: give a Copier of that arena")
 
 
 def not_built(what: str) -> TimerdError:

@@ -1,4 +1,4 @@
-"""The clients of this process in a test: each connects anew for it. The clients that the test makes end with it.
+"""The clients of this process in a test: each connects anew for the test. A client that the test makes ends with it.
 
     client = td.client()              # of a module: the same object in all tests
     client.serve(calls)               # at import: it serves in each test, from the beginning on
@@ -30,7 +30,7 @@ from timerd_client.threaded.link import ThreadedLink, drive
 from timerd_shm.declare.errors import TimerdError
 
 END_TIMEOUT_S = 1.0
-WHY = "the test in which it connected has ended, or another test has begun; what it makes now belongs to that test"
+WHY = "the test in which it connected has ended, or another test has begun; what it makes now belongs to the new one"
 
 log = logging.getLogger("timerd.testing")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .real.daemon import Daemon
 
 FLAGS = "flags of the daemon that timerd_daemon starts, as on its command line: timerd --help"
-INSTANCE = "instance of that daemon, if the program under test names one; else `default`"
+INSTANCE = "instance of the daemon that timerd_daemon starts, if the program names one"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

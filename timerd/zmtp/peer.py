@@ -29,7 +29,7 @@ class ProtocolError(Exception):
 
 
 class Side(NamedTuple):
-    """This end of a connection: its type of socket, whose peers it accepts, how large a message may be."""
+    """This end of a connection: its type of socket, the peers' types that it accepts, how large a message may be."""
 
     socket_type: bytes
     peer_types: tuple[bytes, ...]

@@ -2,8 +2,8 @@
 
     the selector reports --> received(): accept some, read some, and give the messages one by one, processes in turn
 
-A call has bounds: for the connections that it accepts, for reads, and for the bytes that it reads. Bytes beyond these
-wait in the kernel, and hold their sender back.
+A call of received() is bounded: in the connections that it accepts, in its steps, and in the bytes that it reads. Bytes
+beyond these wait in the kernel, and hold their sender back.
 """
 
 from __future__ import annotations

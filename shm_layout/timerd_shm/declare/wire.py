@@ -4,7 +4,7 @@ Everything is little endian and unaligned; a receiver copies fields out. Up (DEA
 
     CommandHeader, then `count` commands, each: its fixed record, then its variable part
 
-and down (PUB or ROUTER to the client)
+and down (XPUB or ROUTER to the client)
 
     ReportHeader, then `outcomes` OutcomeRecords, then `answers` WireAnswers, then `looks` LookRecords, then a heap with
     values and payloads

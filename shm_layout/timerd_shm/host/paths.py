@@ -54,7 +54,7 @@ class InstancePaths(NamedTuple):
     directory: Path
     instance: str
     daemon_user: int | None = None  # whose files are used as well; None = nobody is named
-    owner: int | None = None  # of the directory that judged() has judged, and not of one that came later
+    owner: int | None = None  # of the directory as judged() found it, not of a later one in its place
 
     def judged(self) -> InstancePaths:
         """These files, for a directory that is trusted as it is now. Call it before each connection, not only once.
@@ -73,13 +73,13 @@ class InstancePaths(NamedTuple):
         return frozenset(user for user in users if user is not None)
 
     def check_socket(self, path: Path) -> os.stat_result:
-        """The status of a socket. Raises ResourceLimitError if something else stands there than one of `owners`."""
+        """The status of a socket. Raises ResourceLimitError if it is no socket of one of `owners`."""
         return check_socket(path, self.owners)
 
     def connect(self, made: _socket.socket, path: Path) -> None:
-        """Connect to one of the instance's sockets. Raises ResourceLimitError if it is none of `owners`, and OSError.
+        """Connect to one of the instance's sockets. Raises ResourceLimitError and OSError.
 
-        Both the file and the process that listens must be theirs.
+        Both the file and the process that listens must belong to `owners`: else it raises ResourceLimitError.
         """
         self.check_socket(path)
         made.connect(_address(path))

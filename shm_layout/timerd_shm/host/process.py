@@ -21,13 +21,13 @@ def process_start_ticks(pid: int) -> int | None:
 
 
 def process_is_stopped(pid: int, start_ticks: int) -> bool:
-    """Whether that very process is known to be stopped, by a signal or a debugger."""
+    """Whether the process with this pid and start is known to be stopped, by a signal or a debugger."""
     fields = _stat_of(pid)
     return fields is not None and int(fields[19]) == start_ticks and fields[0] in STOPPED
 
 
 def process_is_running(pid: int, start_ticks: int) -> bool:
-    """Whether that very process is seen here, and has neither ended nor been stopped, by a signal or a debugger.
+    """Whether the process with this pid and start is seen here and has not ended, and nothing has stopped it.
 
     Raises OSError as process_start_ticks() does.
     """

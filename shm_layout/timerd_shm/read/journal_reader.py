@@ -123,7 +123,7 @@ class JournalReader:
         self.close()
 
     def close(self) -> None:
-        """Close the segment that is open. The reader may go on; it opens it again."""
+        """Close the segment that is open. If the reader goes on, it opens the segment again."""
         if self._segment is not None:
             self._segment.close()
             self._segment = None

@@ -176,8 +176,8 @@ def is_unfinished(directory: Path, sequence: int) -> bool:
 class Segment:
     """An open segment file. The bytes of a file beyond the largest size of a segment are not read.
 
-    The number of a block gives its place. If blocks before it were cut out, it stands elsewhere, and is found by the
-    number in its header. When the first such block is met, the whole file is searched for others.
+    A block stands at the place that its number gives. But if blocks before it were cut out, it stands elsewhere, and is
+    found by the number in its header. When the first such block is met, the whole file is searched for others.
     """
 
     def __init__(self, directory: Path, sequence: int, *, older: bool = False) -> None:

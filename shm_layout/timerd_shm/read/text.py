@@ -10,5 +10,5 @@ def plain(data: bytes) -> str:
 
 
 def label(raw: bytes) -> str:
-    """A zero-padded name."""
+    """The text of a name that is padded with zero bytes."""
     return plain(raw.rstrip(b"\0"))

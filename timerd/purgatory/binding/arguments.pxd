@@ -1,4 +1,4 @@
-"""Arguments of the core's methods: checked, and refused by an exception with value, limit and remedy (refusals.py).
+"""Checks the arguments of the core's methods. A refusal is an exception with value, limit and remedy (refusals.py).
 
 For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms that this one calls are C, and check
 nothing.
@@ -56,7 +56,7 @@ cdef inline uint32_t tombstone_slot(Arena *a, int slot) except? 0xFFFFFFFF:
 
 
 cdef inline int slot_of(Arena *a, bytes wanted, bint by_session, uint32_t states) except -2:
-    """The client of that session hash, or incarnation, in one of these states; -1 if there is none."""
+    """The slot of the client with `wanted` as session hash or incarnation, in one of these states; -1 = no slot."""
     if len(wanted) != 16:
         raise refusals().not_sixteen_bytes(len(wanted))
     return find_client(a, PyBytes_AS_STRING(wanted), by_session, states)
@@ -139,7 +139,7 @@ cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t st
 
 
 cdef inline int new_purgatory(Arena *a, bytes name, int slot) except -1:
-    """Make a purgatory, and charge it to the process of that live client; slot -1: charge it to nobody."""
+    """Make a purgatory, and charge it to the process of the live client in `slot`; slot -1: charge it to nobody."""
     cdef uint32_t count = capacity(a, REGION_PURGATORIES), pid = 0, made = 0, share = count
     cdef uint64_t start_ticks = 0
     cdef int index
@@ -216,7 +216,7 @@ cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, l
         count += 1
     take_time(a, now_ns)
     while room_for(a, ROOM_BYTES, blocks_for(count * sizeof(uint64_t)), &evicted) == EVICTED:  # bound: EVICTED_AT_ONCE
-        pass  # nothing was looked up
+        pass  # no record was looked up that this could have freed
     if not set_calls(a, slot, most, hashes, count):
         raise refusals().no_room_for_names(capacity(a, REGION_BLOCKS), count)
     return most

@@ -1,4 +1,4 @@
-"""The operations that a client waits for, as its hello names them."""
+"""Which of the operations that a client waits for are unknown. The client's hello names these operations."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
@@ -9,7 +9,7 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline list commands_unknown(Arena *a, uint32_t slot, list commands):
-    """Those of the registrations' command numbers that have neither an operation nor a refusal.
+    """The numbers in `commands`, each of a registration, that have neither an operation nor a refusal.
 
     A hello may name 100,000 registrations, and a client may have 1,024 refusals. So the refusals are gathered once, and
     not searched for each registration.

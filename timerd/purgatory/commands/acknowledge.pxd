@@ -21,8 +21,8 @@ from timerd_shm.generated.records cimport *
 cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t acknowledged) noexcept nogil:
     """Prefetch what freeing the next BATCH_MAX acknowledged outcomes will touch, from `link` on.
 
-    Returns the link behind them. An outcome's hint names an outcome that is freed two batches later, and the record of
-    that one is prefetched. The outcome's own record is in the cache by now.
+    Returns the link behind these outcomes. An outcome's own record is in the cache already. Its hint names an outcome
+    that is freed two batches later: the record of that later outcome is prefetched.
     """
     cdef OpRecord *op
     cdef uint32_t n = 0
@@ -42,7 +42,7 @@ cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t
 
 
 cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
-    """Free the client's first outcomes up to `acknowledged`: a batch at most, and none from a group's outcome on.
+    """Free the client's first outcomes up to `acknowledged`: one batch at most, which ends before a group's outcome.
 
     The caller knows that the first outcome may be freed.
     """
@@ -115,7 +115,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, uint64_t answer) noexcept nogil:
-    """Store the numbers of the newest outcome and answer that the client has received, and free up to these.
+    """Store the numbers of the newest outcome and answer that the client has received, and free all up to them.
 
     A number that the client cannot have received yet counts as the newest one that exists.
 

@@ -73,7 +73,8 @@ cdef inline uint32_t room_for_nodes(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexcept nogil:
     """Whether an event on a key with that hash may have been applied after the mark.
 
-    When registrations come late, many slots have newer events. Hardly ever is one of these events on the same key.
+    When registrations come late, many slots have newer events. Hardly ever is one of these events on the
+    registration's own key.
     """
     cdef uint64_t sequence = a.slots[hash & a.slot_mask].newest
     cdef EventRecord *e
@@ -123,9 +124,9 @@ cdef inline void fill_few(Arena *a, OpRecord *op, uint32_t index, Prefetched *x,
 
 
 cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands while they are registrations with few keys that become pending.
+    """Apply registrations with few keys that become pending, `count` at most, up to the first other command.
 
-    Returns how many. One transaction makes all of them true, with the number of the last command.
+    Returns how many were applied. One transaction makes all of them true, with the number of the last command.
     """
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *ops[BATCH_MAX]
@@ -165,9 +166,9 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
     td_put(&a.tx, &c.last_command, number + n - 1)
     commit(a)
     count_registered(a, purgatory, n, n)
-    a.turn.touched += n + further  # their keys
-    # Watchers and the client's charge are counted once for all. To call attach() and charge() as apply_register() does
-    # would cost 23 instructions for each operation (3.1 % of an insert, by callgrind).
+    a.turn.touched += n + further  # the keys of all operations
+    # Watchers and the client's charge are counted once for the whole batch. To call attach() and charge() as
+    # apply_register() does would cost 23 instructions for each operation (3.1 % of an insert, by callgrind).
     counter(a, purgatory, COUNT_WATCHED)[0] += n + further
     c.pending += n
     c.nodes += further
@@ -180,7 +181,10 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
 
 
 cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands while they cancel plain operations and want no answer. Returns how many."""
+    """Apply commands, `count` at most, up to the first that wants an answer or does not cancel a plain operation.
+
+    Returns how many were applied.
+    """
     cdef OpRecord *ops[BATCH_MAX]
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
@@ -209,9 +213,10 @@ cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Pref
 
 
 cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands while they fire events with a value of one block at most. Returns how many.
+    """Apply FIRE commands whose values fit into one block, `count` at most. Returns how many were applied.
 
-    Each event has no watcher, or a single watcher: a plain operation that the event completes.
+    It stops at the first other command. The key of each event has no watcher, or a single one: a plain operation that
+    the event completes.
     """
     cdef OpRecord *ops[BATCH_MAX]
     cdef OpRecord *op

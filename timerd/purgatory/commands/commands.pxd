@@ -140,7 +140,7 @@ cdef inline void apply_event(
     if fresh and command.key_length > KEY_INLINE:
         blocks += blocks_for(command.key_length)
     room = room_for(a, ROOM_BYTES, blocks, &evicted)
-    while room == EVICTED:  # bound: EVICTED_AT_ONCE; what was found above is no operation
+    while room == EVICTED:  # bound: EVICTED_AT_ONCE; it frees operations, and none was found above
         room = room_for(a, ROOM_BYTES, blocks, &evicted)
     if room == NO_ROOM:
         drop_blob(a, value)
@@ -239,7 +239,7 @@ cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
     cdef uint64_t limit = 0
-    # An operation that observes is for its client alone: for a group an event would be no outcome.
+    # An operation that observes only waits for an event, which is no outcome for a group. So it is its client's alone.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -359,7 +359,7 @@ cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *i
 cdef inline void apply_group_ack(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK. With FREES_ID it has the operation's id, and frees that id. With OF_LETTER it drops a dead letter."""
+    """GROUP_ACK. With FREES_ID it carries an id, which it frees. With OF_LETTER it drops a dead letter."""
     cdef uint32_t known
     if command.flags & COMMAND_FLAG_OF_LETTER:
         apply_done(a, slot, number, find_letter(a, slot, command.operation), 0, wants)
@@ -421,7 +421,7 @@ cdef inline void apply_operation(
 cdef inline void apply_looked(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
-    """LOOKED: the owner has evaluated the condition up to an event, and it does not hold. `op`: pending, or NULL."""
+    """LOOKED: the owner has evaluated its condition up to an event: it is not complete. `op`: pending, or NULL."""
     cdef uint64_t looked
     cdef bint pending = op != NULL
     if op != NULL:

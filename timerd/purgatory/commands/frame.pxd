@@ -41,11 +41,11 @@ cdef extern from *:
 cdef inline uint32_t prefetch_commands(
     Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Prefetched *ahead
 ) noexcept nogil:
-    """Prefetch for PREFETCH_GROUP commands at most, and stop at one with a wrong length. Returns how many there were.
+    """Prefetch for PREFETCH_GROUP commands at most, up to the first with a wrong length. Returns their number.
 
     The first stage touches the table entries by which the commands find their records.
     """
-    # `last`: the last command number of that line.
+    # `line`: where the handles of sixteen neighbouring numbers stand. `last`: the last of these numbers.
     cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)
     cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
     cdef Prefetched *x = ahead
@@ -75,7 +75,7 @@ cdef inline uint32_t prefetch_commands(
 
 
 cdef inline uint32_t apply_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands in one transaction while they are of the usual kinds. Returns how many.
+    """Apply usual commands from the first on, `count` at most, in one transaction. Returns how many were applied.
 
     0: the first command needs the general path.
     """

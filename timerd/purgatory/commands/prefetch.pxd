@@ -30,7 +30,7 @@ cdef extern from *:
     _Static_assert(sizeof(WatchNode) == CACHE_LINE, "a node is one line");
     #define HANDLE_PROBES 4 /* steps in the handle table: enough for nearly every handle */
     #define PREFETCH_GROUP 32  /* commands prefetched together: their lines stay in the first-level cache */
-    #define FEW_KEYS 4 /* the most keys of a registration that goes the short way (few_keys) */
+    #define FEW_KEYS 4 /* the most keys of a registration on the fast path (few_keys) */
     """
     enum:
         PREFETCH_GROUP
@@ -39,7 +39,7 @@ cdef extern from *:
 
 
 ctypedef struct FewKey:
-    # A key of a registration that goes the short way (few_keys).
+    # A key of a registration on the fast path (few_keys).
     const uint8_t *name
     uint64_t hash
     uint32_t length
@@ -53,7 +53,7 @@ ctypedef struct Prefetched:
     uint32_t key  # a node (index + 1) of its key's chain, once it is known
     uint32_t op  # its operation (index + 1), once it is known
     WatchNode *node  # the node of a further key of its operation, to be looked at next; NULL = none is left
-    uint32_t keys  # the keys of a registration that goes the short way (few_keys); 0 = any other command
+    uint32_t keys  # the number of keys of a registration on the fast path (few_keys); 0 = any other command
     FewKey few[FEW_KEYS]
     uint64_t hash  # of its key, or its first key
     uint64_t position  # head in the key table, or position in the handle table
@@ -95,9 +95,9 @@ cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uin
 
 
 cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcept nogil:
-    """The number of keys of a registration, if it goes the short way; else 0. `p` points behind its first key.
+    """The number of keys of a registration, if it may take the fast path; else 0. `p` points behind its first key.
 
-    It goes the short way if all of this holds: it has few keys, all of them short and different event keys; its
+    It may take the fast path if all of this holds: it has few keys, all of them short and different event keys; its
     condition is at_least; its payload has one block at most; and it has no id and no other option.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
@@ -253,7 +253,7 @@ cdef inline void find_last(Arena *a, Prefetched *x) noexcept nogil:
 
 
 cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """The stages behind the first. Each goes one step further, for all commands, than the stage before."""
+    """The stages after the first. In each of them, all commands go one step further."""
     cdef uint32_t i, kinds = 0, key
     cdef bint more
     for i in range(count):  # bound: PREFETCH_GROUP

@@ -67,8 +67,8 @@ cdef inline uint32_t without_room(Arena *a, uint32_t blocks) noexcept nogil:
 cdef inline uint32_t value_of_newest(Arena *a, const uint8_t *value, uint32_t length, uint32_t staged) noexcept nogil:
     """The blob of the newest event's value, with one more reference; 0 if that event has another value, or none.
 
-    The `staged` events of this transaction count. So a value that is fired on many keys stands once in the arena, and
-    once in a report. Only values of one block are compared.
+    The newest event may be one of the `staged` events of this transaction. So a value that is fired on many keys stands
+    once in the arena, and once in a report. Only values of one block are compared.
     """
     cdef EventRecord *e = event_at(a, a.header.newest + staged)
     if not 0 < length <= BLOCK_DATA or (staged == 0 and ring_is_empty(a)):

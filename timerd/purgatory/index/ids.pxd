@@ -32,7 +32,7 @@ cdef inline void chain_id(Arena *a, uint32_t found) noexcept nogil:
 
 
 cdef inline void free_id(Arena *a, uint32_t found) noexcept nogil:
-    """Free a record. Its state word is FREE already, or nothing reached it."""
+    """Free a record whose state is FREE: a commit has set it, or no transaction has used the record yet."""
     cdef uint32_t *link = a.id_heads + (a.ids[found - 1].chain_hash & a.id_mask)
     while link[0] != found:
         link = &a.ids[link[0] - 1].chain

@@ -113,7 +113,7 @@ cdef inline void fill_node(
 
 
 cdef inline void watch_first(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
-    """Let a node (index + 1) be the first in its key's list: no event watcher of the key is in the table."""
+    """Let a node (index + 1) begin its key's list. The caller knows that the key has no watcher of this kind."""
     make_empty(a, &node.next)
     chain_first(a, node, number)
 
@@ -137,7 +137,7 @@ cdef inline void leave_list(Arena *a, WatchNode *node, uint32_t number) noexcept
     """Take a node (index + 1) out of its key's list."""
     cdef uint32_t own = link_of(a, &node.next), next = 0
     cdef WatchNode *successor = NULL
-    # The event in delivery would visit this watcher next: its cursor moves to the watcher behind.
+    # If the event in delivery would visit this watcher next, its cursor moves on to the watcher behind.
     if a.delivery.cursor == own:
         a.delivery.cursor = next_to_visit(a, node)
     if node.place == PLACE_FIRST:

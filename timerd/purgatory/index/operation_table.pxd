@@ -5,7 +5,7 @@ line of sixteen entries, each in a lane of its own. So sixteen sequential comman
 entries, 128 bytes in sum. A keyed hash chooses the lane. Without it, a client that registers with every sixteenth
 command only would fill one lane. Probing goes on in the lane, then in the next lane, so it reaches every entry. A
 removed entry leaves no mark: the entries behind it move up. So a look-up in vain ends as early as if the entry had
-never been there. Eight steps of probing count as one record of the turn: an entry has 8 bytes.
+never been there. Eight steps of probing count as one record of the turn, because an entry has only 8 bytes.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -46,7 +46,7 @@ cdef inline void handle_insert(Arena *a, uint32_t op_index, uint32_t tag) noexce
     cdef uint64_t position = tag & a.handle_mask
     cdef uint32_t steps = 0
     # The table has at least twice as many entries as there are operations, so a free one is near.
-    while a.handles[position].op:  # bound: charged behind it
+    while a.handles[position].op:  # bound: charged after the loop
         position = next_handle(a, position)
         steps += 1
     a.turn.touched += steps // STEPS_IN_RECORD
@@ -66,7 +66,7 @@ cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
         position = next_handle(a, position)
         steps += 1
     behind = next_handle(a, position)
-    while a.handles[behind].op:  # bound: charged behind it
+    while a.handles[behind].op:  # bound: charged after the loop
         # This entry may move up if probing for it passes the gap.
         if probes_between(a, a.handles[behind].tag & a.handle_mask, behind) >= probes_between(a, position, behind):
             a.handles[position] = a.handles[behind]
@@ -78,7 +78,7 @@ cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
 
 
 cdef inline OpRecord *find_operation(Arena *a, uint32_t client, uint64_t command, uint32_t tag) noexcept nogil:
-    """The client's operation of that command number, or NULL; `tag` is the handle_tag of both."""
+    """The client's operation of that command number, or NULL; `tag` is the handle_tag of client and command."""
     cdef uint64_t position = tag & a.handle_mask
     cdef uint32_t steps = 0
     cdef OpRecord *op

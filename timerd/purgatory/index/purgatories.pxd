@@ -2,7 +2,7 @@
 
 The record of a purgatory that holds nothing is used for another name (turn/reclaim.pxd). So a mark may be older than
 the purgatory. An earlier purgatory of the same name may then have had events after the mark, which have left the ring.
-So such a mark is too old (`is_before`).
+Such a mark counts as too old (`is_before`).
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -47,7 +47,7 @@ cdef inline uint64_t settled_word(IdRecord *record, uint32_t outcome, uint32_t s
 
 
 cdef inline uint32_t below_share(uint32_t most) noexcept nogil:
-    """The largest number that is less than 7/8 of `most`: 6 of 7, 6 of 8, 13 of 16."""
+    """The largest number that is less than 7/8 of `most`: 6 for 7, 6 for 8, 13 for 16."""
     return most - most // 8 - 1 if most else 0
 
 
@@ -105,11 +105,11 @@ cdef inline void forget_id(Arena *a, IdRecord *record, uint32_t slot) noexcept n
 
 
 cdef inline uint32_t fullest_slot(Arena *a) noexcept nogil:
-    """A slot with at least 7/8 of the most remembered ids: a search looks at all slots, so its result is kept."""
+    """A slot with at least 7/8 as many remembered ids as the fullest. A search takes long, so its result is kept."""
     cdef uint32_t *counts = a.remembered.counts
     cdef uint32_t slot, most = a.remembered.fullest
     if counts[most] <= a.remembered.fullest_until or TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
-        for slot in range(a.remembered.slots):  # bound: charged behind it
+        for slot in range(a.remembered.slots):  # bound: charged after the loop
             if counts[slot] and (counts[slot] > counts[most]) != TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
                 most = slot
         a.remembered.fullest = most

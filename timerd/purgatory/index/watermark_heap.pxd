@@ -143,10 +143,11 @@ cdef inline void heap_remove(Arena *a, uint32_t x) noexcept nogil:
 
 
 cdef inline uint32_t below(Arena *a, uint32_t x, uint64_t reached) noexcept nogil:
-    """The node to take out of a heap when all targets up to `reached` are: some steps below `x`, which is one of them.
+    """The node to take out next, when all nodes with targets up to `reached` leave a heap. `x` is one of these nodes.
 
-    The top of a heap leaves in O(log n). But a node without children leaves at once. So whoever takes out 120,000 nodes
-    goes down from `x`, takes the node that this returns, and goes on from the parent of this one.
+    The node is `x`, or up to STEPS_DOWN steps below it. The top of a heap leaves in O(log n), but a node without
+    children leaves at once. So a caller that takes out 120,000 nodes takes the node that this function returns, and
+    goes on from the parent of that node.
     """
     cdef uint32_t child, i
     for i in range(STEPS_DOWN):

@@ -52,7 +52,7 @@ cdef inline void chain_watermark(Arena *a, uint32_t found) noexcept nogil:
 
 
 cdef inline void free_watermark(Arena *a, uint32_t found) noexcept nogil:
-    """Free a record. Its state is "not used" already, or nothing reached it."""
+    """Free a record whose state is "not used": a commit has set it, or no transaction has used the record yet."""
     cdef uint32_t *link = a.watermark_heads + (a.watermarks[found - 1].hash & a.watermark_mask)
     while link[0] != found:
         link = &a.watermarks[link[0] - 1].chain

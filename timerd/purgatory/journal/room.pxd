@@ -58,12 +58,12 @@ cdef inline void measure_room(Arena *a) noexcept nogil:
 
 
 cdef inline uint64_t next_block(uint64_t row) noexcept nogil:
-    """The first row of a block that is not before `row`."""
+    """The number of the first row, `row` or later, at which a block begins."""
     return (row + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS
 
 
 cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept nogil:
-    """Write PAD rows up to row `at`, where a block begins, and a segment there. The caller has checked the room."""
+    """Write PAD rows up to row `at`, the first of a block. A segment begins there. The caller has checked the room."""
     cdef Journal *j = &a.journal
     cdef SegmentRow *row
     while j.head + j.staged < at:  # bound: BLOCK_ROWS

@@ -79,7 +79,7 @@ cdef inline void put_outcome(
 cdef inline void journal_outcome(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, uint32_t op_flags, EventRecord *e, uint32_t error
 ) noexcept nogil:
-    """The row of an operation that settles in the transaction being staged, and gets `op_flags` by it."""
+    """The row of an operation that settles in the transaction being staged. `op_flags`: the flags that it has then."""
     if a.journal.level:
         put_outcome(a, op, outcome, settled_key, op_flags, e, error, op.seen if e == NULL else e.sequence)
 
@@ -161,7 +161,7 @@ cdef inline uint32_t counting_flags(RegisterCommand *command) noexcept nogil:
 
 
 cdef inline void journal_register(Arena *a, OpRecord *op, uint32_t slot, RegisterCommand *command) noexcept nogil:
-    """The rows of a registration in the transaction being staged, before the row of a settlement in the same one."""
+    """The rows of a registration in the transaction being staged. If it settles there, that row comes after these."""
     if a.journal.level == JOURNAL_LEVEL_EVENTS:
         put_registration(
             a, op, slot, a.clients[slot].generation, counting_flags(command), command.mark_sequence, command.mark_command,

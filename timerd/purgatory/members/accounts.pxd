@@ -73,7 +73,7 @@ cdef inline void clear_account(AccountRecord *account) noexcept nogil:
 
 
 cdef inline bint user_holds_nothing(Arena *a, uint32_t user) noexcept nogil:
-    """Whether a user has neither a client nor an operation that an ended client has made."""
+    """Whether a user has neither a client nor an operation that an ended client of the user has made."""
     cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
     cdef uint32_t i
     for i in range(capacity(a, REGION_CLIENTS)):  # bound: clients

@@ -27,7 +27,7 @@ cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline AnswerRecord *fill_answer(
     Arena *a, uint32_t slot, uint64_t command, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """An answer that nothing reaches yet."""
+    """A filled record of an answer. No list leads to it yet."""
     cdef AnswerRecord *answer = a.answers + (allocate(a, REGION_ANSWERS) - 1)
     answer.command = command
     answer.client = slot
@@ -85,7 +85,7 @@ cdef inline void apply_plain(
 
 
 cdef inline uint64_t met(uint32_t what, uint64_t limit) noexcept nogil:
-    """The value of a refusal that met this limit."""
+    """The value that a refusal carries: the kind of the limit that was met, and the limit."""
     return <uint64_t>what << MET_SHIFT | limit
 
 
@@ -117,12 +117,12 @@ cdef inline void name_holder(Arena *a, Refusal *r) noexcept nogil:
 
 
 cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t code, uint64_t value) noexcept nogil:
-    """Count a refusal for the log of errors. A quota that was met is the group's (index + 1; 0 = the client's)."""
+    """Count a refusal for the log of errors. `group` (index + 1): its quota was met; 0: the client's."""
     cdef uint32_t at, who = 0
     cdef Refusal *r
     if code == ERROR_CODE_QUOTA_EXCEEDED:
         if value >> MET_SHIFT >= MET_LEFT_OPERATIONS:
-            value &= ~(((<uint64_t>1 << LEFT_SHIFT) - 1) << LEFT_SHIFT)  # one reason, whatever they hold at the time
+            value &= ~(((<uint64_t>1 << LEFT_SHIFT) - 1) << LEFT_SHIFT)  # one reason, however much is held
         who = 1 if group else slot + 1  # the slot in a group's operation may belong to another client by now
     else:
         group = 0
@@ -161,5 +161,5 @@ cdef inline void refuse_for(
 cdef inline void refuse(
     Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """Refuse a command of a client, for which no group pays."""
+    """Refuse a command for which the client itself pays, and no group."""
     refuse_for(a, slot, 0, command, purgatory, code, value)

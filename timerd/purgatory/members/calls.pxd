@@ -3,8 +3,8 @@
 For example, a call with the id "user-9" is due. The record of its id names the call (IdRecord.call), and anybody may
 still cancel the call. Then the call is delivered to a member. From then on the record of the id names it as held
 (IdRecord.running), and no other call of the same id is delivered. The member sends CALL_PHASE, and waits for the answer
-before it runs the handler. From then on the call cannot be cancelled. If the member's process ends now, the call was
-running there, and that end is counted. If the member only closes, or falls silent, nothing is counted.
+before it runs the handler. From then on the call cannot be cancelled. If the member's process ends while
+it runs the call, that end is counted. If the member only closes, or falls silent, nothing is counted.
 
 A settled call needs no masks of keys. So `progress` says since when it runs, `failed` says how long it may run, and
 `error` has its phase and the number of processes that it has ended.
@@ -53,7 +53,7 @@ cdef inline OpRecord *due_call(Arena *a, IdRecord *id) noexcept nogil:
 
 
 cdef inline bint must_wait(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether a due call is to wait: a member holds another call of its id. (The record may be another id's by now.)"""
+    """Whether a due call has to wait, because a member holds another call of its id."""
     cdef uint32_t running
     if op.id_record == 0 or TD_DEFECT(DEFECT_TWO_OF_AN_ID):
         return False
@@ -64,7 +64,7 @@ cdef inline bint must_wait(Arena *a, OpRecord *op) noexcept nogil:
 cdef inline void note_wait(Arena *a, OpRecord *op) noexcept nogil:
     """A due call waits for another call of its id: its group is looked at again when a call of the id is over.
 
-    The other call may be of any group, because ids are of a purgatory.
+    The other call may be of any group, because an id belongs to a purgatory, not to a group.
     """
     cdef uint16_t *waits = a.members.waits_for_id + (op.id_record - 1)
     if waits[0] != op.group:
@@ -97,7 +97,7 @@ cdef inline void stage_held(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void stage_not_held(Arena *a, OpRecord *op, bint due) noexcept nogil:
-    """Stage for a call's id, if it is still known, that no member holds the call; `due`: it still has to be done."""
+    """Stage for a call's id, if it is still known, that no member holds the call; `due`: whether it is not done."""
     cdef uint32_t own = <uint32_t>(op - a.ops) + 1, call, running
     cdef IdRecord *id
     if not op.flags & OP_FLAG_CALL or op.id_record == 0:

@@ -35,7 +35,7 @@ cdef inline void begin_check(Arena *a, uint32_t slot, uint64_t command, uint64_t
 
 
 cdef inline Check *check_of(Arena *a, EventRecord *e) noexcept nogil:
-    """The check of this event, which is in delivery; NULL if the check's daemon, or its client, has ended."""
+    """The check of the event in delivery; NULL if an earlier daemon began the check, or its client has ended."""
     cdef Check *check
     if a.members.check_in_delivery == 0:
         return NULL

@@ -57,7 +57,7 @@ cdef inline int nodes_of(OpRecord *op) noexcept nogil:
 
 
 cdef inline void charge_id(Arena *a, OpRecord *op, int by) noexcept nogil:
-    """Charge the id of a pending operation (1, or -1) to the client, or group and account, that pay for the operation."""
+    """Charge an operation's id (`by`: 1, or -1) to the client, or to the group and the account, that pay for it."""
     cdef ClientRecord *c = a.clients + op.client
     if op.group:
         a.groups[op.group - 1].ids += by
@@ -120,7 +120,7 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void clear_report_state(Arena *a, uint32_t slot) noexcept nogil:
-    """Another client gets this slot, or the same one comes back. A slot that is queued for a report stays queued."""
+    """Another client gets this slot, or the same client comes back. A slot that is queued for a report stays queued."""
     cdef uint8_t due
     stop_waiting(a, slot)
     due = a.members.report_states[slot].due
@@ -155,7 +155,7 @@ cdef inline void queue_report(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void confirm_later(Arena *a, uint32_t slot) noexcept nogil:
-    """Commands of the client are applied. Their confirmation may wait for another report, unless they are many."""
+    """Commands of the client are applied. If they are few, their confirmation may wait for another report."""
     cdef Members *m = &a.members
     cdef ReportState *state = m.report_states + slot
     if a.clients[slot].last_command - state.command >= CONFIRM_COMMANDS:

@@ -46,7 +46,7 @@ cdef inline Hoard *hoard_of_user(Arena *a, uint32_t user) noexcept nogil:
 
 
 cdef inline uint64_t held_by(Arena *a, OpRecord *op, int room) noexcept nogil:
-    """How much of a kind of room a settled operation is charged with. Operations that share a value pay for it each."""
+    """How much of a kind of room a settled operation is charged with. A shared value is charged to each operation."""
     if room == ROOM_OPERATIONS:
         return 1
     if room == ROOM_NODES:
@@ -157,13 +157,13 @@ cdef inline void count_hoard(Arena *a, uint32_t account, OpRecord *op, int by) n
 
 
 cdef inline void join_if_left(Arena *a, OpRecord *op) noexcept nogil:
-    """An outcome waits in its group's list, and its truth has changed."""
+    """An outcome waits in its group's list: it may make room if an ended client has made it. The commit comes first."""
     if RARELY(first_node(op).account > capacity(a, REGION_CLIENTS)):
         join_evictable(a, op)
 
 
 cdef inline void join_evictable(Arena *a, OpRecord *op) noexcept nogil:
-    """An outcome waits in its group's list, an ended client has made it, and its truth has changed: it may make room."""
+    """An outcome of an ended client waits in its group's list: from now on it may make room. The commit comes first."""
     cdef uint32_t account = first_node(op).account, number, room
     cdef Evictable *at
     cdef Hoard *hoard

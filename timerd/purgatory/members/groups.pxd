@@ -180,10 +180,10 @@ cdef inline bint is_draining(Draining *d, uint32_t slot, uint64_t now_ns) noexce
 cdef inline void wait_for_idle(Arena *a, OpRecord *op, int busy) noexcept nogil:
     """No member is idle for a call that is to run alone. `busy`: the member with the fewest calls, -1 if none is ready.
 
-    Example: a worker of 16 calls at a time is never idle. When the call has waited for 10 s, the worker gets no other
-    calls for 10 s. If the worker is idle by then, it gets the call that waits. If not, it gets other calls again, and a
-    minute later the next attempt begins. So the call that waits is not passed by for ever, and a handler that runs for
-    long does not hold up the other calls.
+    Example: a worker that takes 16 calls at a time is never idle. When the call has waited for 10 s, the worker gets no
+    other calls for 10 s. If the worker is idle by then, it gets the call that waits. If not, it gets other calls again,
+    and a minute later the next attempt begins. So the call that waits is not passed by for ever, and a handler that
+    runs for long does not hold up the other calls.
     """
     cdef Draining *d = a.members.draining + (op.group - 1)
     cdef uint64_t from_ns = max(op.settled_ns + ALONE_WAITS_NS, d.again_ns)
@@ -541,7 +541,7 @@ cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint is_deserted(Arena *a, uint32_t group) noexcept nogil:
-    """Whether a group (index) has only dead letters, and no member or new letter for the retention of schedules."""
+    """Whether a group (index) has only dead letters, and had no member and no new letter for the longest retention."""
     cdef GroupRecord *g = a.groups + group
     cdef uint64_t kept_ns = max(a.header.group_kept_ns, a.header.schedule_kept_ns)
     if g.members or g.pending or g.letters == 0 or g.letters != g.unacknowledged:

@@ -60,7 +60,7 @@ cdef inline int find_client(Arena *a, const char *wanted, bint by_session, uint3
     cdef int slot
     memcpy(&low, wanted, 8)
     memcpy(&high, wanted + 8, 8)
-    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients; a hello
+    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients, once for each hello
         c = a.clients + slot
         if not states >> c.state & 1:
             continue
@@ -82,7 +82,7 @@ cdef inline uint32_t slots_of(Arena *a, uint32_t pid, uint64_t start_ticks, int 
     cdef int slot
     cdef ClientRecord *c
     tombstone[0] = -1
-    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients; a hello
+    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients, once for each hello
         c = a.clients + slot
         if c.state == CLIENT_STATE_FREE or c.maker_pid != pid or c.maker_start_ticks != start_ticks:
             continue
@@ -95,7 +95,7 @@ cdef inline uint32_t slots_of(Arena *a, uint32_t pid, uint64_t start_ticks, int 
 cdef inline int free_slot(Arena *a) noexcept nogil:
     """A free slot. When there is none, the oldest tombstone's slot is freed; -1 when there is no tombstone either."""
     cdef int slot, oldest = -1
-    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients; a hello
+    for slot in range(capacity(a, REGION_CLIENTS)):  # bound: clients, once for each hello
         if a.clients[slot].state == CLIENT_STATE_FREE:
             return slot
         if a.clients[slot].state == CLIENT_STATE_TOMBSTONE:

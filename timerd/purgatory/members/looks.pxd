@@ -96,7 +96,7 @@ cdef inline void send_looks_again(Arena *a, uint32_t slot) noexcept nogil:
 
 cdef inline void forget_looks(Arena *a, uint32_t slot) noexcept nogil:
     """Another client gets this slot: empty its looks. Some are left only if counts of the last client were wrong."""
-    while a.members.report_states[slot].first_look:  # bound: none, but for a client whose counts were wrong
+    while a.members.report_states[slot].first_look:  # bound: no look is left, or as many as a wrong count has left
         unlist_look(a, a.ops + (a.members.report_states[slot].first_look - 1))
 
 

@@ -35,10 +35,10 @@ cdef inline void set_group_state(Arena *a, GroupRecord *g, uint32_t state) noexc
 
 
 cdef inline uint32_t left_groups(Arena *a, uint32_t user) noexcept nogil:
-    """The groups without a member that are used because of the user's ended clients (0: of all users without a record)."""
+    """How many groups have no member, and hold something of this user's ended clients (0: users without a record)."""
     cdef AccountRecord *left = a.accounts + left_account(a, user, 0)
     cdef uint32_t index, found = 0
-    for index in range(capacity(a, REGION_GROUPS)):  # bound: groups; a hello
+    for index in range(capacity(a, REGION_GROUPS)):  # bound: groups, once for each hello
         if a.groups[index].members == 0 and (left[index].pending or left[index].outcomes):
             found += not is_deserted(a, index)
     return found
@@ -61,7 +61,7 @@ cdef inline uint32_t open_group(
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count, user
     cdef bint is_free
     made[0] = left[0] = 0
-    for index in range(count):  # bound: groups; a hello
+    for index in range(count):  # bound: groups, once for each hello
         g = a.groups + index
         if g.state == 0:
             unused = index if unused == count else unused
@@ -75,7 +75,7 @@ cdef inline uint32_t open_group(
     is_free = unused < count
     if not is_free:
         unused = 0
-        while unused < count and is_used(a, unused):  # bound: groups; a hello
+        while unused < count and is_used(a, unused):  # bound: groups, once for each hello
             unused += 1
         if unused == count:
             made[0] = 0

@@ -23,7 +23,7 @@ cdef extern from *:
     enum { CHECK_FREE = 0, CHECK_IN_DELIVERY = 1, CHECK_DELIVERED = 2 };
     enum { NOWHERE = 0, TO_MATCH = 1, PASSED_BY = 2 };  /* the list of a group in which a name of calls stands */
     #define REFUSALS 64 /* different reasons that are kept until take_refusals() */
-    #define REFUSALS_NAMED 32 /* these may name a client; the other positions are enough for all codes and limits */
+    #define REFUSALS_NAMED 32 /* this many may name a client or group; the others are enough for all codes and limits */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
     """
     enum:
@@ -170,7 +170,7 @@ ctypedef struct Evictable:
     uint32_t newer
     uint16_t account  # index + 1; 0 = the operation is in no tree
     uint8_t rooms  # kinds of room that it takes, a bit each
-    uint8_t below  # kinds of room that it takes, or an outcome below it
+    uint8_t below  # kinds of room that it takes, or that an outcome below it takes
 
 
 ctypedef struct Hoard:

@@ -1,7 +1,7 @@
 """The arena as the core sees it: where each region lies, and what each room remembers beside the arena (state.pxd).
 
 Only the conductor's thread comes here, so nothing is locked. Functions named fill_... write a record while nothing
-reaches it. The store of its state word makes the record true. From then on only td_put and td_commit change its fields
+leads to it. The store of its state word makes the record true. From then on only td_put and td_commit change its fields
 of truth. The core changes truth first, then what is derived from it: after a crash between the two, the next start
 makes the derived part anew.
 """

@@ -26,7 +26,7 @@ static inline void td_drop_growing(TdGrowing *g) {
         munmap(g->memory, g->size);
 }
 
-/* The arena has all truth, and what is beside it is made anew at a start. So to end the daemon loses nothing. */
+/* The arena has all truth, and what is beside it is made anew at a start. So nothing is lost when the daemon ends. */
 __attribute__((noinline, cold, unused)) static void td_grow(TdGrowing *g, size_t end) {
     static const char said[] = "timerd: the system gives no more memory (vm.overcommit_memory=2, or RLIMIT_DATA): the "
         "daemon ends, and nothing is lost: allow more memory, and start it again\n";

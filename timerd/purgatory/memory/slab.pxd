@@ -32,7 +32,7 @@ cdef inline uint32_t allocate(Arena *a, int region) noexcept nogil:
             if region == REGION_OPS:
                 __builtin_prefetch(a.ops[link[1] - 1].first_node)
     elif r.high_water < r.count:
-        # Stored before the record is reached: a start looks no further than the high water.
+        # Stored before anything leads to the record: a start looks no further than the high water.
         got = r.high_water + 1
         TD_ORDERED_STORE(
             a.base, RegionRecord_word_high_water(r), RegionRecord_with_high_water(RegionRecord_word_high_water(r)[0], got)

@@ -1,4 +1,4 @@
-/* Transactions: the only way in which truth changes once a record is reached (DESIGN.md, rule 2).
+/* Transactions: the only way in which truth changes once a record is in use (DESIGN.md, rule 2).
  *
  * For example, a settlement stages a state word and a number with td_put, and td_commit stores both or neither:
  *

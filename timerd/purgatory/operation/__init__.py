@@ -8,6 +8,7 @@ apply_event.pxd       an event reaches the operations that watch its key; a dead
 settle.pxd            an operation gets its outcome; later its record, its nodes and its blobs are freed (free_parts)
 settle_batch.pxd      plain operations of one client that settle in one transaction
 eviction.pxd          outcomes that are dropped when the arena lacks room
+last_quarter.pxd      what outlives its client may not take the last quarter of the arena
 letters.pxd           dead letters: calls that are over, and are kept
 wall_time.pxd         calls that are due by the wall clock
 """

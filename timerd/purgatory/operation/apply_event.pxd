@@ -34,7 +34,7 @@ from .settle cimport finish_free, finish_settle, is_overdue, settle, stage_free,
 
 cdef extern from *:
     """
-    #define IN_ORDER_MAX 1024u /* watermark watchers that an event reaches in order: more take too long */
+    #define IN_ORDER_MAX 1024u /* watermark watchers that an event reaches in order; for more it would take too long */
     """
     const uint32_t IN_ORDER_MAX
 

@@ -91,7 +91,7 @@ cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
 
 
 cdef inline bint is_observed(EventRecord *e) noexcept nogil:
-    """Whether an observing operation sees the event: no requeued grant, because it saw that grant's first event."""
+    """Whether an operation that observes sees the event. A requeued grant is no new event: it saw the first one."""
     return EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FAIL and not e.flags & EVENT_FLAG_REDELIVERED
 
 

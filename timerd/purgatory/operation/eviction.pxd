@@ -1,14 +1,15 @@
 """Eviction: when the arena lacks room, outcomes of groups are dropped if the ended clients of a user hold too much.
 
-For example, an arena has room for 131,072 operations. Three processes of user 1000 register 60,000 operations each, for
-a group each, and end. The ended clients of user 1000 have one share together: what one client may hold, 65,536
-operations. The third process finds no free record. So the oldest of these outcomes are evicted, one for each
-registration, while their user holds more than its share. Other users' outcomes stay, and so do all outcomes while there
-is room.
+For example, an arena has room for 131,072 operations. Three processes of user 1000, one after the other, register
+60,000 operations each, for a group each. The operations settle, and the process ends. The ended clients of user 1000
+have one share together: what one client may hold, 65,536 operations. The third process finds no free record. So the
+oldest of these outcomes are evicted, one for each registration, while their user holds more than its share. Other
+users' outcomes stay, and so do all outcomes while there is room.
 
 Groups of one user do not pay for each other: only a group that holds more than its part loses outcomes. The part is the
 share, divided by the number of groups for which the user's ended clients hold such outcomes. A pending operation, a dead
-letter, a schedule's call and what a member holds never go, and do not count here: see quota.pxd.
+letter, a schedule's call and what a member holds are never evicted, and do not count here: see
+last_quarter.pxd.
 
 Operations of connected clients need no such rule: the quota of their group is as large as the share.
 """

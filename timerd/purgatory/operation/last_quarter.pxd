@@ -5,7 +5,7 @@ groups that have no member. Such operations stay until their deadlines, and neve
 that registers for a group gets QuotaExceededError. Its operations that end with it (orphans="cancel") are accepted, and
 so is everything of other users.
 
-Outcomes that may make room (evictable.pxd) count up to their share alone: beyond it the oldest ones go.
+Outcomes that may make room (evictable.pxd) count only up to their share: beyond it the oldest ones are evicted.
 
 The holdings of the client itself count, too: it may end at once. So processes that end one after the other leave a quarter
 to others, whatever they register. Other live clients of the user do not count: looking at all clients takes too long.
@@ -22,7 +22,7 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline bint is_scarce(Arena *a, int region) noexcept nogil:
-    """Whether less than a quarter of a region is free. Remembered ids, and the values of the ring, give way at once."""
+    """Whether less than a quarter of a region is free. Remembered ids and the ring's values count as free."""
     cdef uint64_t free = unused(a, region)
     if region == REGION_IDS:
         free += a.remembered.total
@@ -70,7 +70,7 @@ cdef inline uint64_t evictable_of(Arena *a, uint32_t account, int region) noexce
 
 
 cdef inline uint64_t kept_beside(Arena *a, uint32_t slot, int region) noexcept nogil:
-    """The holdings of ended clients of a client's user that stay: without an owner, or for groups without another member."""
+    """How much the ended clients of a client's user keep: without an owner, or for groups without another member."""
     cdef uint32_t user = a.accounts[slot].user, group, first = left_account(a, user, 0)
     cdef uint64_t kept = charged(a.accounts + kept_account(a, user), region), evictable = 0, goes
     for group in range(capacity(a, REGION_GROUPS)):  # bound: groups
@@ -95,7 +95,7 @@ cdef inline uint64_t held_of(Arena *a, uint32_t slot, int region) noexcept nogil
 
 
 cdef inline bint is_refused(Arena *a, uint32_t slot, int region, uint32_t what, uint64_t *limit) noexcept nogil:
-    """Whether this client may leave nothing more of this region behind. `limit` becomes the limit that was met."""
+    """Whether the client and its user's ended clients keep all that they may. `limit` gets the limit that was met."""
     cdef uint64_t held, allowed = most_kept(a, region), most = (<uint64_t>1 << LEFT_SHIFT) - 1
     if not is_scarce(a, region) or TD_DEFECT(DEFECT_LAST_QUARTER_TAKEN):
         return False
@@ -112,7 +112,7 @@ cdef inline bint is_refused(Arena *a, uint32_t slot, int region, uint32_t what, 
 cdef inline bint takes_last_quarter(
     Arena *a, uint32_t slot, uint32_t further_keys, uint32_t blocks, bint has_id, uint64_t *limit
 ) noexcept nogil:
-    """Whether an operation of this client that may outlive it is to be refused. `limit` becomes the limit that was met."""
+    """Whether an operation of this client that may outlive it is to be refused. `limit` gets the limit that was met."""
     return (
         is_refused(a, slot, REGION_OPS, MET_LEFT_OPERATIONS, limit)
         or (further_keys and is_refused(a, slot, REGION_NODES, MET_LEFT_NODES, limit))

@@ -2,8 +2,8 @@
 
 For example, a call has ended five processes. A member gives the call up (CALL_PHASE with FAILED and a reason). When the
 call is done, it becomes dead letter 7 of its group. Everybody may read it in the arena. A member may retry the dead
-letter, by a registration that follows it, or drop it. A call that no member has served for its retention becomes a
-dead letter, too.
+letter, by a registration that follows it, or drop it. A call that no member has taken within its retention becomes
+a dead letter, too.
 
 A group keeps a bounded number of dead letters: beyond it, the oldest is dropped for a newer one. The oldest letters are
 also dropped for a registration that would be refused otherwise: as many of them as it needs, and none if they would not
@@ -93,7 +93,7 @@ cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline bint empty_deserted(Arena *a) noexcept nogil:
-    """Drop letters of the longest deserted group, as many as one command may. False if no group is deserted."""
+    """Drop letters of the group that was deserted first, LETTERS_AT_ONCE at most. False if no group is deserted."""
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), found = count, i
     for index in range(count):  # bound: groups
         if is_deserted(a, index) and (found == count or a.groups[index].empty_since_ns < a.groups[found].empty_since_ns):

@@ -162,7 +162,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
     v[0] = unmoved(op)
     a.delivery.count = 0
     if not command.flags & REGISTER_FLAG_NO_MARK and not TD_DEFECT(DEFECT_NO_REPLAY):
-        if mark > a.header.newest or is_before(a, mark, command.purgatory):  # ahead: no mark of this arena
+        if mark > a.header.newest or is_before(a, mark, command.purgatory):  # a mark ahead is of another arena
             code[0] = ERROR_CODE_MARK_TOO_OLD
             return
         for i in range(command.keys):  # bound: KEYS_MAX
@@ -190,7 +190,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
                 # This client issued the event before it read the mark: the event lies before the mark.
                 continue
             if is_overdue(op, e):
-                # This event comes too late, and so do those after it. The outcome's mark stands before this event, so a
+                # This event comes too late, and so do later ones. The outcome's mark stands before this event, so a
                 # new registration since that mark counts the event.
                 op.seen = e.sequence - 1
                 break
@@ -236,7 +236,7 @@ cdef inline void fill_failures(Arena *a, OpRecord *op, uint64_t failed) noexcept
 
 
 cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nogil:
-    """Free everything of a registration that nothing reaches."""
+    """Free all records of a registration that is not applied. Nothing leads to them yet."""
     if fresh_id:
         free_id(a, fresh_id)
     drop_blob(a, op.payload)
@@ -366,7 +366,7 @@ cdef inline void link_registered(
 
 
 cdef inline int find_room(Arena *a, Registration *r, uint32_t *code, uint64_t *limit) noexcept nogil:
-    """Whether there is room for a registration (Room). NO_ROOM: `code` and `limit` say why."""
+    """HAS_ROOM, EVICTED or NO_ROOM, for a registration (see room_for). NO_ROOM: `code` and `limit` say why."""
     cdef uint32_t operations = 0, blocks = 0
     cdef int room = room_for(a, ROOM_BYTES, r.blocks, &r.evicted)
     if room == NO_ROOM:

@@ -1,4 +1,4 @@
-"""A REGISTER command: how it is read from its frame, and its deadline as a time of this clock.
+"""A REGISTER command: how it is read from its frame, and its deadline as a time of the daemon's clock.
 
 Its fixed fields are those of RegisterCommand. A new field concerns the fast path as well: few_keys in
 commands/prefetch.pxd must send here every registration that the fast path cannot apply.

@@ -207,7 +207,10 @@ cdef inline void count_settled(
 
 
 cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *report_states, OpRecord *op) noexcept nogil:
-    """Make a settled operation its client's newest outcome. The one LATEST_OUTCOMES positions before it gets a hint."""
+    """Make a settled operation its client's newest outcome.
+
+    The outcome LATEST_OUTCOMES positions before it gets a hint that names it.
+    """
     cdef OpRecord *before = report_states.latest[report_states.at]
     append(a, &owner.next, &op.next)
     report_states.latest[report_states.at] = op
@@ -219,7 +222,7 @@ cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *repor
 
 
 cdef inline uint32_t leave_keys(Arena *a, OpRecord *op) noexcept nogil:
-    """Take an operation that was pending out of its keys' lists. Returns how many these were, for the caller to count.
+    """Take an operation that was pending out of its keys' lists. Returns the number of lists: the caller counts them.
 
     The nodes are free then, unless the operation keeps its keys.
     """
@@ -248,7 +251,7 @@ cdef inline uint32_t leave_keys(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
-    """The settlement is committed: the operation leaves its bucket and its lists, and joins its owner's or group's."""
+    """The settlement is committed: the operation leaves its bucket and lists, and joins those of its owner or group."""
     count_settled(a, &op, 1, op.outcome, op.purgatory)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1

@@ -204,7 +204,7 @@ cdef inline void leave_unreached(Arena *a, Marks *m) noexcept nogil:
 
 
 cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept nogil:
-    """Chain every record below the high water that nothing names. The lowest is allocated first."""
+    """Free every record below the high water that nothing names. The lowest one will be allocated first."""
     cdef uint32_t i = a.regions[region].high_water
     a.regions[region].in_use = i
     while i:

@@ -157,7 +157,7 @@ cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept nogil:
-    """Put a record behind the items in order, if at most one item becomes a stray by that. Else the record is a stray.
+    """Put a record behind the items in order, if at most one item has to become a stray. Else the record is a stray.
 
     Records come in order of index. That is the order of their numbers, except for records that were used again.
     """

@@ -107,7 +107,7 @@ cdef inline void order_list(Arena *a, WatchNode *first, uint32_t number, Ordered
 
 
 cdef inline void order_watchers(Arena *a, Watchers *w, Order *o) noexcept nogil:
-    """Put the lists whose watchers came in another order in order of registration."""
+    """Sort the lists whose watchers came in another order than that of registration."""
     cdef uint32_t i
     if not w.disordered:
         return

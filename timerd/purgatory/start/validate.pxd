@@ -140,7 +140,7 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint name_is_sound(Arena *a, uint8_t *blocks, uint32_t purgatory, uint32_t length, uint32_t blob) noexcept nogil:
-    """The name of a key: inlined, or a blob of its length."""
+    """Whether the name of a key is inlined, or stands in a blob of its length."""
     if length == 0 or not purgatory_is_there(a, purgatory) or (length > KEY_INLINE) != (blob != 0):
         return False
     return blob_is_sound(a, blocks, blob) and (blob == 0 or a.blocks[blob - 1].length == length)

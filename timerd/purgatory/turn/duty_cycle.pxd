@@ -109,7 +109,7 @@ cdef inline uint64_t end_turn(Arena *a) noexcept nogil:
 
 
 cdef inline uint64_t next_wake(Arena *a) noexcept nogil:
-    """When the next turn is due without a frame: now, if work is left."""
+    """When the next turn is due if no frame comes. If work is left, it is due now."""
     cdef uint64_t tick = next_tick(a), due
     cdef int level
     if a.turn.sweeping or a.members.dispatching or a.turn.dropping or a.turn.reclaiming or a.turn.planning:

@@ -100,7 +100,7 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
-    """Whether the sweep has looked at each operation twice while these counts did not change. Keeps changed counts."""
+    """Whether the sweep has looked at each operation twice while these counts stayed the same. Otherwise keep them."""
     cdef Holdings *kept = a.members.holdings + at
     if (
         kept.next_outcome == now.next_outcome and kept.generation == now.generation and kept.pending == now.pending

@@ -18,7 +18,7 @@ ctypedef struct Joined:
     uint32_t at
     uint32_t op[JOINED]
     uint32_t first[JOINED]
-    uint32_t reserved  # so that it is a cache line
+    uint32_t reserved  # so that the struct has a cache line
 
 
 ctypedef struct Wheel:

@@ -160,7 +160,7 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
         else:
             # The bucket is under sweep. The sweep works when it owes a chunk, or at the last tick before the start.
             count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
-            # The time is counted from the last share. If it began now, each turn would put off the next share again.
+            # The time counts from the last share. If it counted from now, each turn would put off the next share.
             start = (position + 1) << (LEVEL_BITS * level)
             since = position << (LEVEL_BITS * level)
             if since < a.wheel.visited_tick:

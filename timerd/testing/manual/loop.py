@@ -115,12 +115,12 @@ class ManualLoopLink(LoopLink):
 
     @property
     def stands(self) -> bool:
-        """Whether its loop is closed, or is another thread's and does not run. To the daemon its client is silent."""
+        """Whether its loop is closed, or is another thread's and does not run. Then its client sends nothing."""
         return self.loop.is_closed() or (ident() != self._thread and not self.loop.is_running())
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it only exchanges heartbeats. Nobody knows about a loop in another thread: it may be busy."""
+        """Whether it only exchanges heartbeats. A loop in another thread may be busy, so it counts as not at rest."""
         return ident() == self._thread and is_at_rest(self)
 
     def wants_to_send(self) -> bool:

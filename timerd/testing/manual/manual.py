@@ -47,7 +47,7 @@ class Manual:
     def __enter__(self) -> Self:
         lazy.openers.append(self._open)
         self._driver.daemon.start()
-        self._clients = connected_anew(lambda target: True, self.autojump)  # a lost daemon is not waited for
+        self._clients = connected_anew(lambda target: True, self.autojump)  # nothing waits in real time at the end
         self._clients.__enter__()
         return self
 

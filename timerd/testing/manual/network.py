@@ -75,7 +75,7 @@ class DaemonEnd(Generic[Subscriber]):
         """Nothing to do: each connection has shown its session."""
 
     def tend(self, now_ns: int) -> None:
-        """Nothing to do, for the same reason."""
+        """Nothing to do: no connection shows its session late, and no memory is counted."""
 
     @property
     def due_ns(self) -> int:

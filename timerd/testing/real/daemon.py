@@ -25,7 +25,7 @@ from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 RUNNER = "timerd.testing.real.runner"
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 30.0
-LOOK_S = 0.1  # between two looks whether the process still runs
+LOOK_S = 0.1  # from one look to the next, whether the process still runs
 SMALL = ("--capacity=4096", "--ring-events=4096", "--clients=64")  # 3 MiB: several fit in a container's 64 MiB
 
 

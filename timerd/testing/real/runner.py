@@ -2,8 +2,8 @@
 
     start\\n --> serves until SIGTERM --> "ended STATUS"          start\\n --> ...
 
-The arena stays from one start to the next, until the process that reads these lines removes it. A runner whose parent
-has ended removes the arena itself: the tests were killed.
+The arena stays from one start to the next, until the parent process removes it. A runner whose parent has ended
+removes the arena itself: the tests were killed.
 """
 
 from __future__ import annotations
