@@ -10,7 +10,7 @@ from typing import Final
 
 from .batch import Attempt
 
-STUCK_MAX: Final = 2  # attempts of a lane that may go on after their request timeout; then the lane is not sent
+STUCK_MAX: Final = 2  # a lane is not sent while this many of its attempts go on after their request timeout
 
 Send = Callable[[Attempt], object]
 Ready = Callable[[Hashable], bool]

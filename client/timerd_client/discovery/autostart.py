@@ -23,7 +23,7 @@ from timerd_shm.host.search import make_instance
 from .find_daemon import find
 from .target import Target
 
-# How long a daemon that was started here may take until it serves. The timeout of connect() begins after that.
+# How long a daemon that was started here may take until it serves. The timeout of connect() begins when it serves.
 AUTOSTART_TIMEOUT_S = 15.0
 AUTOSTART_POLL_S = 0.01
 LAST_BYTES = 4_096
