@@ -397,7 +397,7 @@ class Protocol:
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
                 case DownKind.SESSION_GONE if self.session.secret == NO_SESSION:
-                    self.frames_ignored += 1  # for the same reason: a client without a session cannot lose it
+                    self.frames_ignored += 1  # a client without a session cannot lose it, so no daemon has sent this
                 case DownKind.SESSION_GONE:
                     self._begin_anew(now_ns)
                 case _:
