@@ -241,7 +241,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         self._issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
 
     def reschedule(self, id: Key, delay: Timeout) -> None:
-        """Give the operation with this id a new deadline, `delay` s from now; None = none. See `reschedule_wait`."""
+        """Give the operation with this id a deadline, `delay` s from now; None = no deadline. See `reschedule_wait`."""
         self._reschedule_id(id, delay, None)
 
     def forget(self, key: Key) -> None:
