@@ -1,4 +1,4 @@
-"""A link without a thread: CPython starts no thread after main has ended. Waiting callers make the passes."""
+"""A link without a thread: CPython starts none after the main thread has ended. Waiting callers make the passes."""
 
 from __future__ import annotations
 

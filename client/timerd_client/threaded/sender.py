@@ -18,7 +18,7 @@ from timerd_wire.spacing import Spacing
 
 SEND_INTERVAL_NS = 100_000  # under load: the least time from one frame of commands to the next
 SEND_INTERVAL_NS_MAX = 1_000_000  # and the longest
-SEND_COMMANDS = 512  # this number piles up only if the thread does not get the GIL: then a caller sends when it may
+SEND_COMMANDS = 512  # if this many pile up, the thread does not get the GIL: then a caller sends, if a frame is due
 SEND_BURST = 4  # frames that may follow each other at once after a quiet time
 SEND_REST = 3  # an interval is this many times as long as a pass: during a pass the callers do not have the GIL
 
