@@ -38,7 +38,7 @@ class Membership(Generic[LinkT]):
     """
 
     AT_ONCE: ClassVar[int] = 1
-    """How many calls are delivered at once, unless a handler of the client has a larger `concurrency`."""
+    """How many calls a client holds at the same time, unless one of its handlers has a larger `concurrency`."""
     AWAITS: ClassVar[bool] = False
     """Whether handlers may be coroutine functions."""
 
@@ -63,7 +63,7 @@ class Membership(Generic[LinkT]):
         """Run the handlers of these registries, from now until the client is closed. Returns at once.
 
         A threaded client runs handlers in threads of its own (with gevent in greenlets), an asyncio client as tasks. At
-        most `at_once` calls are delivered to this client at once (default: the largest `concurrency` of its handlers,
+        most `at_once` calls are with this client at the same time (default: the largest `concurrency` of its handlers,
         with asyncio at least 16). To take handlers that were added to a registry later, serve the registry again. A
         forked child serves the same handlers from its first use of the client on. A process that drains or ends takes
         no calls.
