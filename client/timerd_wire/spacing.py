@@ -1,4 +1,4 @@
-"""The intervals between passes, each of which costs a wake-up or a frame: none after a quiet time, some under load.
+"""The intervals between passes: none after a quiet time, some under load, because a pass costs a wake-up or a frame.
 
 A few passes may follow each other at once, so a caller that does one thing after another does not wait. Under load
 there is one pass in each interval, for all that has come meanwhile. (This is the generic cell rate algorithm of ITU-T
