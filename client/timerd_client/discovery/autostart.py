@@ -78,7 +78,7 @@ def _running(target: Target) -> InstancePaths | None:
 
 
 def _place_of_lock(instance: str | None, runtime_dir: str | None) -> Path:
-    """The last place: /tmp/timerd-UID, or the directory that is given. Every process of the user comes to it.
+    """The last place: /tmp/timerd-UID, or the directory that is given. All processes of the user agree on it.
 
     If that place cannot be used, because /tmp is read-only or another user has made the directory: the place before it.
     """

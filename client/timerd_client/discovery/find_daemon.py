@@ -68,7 +68,7 @@ class Search:
 
 def find(target: Target) -> tuple[InstancePaths, bool]:
     """The instance, and whether its daemon runs. Raises TimerdUnavailableError, PermissionError, ResourceLimitError."""
-    with changing:  # no fork meanwhile: a child would have a copy of the connection of the look
+    with changing:  # no fork meanwhile: a child would have a copy of the connection that is made here
         paths = find_instance(target.instance, target.runtime_dir, target.daemon_user)
         return paths, daemon_running(paths)
 

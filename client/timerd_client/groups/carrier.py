@@ -27,7 +27,7 @@ has returned, its worker registers the next call in place of the settled call. W
 A caller may use if_exists="replace" while the handler runs, or while the call is due. That makes another call, which
 gets the id. The next attempt of the first call gets a new id.
 
-A call is delivered only to a member that handles its name. A member gets no more calls than it runs at once. So new
+A call is delivered only to a member that handles its name. A member gets no more calls than it runs at a time. So new
 workers may name calls that old workers do not know. A call whose name no member handles becomes a dead letter at the
 end of its retention.
 
@@ -196,7 +196,7 @@ class Carrier:
         return plan._replace(point_ns=point_ns, due_ns=plan.due_ns + point_ns - plan.point_ns)
 
     def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
-        """Run the handler, unless processes have ended in it too often. Then end, retry or follow the call."""
+        """Run the handler, unless too many processes have ended in it. After that, end, retry or follow the call."""
         record, schedule = told.record, job.schedule
         attempt, points = plan.failures + 1, self._points(job, plan)
         is_given_up = plan.phase != CallPhase.ON_FAILURE and plan.ends >= job.deliveries

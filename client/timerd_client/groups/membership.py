@@ -34,7 +34,7 @@ serving: Final[weakref.WeakSet[Membership[Any]]] = weakref.WeakSet()  # the clie
 class Membership(Generic[LinkT]):
     """A client as a member of its group.
 
-    It keeps the registries that it serves when it gets a new link: after a fork, in another loop, with a new arena.
+    When it gets a new link (after a fork, in another loop, with a new arena), it goes on to serve its registries.
     """
 
     AT_ONCE: ClassVar[int] = 1
@@ -116,7 +116,7 @@ class Membership(Generic[LinkT]):
         jobs = self._served
         at_once = self._at_once or max(self.AT_ONCE, *(job.concurrency for job in jobs.values()))
         with link.lock:
-            # With the lock held: a drain sets the flag, and then has each link give up its calls with its lock held.
+            # With the lock held: a drain sets the flag, then makes each link give up its calls, with its lock held.
             if not links.take_calls:
                 return
             carrier.jobs.update(jobs)

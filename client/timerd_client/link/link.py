@@ -195,7 +195,7 @@ def take_no_calls_locked(link: Link) -> None:
 
 
 def take_no_calls() -> None:
-    """From now on no client of this process takes calls, not even a client that is made, or serves calls, later.
+    """From now on no client of this process takes calls, not even one that is made or begins to serve later.
 
     A forked child takes calls again. Any thread and any handler of a signal may call this.
     """

@@ -90,7 +90,7 @@ class Lifeline:
 
     def _is_refused(self) -> bool:
         """Whether a daemon listens: then it has ended the connection. A daemon that ends first stops listening."""
-        with changing:  # no fork meanwhile: a child would have a copy of the connection of the look
+        with changing:  # no fork meanwhile: a child would have a copy of the connection that is made here
             return listens(self._paths)
 
     def let_go(self) -> None:

@@ -96,7 +96,7 @@ class UnixSockets:
                 self._open()
             except OSError as error:  # no daemon listens, very many clients connect, no file can be opened
                 self._close()
-                self._failure = None if isinstance(error, BlockingIOError) else error  # blocking: an overloaded daemon
+                self._failure = None if isinstance(error, BlockingIOError) else error  # EAGAIN: an overloaded daemon
                 self._retry()
                 return
             if not isinstance(self._failure, ConnectionResetError):  # a reset may come again at once: keep it

@@ -3,7 +3,8 @@
 libzmq connects again by itself, to whatever stands at the path. A client must show its proof and its session to no
 other user. So at the end of the daemon the sockets are disconnected. tend() connects them again, when a trusted daemon
 listens. Before each HELLO the client looks whether
-NAME.sock is still the file to which the DEALER has connected. If not, the DEALER first connects again in this way.
+NAME.sock is still the file to which the DEALER has connected. If not, the DEALER first connects again, if a trusted
+daemon listens.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class ZmqSockets:
             if found == self._connected:
                 return True
             self._disconnect()
-            with changing:  # no fork meanwhile: a child would have a copy of the connection of the look
+            with changing:  # no fork meanwhile: a child would have a copy of the connection that is made here
                 if not daemon_running(self._paths):
                     return False
         except OSError as error:
