@@ -171,8 +171,8 @@ def _beyond_what_is_left(met: Met, limit: int, about: Subject) -> str:
     return (
         f"ended clients of user {os.geteuid()}, and this client, keep {held} {what}, and may keep {most}: the rest is "
         "for others. So nothing more that may outlive its client is accepted from this user: `timerctl cancel` what "
-        "they have left (`timerctl clients` lists it), give its groups a worker, use an own instance, or a larger "
-        f'--{knob}. Operations with orphans="cancel" are accepted'
+        "they have left (`timerctl clients` lists it), give its groups a worker, start an instance of your own, or "
+        f'use a larger --{knob}. Operations with orphans="cancel" are accepted'
     )
 
 

@@ -11,7 +11,7 @@ ERROR_SIZE_MAX: Final = 1_000  # characters of an error that are kept
 CLOSED: Final = "this producer is closed: it takes no more records; make another one"
 OF_PARENT: Final = "this producer and its threads belong to the process that has forked: make a new producer here"
 GIVEN_UP: Final = "close() gave it up after its timeout"
-STATUS_RETRIABLE: Final = (408, 425, 429)  # request timeout, too early, too many requests; all above 499 are, too
+STATUS_RETRIABLE: Final = (408, 425, 429)  # timeout, too early, too many requests; from 500 on all are retriable
 
 
 class DeliveryTimeoutTooShortError(InvalidValueError):

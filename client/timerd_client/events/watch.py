@@ -7,7 +7,7 @@ client, the next operation begins at the same mark. So the daemon finds in its r
 on the way.
 
 A watch that `polls` cancels each operation at once. Such an operation completes only by an event that is in the ring
-already. If it is cancelled, there was no event up to the mark of its outcome.
+already. If the operation is cancelled, there was no event up to the mark of its outcome.
 """
 
 from __future__ import annotations

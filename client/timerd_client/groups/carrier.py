@@ -36,7 +36,7 @@ compares the texts). It replaces only a point that is still to come and for whic
 or that pauses for its next attempt, stays, and the changed schedule follows it. While workers with the old schedule are
 there, the last worker to start or to run decides.
 
-Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock.
+Time: a period counts on the daemon's CLOCK_MONOTONIC, as deadlines do. `call_at` and cron are on the wall clock.
 The daemon plans calls of `call_at` anew when the wall clock is set. If such a call still comes early, its worker
 registers it again. Each worker notices when the clock is set (duties.py), and each new worker assumes that it was set.
 Then the worker makes the pending call of a cron schedule due now. So the call comes to some worker. This worker runs
