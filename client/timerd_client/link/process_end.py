@@ -142,7 +142,7 @@ class ProcessEnd:
     def flush_before_a_signal(self, ending: Collection[Link]) -> None:
         """Flush these links, and say goodbye for them: the process may be about to end by a signal, without handlers.
 
-        If the process goes on all the same, so do the links: the next frame says that the process is not leaving. So
+        If the process does not end, the links go on, too: the next frame says that the process is not leaving. So
         each such flush has PATIENCE_S of its own, and reports its own losses.
         """
         try:

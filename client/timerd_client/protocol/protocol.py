@@ -254,7 +254,7 @@ class Protocol:
             self.refused = None
 
     def _restart_hello(self, now_ns: int) -> None:
-        """Send HELLO at the next tick, or later if the last restart led nowhere; then at intervals of up to 1 s."""
+        """Send HELLO at the next tick, or later if the last restart was just before; then at intervals of up to 1 s."""
         self._hello.restart()
         self._hello_at = self._restarts.next_at(now_ns)
 

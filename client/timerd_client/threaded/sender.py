@@ -142,7 +142,7 @@ class ThreadedSender(Sender):
         in_callback = self._is_own_thread()
         self.confirm_locked()
         # While the process ends, each call waits until its commands are applied (process_end.py). If the window is full
-        # all the same, the daemon does not answer, and waiting is in vain.
+        # nevertheless, the daemon does not answer, and waiting would not help.
         patience_s = 0.0 if link.ends_with_process else BACKPRESSURE_TIMEOUT_S
         if in_callback or not self._moved.wait_for(lambda: outgoing.room > 0 or link.sealed, patience_s):
             late = "" if in_callback else f", and none was acknowledged within {patience_s:g} s"
