@@ -227,7 +227,7 @@ def mark_of(since: object) -> Mark:
     """A mark. Raises InvalidValueError for another object."""
     if not isinstance(since, Mark):
         raise InvalidValueError(
-            f"since={shown(since)} is {type(since).__name__}: give a Mark, of client.mark(), outcome.mark or "
+            f"since={shown(since)} is {type(since).__name__}: give a Mark, from client.mark(), outcome.mark or "
             "Mark.parse(text)"
         )
     unsigned("since.sequence", since.sequence, U64_MAX)
@@ -238,7 +238,7 @@ def mark_of(since: object) -> Mark:
 def column(what: str, given: object, rows: int | None = None) -> list[Any]:
     """A copy of a column: one value for each of many operations. With `rows` there must be that many values.
 
-    Raises InvalidKeyError or InvalidValueError for a single value, and for a collection without an order, and
+    Raises InvalidValueError (for keys InvalidKeyError) for a single value and for a collection without an order, and
     InvalidValueError for a wrong number of values.
     """
     if not isinstance(given, (list, tuple)) and (
@@ -323,7 +323,7 @@ def function_of(what: str, given: Callable[..., Value], which: str) -> Callable[
 
 
 def within(timeout: Patience) -> str:
-    """The words for messages: how long a caller has waited, in ms at the finest: the rest of a deadline has more."""
+    """For messages: how long a caller has waited, rounded to ms (the rest of a deadline has more digits)."""
     seconds = patience_s(timeout)
     return "so far" if seconds is None else f"within {round(seconds, 3) or seconds:g} s"
 

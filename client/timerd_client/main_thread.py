@@ -1,7 +1,7 @@
 """Whether the main thread has ended. After its end, atexit handlers run, and CPython 3.12 lets no thread begin.
 
-`threading` knows of the end only if it was imported before the end. So the client imports this module first: it notes
-whether `threading` was imported already, and if not, whether the end has come.
+`threading` knows of the end only if it was imported before the end. So the client imports this module first. This
+module notes whether `threading` was imported already, and if not, whether the end has come.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main_has_ended() -> bool:
 def _is_late() -> bool:
     """Whether a handler of atexit has imported `threading`, by its first use of timerd.
 
-    Then `threading` takes the main thread for alive. But the bottom of that thread's stack is no longer a module.
+    Then `threading` reports the main thread as alive. But the outermost frame of that thread is no longer a module.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_back is not None:

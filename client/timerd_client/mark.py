@@ -24,7 +24,7 @@ _SHOWN_MAX: Final = 60
 
 
 class Mark(NamedTuple):
-    """Take a mark, check, then register with `since=` the mark, in this order."""
+    """A point in the history of events. Take a mark, check your own state, then register with `since=mark`."""
 
     incarnation: int  # of the arena: sequences of two arenas do not compare; 0 = there was no arena
     sequence: int  # of the newest event at that time

@@ -47,7 +47,7 @@ class Figure(NamedTuple):
 # A figure of `Statistics` has the name of its field. Counters of closed clients are kept: a counter never falls.
 FIGURES: Final = {
     "clients": Figure("gauge", "clients of this process that have been used"),
-    "connected": Figure("gauge", "used clients with a connection: the daemon has accepted the client, and is not lost"),
+    "connected": Figure("gauge", "clients of this process that are connected: accepted by a daemon that is not lost"),
     "window": Figure("gauge", "how many unacknowledged commands these clients may have"),
     "waiting": Figure("gauge", "operations that have not settled"),
     "unacknowledged": Figure("gauge", "commands that the daemon has not acknowledged"),

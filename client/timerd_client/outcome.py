@@ -214,8 +214,8 @@ class Outcome:
     def check(self) -> bytes | None:
         """The value of a completed operation, or None if it expired. In other states it raises an error.
 
-        OperationCancelled, OperationFailed, or another `error`: for example TimerdUnavailableError, ArenaFullError or
-        MarkTooOldError, after which nobody knows whether the event has come.
+        That is OperationCancelled, OperationFailed or another `error`, for example TimerdUnavailableError,
+        ArenaFullError or MarkTooOldError. After one of these three, nobody knows whether the event has come.
         """
         state = self.state
         if state is State.COMPLETED:

@@ -5,7 +5,7 @@
         view()                     # its result() raises RequestEnded once another thread calls scope.end("drain")
 
 A context variable holds the scope. So each thread, task or greenlet has its own, and the tasks that a view begins
-inherit its scope. Only waits for events end with the scope: `result()`, `await`, `wait_for`, `td.wait` and
+inherit its scope. The end of a scope ends the waits for events: `result()`, `await`, `wait_for`, `td.wait` and
 `as_completed`. When such a wait ends, its operations are withdrawn, and a limited event that was on its way goes to
 another operation. A question to the daemon (`fire_wait`, `flush`) does not end with the scope: the answer comes within
 milliseconds, and the command was sent already. If the question ended, a client that tries again would send the command
@@ -38,7 +38,7 @@ class Scope:
         self.reason = ""  # why the request has ended; empty before its end
         self.mark: str | None = None  # the first mark that the view took, as text; empty if there was no arena
         self.trouble: BaseException | None = None  # the last error of timerd that a caller got
-        self.failure: BaseException | None = None  # the error that has left the view, if the framework tells
+        self.failure: BaseException | None = None  # the error that has left the view, if the framework passes it on
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -52,7 +52,8 @@ class Scope:
     def end(self, reason: str) -> None:
         """End all waits of the scope, also the waits that begin later. A second call changes nothing.
 
-        A wait that cannot be ended holds up no other wait, and no caller: a handler of a signal has more to do.
+        If a wait cannot be ended, its error is logged, not raised: the other waits still end, and the caller goes on. A
+        caller that is a handler of a signal has more to do.
         """
         if self.reason:
             return
@@ -63,10 +64,10 @@ class Scope:
             except (RuntimeError, ClosedError):
                 pass  # the loop or the client of the wait has ended, so nobody waits
             except Exception:
-                logger.exception("a wait of a request that has ended (%s) goes on", reason)
+                logger.exception("a request has ended (%s), and one of its waits could not be ended", reason)
 
     def add(self, ender: Callable[[], object]) -> bool:
-        """Call `ender`, once or twice, in the thread that ends the scope. Returns False if the scope has ended."""
+        """Let the end of the scope call `ender`, once or twice, in the ending thread. False if the scope has ended."""
         self._enders.append(ender)
         if not self.reason:
             return True
@@ -94,7 +95,7 @@ def current_scope() -> Scope | None:
 
 
 def noted(error: ErrorT) -> ErrorT:
-    """Note the error in the caller's scope, and return it. The scope keeps why a framework answers 500."""
+    """Note the error in the caller's scope, and return it. So the scope has the reason if a framework answers 500."""
     scope = _current.get()
     if scope is not None:
         scope.trouble = error

@@ -6,8 +6,8 @@
     tracing.uninstrument()
 
 Needs `pip install 'timerd[tracing]'`. `instrument()` replaces `register`, `fire` and similar methods. So tracing costs
-nothing in a process that does not call `instrument()`. The context does not travel from the process that fires to the
-process that waits: timerd adds nothing to the caller's values and payloads. Keys, values and ids do not become
+nothing in a process that does not call `instrument()`. The trace context does not travel from the process that fires
+to the process that waits: timerd adds nothing to the caller's values and payloads. Keys, values and ids do not become
 attributes, because they may name users.
 """
 

@@ -14,7 +14,7 @@ Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
 """One key, several, or each with the watermark that it has to reach."""
 
 Timeout: TypeAlias = float | timedelta | None
-"""The life of an operation, in seconds or as a timedelta; None = no deadline."""
+"""The time until an operation expires, in seconds or as a timedelta; None = no deadline."""
 
 Patience: TypeAlias = float | timedelta | None
 """How long a caller waits, in seconds or as a timedelta; None, or inf = without end. A negative time is 0."""

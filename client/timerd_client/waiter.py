@@ -1,4 +1,4 @@
-"""The interfaces of waiters for the sans-I/O layer, and the settlement that it gives them.
+"""Waiters as protocol/ sees them: the interfaces that it calls, and the settlement that it gives to a waiter.
 
     protocol --settle(command, settlement)--> Waiter    the outcome of a registration
     protocol --answer(value, error)---------> Answerable  the answer to a command or a question
@@ -19,7 +19,7 @@ from timerd_wire.refusals import Subject
 
 
 class Settlement(NamedTuple):
-    """The settlement of an operation: the daemon's record (bytes of an OutcomeRecord), or a local error without one."""
+    """The settlement of an operation: the daemon's record (bytes of an OutcomeRecord), or a local error."""
 
     record: bytes | None
     value: bytes
@@ -37,7 +37,7 @@ _HAS_FAILURES: Final = int(OutcomeFlag.HAS_FAILURES)
 
 
 def value_and_codes(settlement: RawSettlement) -> tuple[bytes, bytes]:
-    """The value of a settlement, and the codes of the failed keys: a u32 each, which follow the value in the heap."""
+    """The value of a settlement, and the codes of the failed keys: a u32 each, which follow the value."""
     record, value = settlement[0], settlement[1]
     if record is None or not record[_FLAGS_AT] & _HAS_FAILURES:
         return value, b""

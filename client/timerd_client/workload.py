@@ -41,7 +41,7 @@ NS = 1_000_000_000
 RATE_MAX = 10_000_000.0
 COUNT_MAX = 1 << 31
 PROCESSES_MAX = 64
-_LOW_BITS = 12  # of an operation's number: the part of its name that comes from a table
+_LOW_BITS = 12  # low bits of an operation's number, whose hexadecimal digits come from a table
 _LOW_MASK = (1 << _LOW_BITS) - 1
 _LOW = tuple(f"{low:03x}" for low in range(1 << _LOW_BITS))
 
@@ -80,7 +80,7 @@ class Events(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """When each operation completes, from its arrival. The two columns differ only if operations share keys."""
+    """How long after its arrival each operation completes. The two columns differ only if operations share keys."""
 
     earliest_ns: Sequence[int]  # by the first event that may count
     latest_ns: Sequence[int]  # by the first event that counts for certain
@@ -207,7 +207,7 @@ def spans(workload: Workload, plans: Sequence[Rows]) -> list[Spans]:
         times.sort()
 
     def first_after(first: int, at_ns: int) -> int:
-        """The time of the first event on an operation's keys from a given time on."""
+        """The time of the first event on the keys of an operation, at `at_ns` or later."""
         watched = [fired[key] for key in watched_keys(workload, first) if key in fired]
         found = [times[at] for times in watched if (at := bisect_left(times, at_ns)) < len(times)]
         return min(found, default=TIMEOUT_NS_MAX)

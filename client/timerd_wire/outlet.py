@@ -1,9 +1,9 @@
 """How a client gets its outcomes: it connects an XSUB to NAME.pub, and the daemon sends its outcomes there.
 
 The client shows its session as the password of ZeroMQ's PLAIN handshake. The daemon closes a connection that shows no
-known session. A client has one subscription: the empty prefix. All messages of a connection are for its client, so the
-client selects none. If several connections show one session, the newest gets the outcomes, and the daemon closes the
-others.
+known session. A client has one subscription: the empty prefix. All messages of a connection are for its client, so
+there is nothing to select. If several connections show one session, the newest gets the outcomes, and the daemon closes
+the others.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ QUOTAS = {
         (Met.EVICTED_BYTES, "bytes", "bytes"),
     )
 }
-# For each kind of room that ended clients of a user keep too much of: its name, its unit, the knob of its size.
+# Refusals because ended clients of a user keep too much of something: its name, its unit, and the knob for its size.
 LEFT = {
     Met.LEFT_OPERATIONS: ("operations", 1, "capacity"),
     Met.LEFT_NODES: ("watch nodes", 1, "nodes"),
@@ -163,7 +163,7 @@ def _beyond_what_is_left(met: Met, limit: int, about: Subject) -> str:
     """The message for an operation that would outlive its client, when its user has left too much in a full arena."""
     what, unit, knob = LEFT[met]
     held, most = (limit >> LEFT_SHIFT) * unit, (limit & ((1 << LEFT_SHIFT) - 1)) * unit
-    if about.holder not in (NO_SUBJECT.holder, OF_GROUP.holder):  # the log of errors, which counts a reason once
+    if about.holder not in (NO_SUBJECT.holder, OF_GROUP.holder):  # the log counts equal messages; `held` changes
         return (
             f"{about.holder} and ended clients of its user keep {most} {what}, all that they may: `timerctl cancel` "
             "some, or give the groups a worker"
@@ -171,8 +171,8 @@ def _beyond_what_is_left(met: Met, limit: int, about: Subject) -> str:
     return (
         f"ended clients of user {os.geteuid()}, and this client, keep {held} {what}, and may keep {most}: the rest is "
         "for others. So nothing more that may outlive its client is accepted from this user: `timerctl cancel` what "
-        "they have left (`timerctl clients` lists it), give its groups a worker, use an own instance, or a larger "
-        f'--{knob}. Operations with orphans="cancel" are accepted'
+        "they have left (`timerctl clients` lists it), give its groups a worker, start an instance of your own, or "
+        f'use a larger --{knob}. Operations with orphans="cancel" are accepted'
     )
 
 

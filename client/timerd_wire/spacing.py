@@ -1,4 +1,4 @@
-"""The intervals between passes, each of which costs a wake-up or a frame: none after a quiet time, some under load.
+"""The intervals between passes: none after a quiet time, some under load, because a pass costs a wake-up or a frame.
 
 A few passes may follow each other at once, so a caller that does one thing after another does not wait. Under load
 there is one pass in each interval, for all that has come meanwhile. (This is the generic cell rate algorithm of ITU-T
@@ -32,6 +32,6 @@ class Spacing:
         return self._full_ns - self._slack_ns
 
     def done(self, now_ns: int, took_ns: int = 0) -> None:
-        """A pass began at `now_ns`, perhaps early, and took `took_ns`. The next is due an interval later at most."""
+        """A pass began at `now_ns`, perhaps early, and took `took_ns`. The next is due at most an interval later."""
         self.interval_ns = min(max(self._rest * took_ns, self._least_ns), self._most_ns)
         self._full_ns = min(max(self._full_ns, now_ns), now_ns + self._slack_ns) + self.interval_ns

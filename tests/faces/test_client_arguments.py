@@ -383,7 +383,7 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
     "since": (
         lambda _, c: c.register("k", timeout=9, since="00-1"),
         InvalidValueError,
-        "since='00-1' is str: give a Mark, of client.mark(), outcome.mark or Mark.parse(text)",
+        "since='00-1' is str: give a Mark, from client.mark(), outcome.mark or Mark.parse(text)",
     ),
     "group": (lambda _, c: c.register("k", timeout=9, group="web"), InvalidValueError, "group='web'"),
     "ids of a batch": (

@@ -26,7 +26,9 @@ from .purgatory import Purgatory
 
 
 class LoopLazy(Lazy[LoopLink]):
-    """The link of an asyncio client: it belongs to the loop of its first use, and to the next loop after that."""
+    """The link of an asyncio client. It belongs to the loop of its first use. After the end of this loop, the next use
+    makes another link.
+    """
 
     def link(self) -> LoopLink:
         link = self._link

@@ -91,7 +91,7 @@ class DelayedOperation(Delayed):
 
 
 class LoopDriver(DelayedDriver[LoopLink]):
-    """The part of an asyncio client in a delayed operation."""
+    """The asyncio client's side of a delayed operation."""
 
     def __init__(self, owner: DelayedOperation, lock: asyncio.Lock) -> None:
         super().__init__(owner)

@@ -8,7 +8,7 @@ wheel moved.
 Two things are not in a journal:
 
 * The acknowledgements of clients. If the owner of a settled operation dies, the operation's event may be requeued, or
-  its outcome adopted. The audit checks that this was right, and happened once. It cannot check that it had to happen.
+  its outcome adopted. The audit checks that this was right, and happened once. It cannot check that this had to happen.
 * The times at which the daemon sweeps the operations of a dead client. The sweep must end before the client is a
   tombstone.
 
@@ -107,7 +107,7 @@ class Audit:
         self._settled: set[int] = set()
         self._registrations = 0
         self._number = 0  # number of the newest registration
-        self._started = False  # a daemon has started after that registration, and counts on from the newest it found
+        self._started = False  # a daemon has started since, and counts on from the newest registration that it found
         self._whole = whole
         self._newest: Event | None = None
         self._replay = Replay()

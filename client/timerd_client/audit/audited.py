@@ -29,7 +29,7 @@ class AuditedArena:
     row: int = -1  # all rows up to this one are there; -1: row 0 is missing
     rows: int = 0  # number of the next row
     waiting: int = 0  # rows in the daemon's buffer that are in no file yet
-    ended: bool = False  # by an END row
+    ended: bool = False  # the rows end with an END row
     causes: list[Finding] = field(default_factory=list)  # missing rows, in order
     others: list[Finding] = field(default_factory=list)  # rows that disagree
 

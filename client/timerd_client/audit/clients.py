@@ -42,7 +42,7 @@ class Clients:
         self._turns = turns
 
     def start(self) -> None:
-        """A daemon has attached to the arena. It takes silent clients for live again."""
+        """A daemon has attached to the arena. It counts silent clients as live again."""
         for member in self.members.values():
             if member.state == SILENT:
                 member.state, member.flags = LIVE, member.flags & ~_KEEPS

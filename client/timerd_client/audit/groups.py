@@ -89,7 +89,7 @@ class Groups:
             # Any member may report that a call is done: a member that was silent meanwhile has lost the call.
             return wrong or (holder is not member and not (op.call and of_group)) or (step == _KEPT and not op.call)
         if was_letter:
-            return wrong or step == _KEPT  # a dead letter gives way to a newer one
+            return wrong or step == _KEPT  # a dead letter is dropped to make room for a newer one
         there = any(m.group == group and m.state in LIVING for m in self._clients.members.values())
         early = r.at_ns - op.settled_ns < self._turns.kept_ns
         # A call is dropped also if no member has a handler for it.

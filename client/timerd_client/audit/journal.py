@@ -69,7 +69,7 @@ def audit_journal(
     found = Audited()
     feeds: dict[int, Feed] = {}
     feed: Feed | None = None
-    shared = 0  # parts of the reader's damage that were given to feeds
+    shared = 0  # how many entries of `reader.damage` were given to feeds
     with JournalReader(directory, older=False) as reader:
         for chunk in reader.chunks():
             before, feed = feed, feeds.get(chunk.header.incarnation)

@@ -161,7 +161,7 @@ class Member:
     command: int = 0  # number of its newest command
     kept_ns: int = 0  # the daemon's retention when the client died
     next_outcome: int = 1  # number of the next outcome that is delivered to it
-    pending: dict[int, Operation] = field(default_factory=dict)  # not those of its group, and not kept ones
+    pending: dict[int, Operation] = field(default_factory=dict)  # without those of its group, and without kept ones
     commands: array[int] = field(default_factory=lambda: array("Q"))  # command numbers of its events, rising
     sequences: array[int] = field(default_factory=lambda: array("Q"))  # sequences of the same events
     concerned: set[Operation] = field(default_factory=set)  # operations that it left at its death, or held

@@ -132,7 +132,7 @@ class Replay:
     # the rules --------------------------------------------------------------------------------------------------------
 
     def _behave_as_if_registered_at_its_mark(self, op: Operation, r: Registration) -> None:
-        """Events after the mark in sequence order, then present watermarks, and only then the deadline."""
+        """Apply events after the mark in sequence order, then present watermarks, and only then the deadline."""
         seen = r.newest
         if not r.command_flags & _NO_MARK:
             found = self._since_mark(op, r)

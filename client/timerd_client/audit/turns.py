@@ -30,7 +30,7 @@ class Turns:
         self.newest_effective_ns = 0  # the effective time of that event
         self.begins_late = False  # there were events before the journal
         self.kept_ns = 0  # the retention
-        self.ended = False  # by an END row
+        self.ended = False  # an END row has come, and no start after it
         self.first_gap = NEVER  # number of the first GAP row
         self._findings = findings
         self._whole = whole

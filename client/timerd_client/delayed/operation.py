@@ -200,7 +200,7 @@ def delayed_of(kind: type[DelayedT], given: Any) -> DelayedT:
 
 
 class DelayedDriver(Generic[LinkT]):
-    """The part of the client in a delayed operation: its parts, its looks, and its end."""
+    """The client's side of a delayed operation: its parts, its looks, and its end."""
 
     link: LinkT
 

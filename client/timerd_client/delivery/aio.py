@@ -255,7 +255,7 @@ class Producer(OneProcess):
                 self._items.called_back([item])
         if deliveries:
             self._notify()
-        if ends is not None:  # the loop ends with this error, as with the error of any callback
+        if ends is not None:  # the loop ends, as it does when any callback raises SystemExit
             self._turn_soon()
             raise ends
 

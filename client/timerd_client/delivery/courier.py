@@ -205,7 +205,7 @@ class Courier:
         self._work.put(happened)
 
     def _settled(self, batch: Batch, outcome: DeliveryOutcome | None) -> None:
-        # After a stop of the process hundreds of batches settle at once: one wake-up serves all that come meanwhile.
+        # After a pause of the process hundreds of batches settle together: one wake-up serves all that come meanwhile.
         self._decided.append((batch, outcome))
         if not self._is_told:
             self._is_told = True

@@ -60,7 +60,7 @@ class TimerdDeadlines:
 
 
 def outcome_of(operation: Operation) -> DeliveryOutcome | None:
-    """The outcome of a batch. None if its operation decides nothing: it was refused, cancelled, or is not known."""
+    """The outcome of a batch. None if its operation decides nothing: refused, cancelled, or its end is unknown."""
     settlement = operation._settlement
     assert settlement is not None, f"{operation!r} has not settled"
     state = state_of(settlement)

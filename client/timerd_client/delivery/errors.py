@@ -11,11 +11,11 @@ ERROR_SIZE_MAX: Final = 1_000  # characters of an error that are kept
 CLOSED: Final = "this producer is closed: it takes no more records; make another one"
 OF_PARENT: Final = "this producer and its threads belong to the process that has forked: make a new producer here"
 GIVEN_UP: Final = "close() gave it up after its timeout"
-STATUS_RETRIABLE: Final = (408, 425, 429)  # besides every status from 500 on: timeout, too early, too many requests
+STATUS_RETRIABLE: Final = (408, 425, 429)  # timeout, too early, too many requests; from 500 on all are retriable
 
 
 class DeliveryTimeoutTooShortError(InvalidValueError):
-    """delivery_timeout < linger + request_timeout, so no attempt has time. Increase the first, or lower the others."""
+    """delivery_timeout < linger + request_timeout: attempts may lack time. Increase the first, or lower the others."""
 
 
 Retriable = Callable[[Exception], bool]

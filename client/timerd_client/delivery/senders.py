@@ -10,7 +10,7 @@ from typing import Final
 
 from .batch import Attempt
 
-STUCK_MAX: Final = 2  # attempts of a lane that may go on after their request timeout; then the lane is not sent
+STUCK_MAX: Final = 2  # a lane is not sent while this many of its attempts go on after their request timeout
 
 Send = Callable[[Attempt], object]
 Ready = Callable[[Hashable], bool]
@@ -77,7 +77,7 @@ class Senders:
     """A transport with a thread for each attempt under way, stuck attempts too. Threads are made when needed.
 
     A thread cannot be stopped. If a thread is stuck beyond its request timeout, another thread does its work. There are
-    at most twice `threads` threads, and a lane has at most STUCK_MAX stuck ones. A stuck thread ends with its process.
+    at most twice `threads` threads, and a lane has at most STUCK_MAX stuck ones. A stuck thread ends with the process.
     """
 
     def __init__(

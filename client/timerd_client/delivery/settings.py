@@ -33,7 +33,7 @@ class Settings(TypedDict, total=False):
     """The settings of a producer, with the names of Kafka's configuration. Times are seconds or a timedelta."""
 
     delivery_timeout: Seconds
-    """The time from send() to the callback. Default: 120, or linger + request_timeout if that is more (KIP-91)."""
+    """The longest time from send() to the callback. Default: 120, or linger + request_timeout if more (KIP-91)."""
     request_timeout: Seconds
     """The time for one attempt. Default: 30."""
     linger: Seconds
@@ -120,7 +120,7 @@ def settings_of(given: Settings) -> tuple[DeliveryOptions, float]:
 
 
 def client_of(given: Surface[Any, Any], *, in_loop: bool) -> Surface[Any, Any]:
-    """The given client of this face, or a purgatory of such a client. Raises InvalidValueError for anything else."""
+    """`given`, if it is a client or a purgatory: of asyncio with `in_loop`, else threaded. Else InvalidValueError."""
     if not isinstance(given, Surface):
         raise InvalidValueError(f"client={shown(given)}: give a client, such as td.client(), or a purgatory of one")
     if in_loop != given.IN_LOOP:

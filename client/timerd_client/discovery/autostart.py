@@ -23,7 +23,7 @@ from timerd_shm.host.search import make_instance
 from .find_daemon import find
 from .target import Target
 
-# How long a daemon that was started here may take until it serves. The timeout of connect() begins after that.
+# How long a daemon that was started here may take until it serves. The timeout of connect() begins when it serves.
 AUTOSTART_TIMEOUT_S = 15.0
 AUTOSTART_POLL_S = 0.01
 LAST_BYTES = 4_096
@@ -78,7 +78,7 @@ def _running(target: Target) -> InstancePaths | None:
 
 
 def _place_of_lock(instance: str | None, runtime_dir: str | None) -> Path:
-    """The last place: /tmp/timerd-UID, or the directory that is given. Every process of the user comes to it.
+    """The last place: /tmp/timerd-UID, or the directory that is given. All processes of the user agree on it.
 
     If that place cannot be used, because /tmp is read-only or another user has made the directory: the place before it.
     """

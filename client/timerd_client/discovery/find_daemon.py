@@ -21,7 +21,7 @@ LOOK_AGAIN_S = 0.05
 
 
 class Search:
-    """The search for a daemon, for `seconds` (None: without end). Without `is_stated`, the default time applies."""
+    """The search for a daemon, for `seconds` (None: without end), or for the default time if the caller stated none."""
 
     def __init__(self, target: Target, seconds: float | None, *, is_stated: bool) -> None:
         self._target = target
@@ -53,7 +53,7 @@ class Search:
     def patience(self) -> float:
         """How many seconds to wait for the answer of a daemon that was found.
 
-        A daemon that is found late still has the default time to answer, or `timeout` if that is less. Otherwise a
+        A daemon that is found late still has the default time to answer, or `seconds` if that is less. Otherwise a
         daemon that comes at the last moment would have no time.
         """
         least = min(CONNECT_TIMEOUT_S, self._seconds)
@@ -68,13 +68,13 @@ class Search:
 
 def find(target: Target) -> tuple[InstancePaths, bool]:
     """The instance, and whether its daemon runs. Raises TimerdUnavailableError, PermissionError, ResourceLimitError."""
-    with changing:  # a child that is forked in between would have a copy of the connection
+    with changing:  # no fork meanwhile: a child would have a copy of the connection that is made here
         paths = find_instance(target.instance, target.runtime_dir, target.daemon_user)
         return paths, daemon_running(paths)
 
 
 def expected_paths(target: Target) -> InstancePaths:
-    """The place of the instance, for messages. If there is none, the first place where it is looked for."""
+    """The place of the instance, for messages. If there is no such instance: the first place where it is looked for."""
     try:
         return find(target)[0]
     except (TimerdError, OSError):

@@ -182,7 +182,7 @@ def files_named() -> Iterator[None]:
     """If no file can be opened in this block, raise ResourceLimitError, which names the limit."""
     try:
         yield
-    except Exception as error:  # ZMQError has a number, too
+    except Exception as error:  # not only OSError: a ZMQError has an errno, too
         if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
             raise
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -4,7 +4,7 @@ A subscriber whose mark is earlier than the mark of the watch must catch up firs
 the earlier mark, for all subscribers that are behind. The second watch ends when it has reached the first watch. So
 there are at most two watches for the keys, and subscribers that have caught up never wait for the others.
 
-Each link has one hub for a purgatory and some of its keys. A hub changes with the link's lock held.
+Each link has one hub for each purgatory and each set of keys. A hub changes with the link's lock held.
 """
 
 from __future__ import annotations

@@ -167,6 +167,6 @@ class Following(OneProcess):
     def next(self, *given: Any, **named: Any) -> object:
         """The next item. None if none comes within `timeout` seconds, or the subscription is closed.
 
-        Raises the errors of the iteration. With `timeout=0` the daemon is asked, and None means that there is no item
+        Raises the same errors as iteration. With `timeout=0` the daemon is asked, and None means that there is no item
         yet. While the daemon is lost, the result is None, too.
         """

@@ -7,7 +7,7 @@ client, the next operation begins at the same mark. So the daemon finds in its r
 on the way.
 
 A watch that `polls` cancels each operation at once. Such an operation completes only by an event that is in the ring
-already. If it is cancelled, there was no event up to the mark of its outcome.
+already. If the operation is cancelled, there was no event up to the mark of its outcome.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ class Watch:
 def observe(surface: Surface[Any, Any], keys: tuple[Key, ...], mark: Mark, *, polls: bool) -> Operation:
     """An operation that the first event after the mark completes. With `polls`, it is cancelled if there is none yet.
 
-    It is registered in a full window as well: this may be the client's own thread, which cannot wait for room.
+    It is registered even if the window is full: this may be the client's own thread, which cannot wait for room.
     """
-    if surface._link.sealed:  # the link is closed, or the parent's: the surface would use its client's next link
+    if surface._link.sealed:  # closed, or the parent's: without this, the surface would use its client's next link
         surface._link.refuse_closed()
     given: RegistrationArguments = {"timeout": None, "when": OBSERVED, "since": mark, "orphans": "cancel"}
     operation: Operation = surface._register(keys, "subscribe", given, may_exceed=True)

@@ -27,7 +27,7 @@ has returned, its worker registers the next call in place of the settled call. W
 A caller may use if_exists="replace" while the handler runs, or while the call is due. That makes another call, which
 gets the id. The next attempt of the first call gets a new id.
 
-A call is delivered only to a member that handles its name. A member gets no more calls than it runs at once. So new
+A call is delivered only to a member that handles its name. A member gets no more calls than it runs at a time. So new
 workers may name calls that old workers do not know. A call whose name no member handles becomes a dead letter at the
 end of its retention.
 
@@ -36,7 +36,7 @@ compares the texts). It replaces only a point that is still to come and for whic
 or that pauses for its next attempt, stays, and the changed schedule follows it. While workers with the old schedule are
 there, the last worker to start or to run decides.
 
-Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock.
+Time: a period counts on the daemon's CLOCK_MONOTONIC, as deadlines do. `call_at` and cron are on the wall clock.
 The daemon plans calls of `call_at` anew when the wall clock is set. If such a call still comes early, its worker
 registers it again. Each worker notices when the clock is set (duties.py), and each new worker assumes that it was set.
 Then the worker makes the pending call of a cron schedule due now. So the call comes to some worker. This worker runs
@@ -196,7 +196,7 @@ class Carrier:
         return plan._replace(point_ns=point_ns, due_ns=plan.due_ns + point_ns - plan.point_ns)
 
     def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
-        """Run the handler, unless processes have ended in it too often. Then end, retry or follow the call."""
+        """Run the handler, unless too many processes have ended in it. After that, end, retry or follow the call."""
         record, schedule = told.record, job.schedule
         attempt, points = plan.failures + 1, self._points(job, plan)
         is_given_up = plan.phase != CallPhase.ON_FAILURE and plan.ends >= job.deliveries

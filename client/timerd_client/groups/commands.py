@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 EARLY_NS: Final = 1_000_000  # a call that comes before its wall clock time by more than this is planned anew
 CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # take the id, if no call with this id is pending or running
 REPLACE: Final = int(RegisterFlag.REPLACE)
-BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)  # or replace a pending call of another schedule
+BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)  # as CLAIM, or replace a pending call of another schedule
 # Take the id of the followed call. If a caller has made another call with this id meanwhile, the caller's call stays.
 FOLLOW: Final = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
 OF_CALL: Final = int(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Duty(NamedTuple):
-    """Steps to do: for a delivered call (`is_call`), or to begin a schedule. A beginning may be broken off."""
+    """Steps to do: for a delivered call (`is_call`), or to begin a schedule. Only a beginning may be broken off."""
 
     steps: Steps
     is_call: bool

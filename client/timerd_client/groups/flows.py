@@ -33,7 +33,7 @@ def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
 
 
 def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
-    """Wait until the daemon has made a call, or kept one of the same id. Raises refusals, TimerdUnavailableError."""
+    """Wait until the daemon has made a call, or kept one with the same id. Raises refusals, TimerdUnavailableError."""
     try:
         yield from _answered(reply, timeout)
     except OperationExistsError as error:
@@ -125,6 +125,6 @@ def next_outcome(link: Link, seconds: float | None) -> Flow[DeliveredOutcome | N
 
 
 def leave(link: Link) -> None:
-    """Count one loop less that receives outcomes. Takes no lock, because a garbage collection may end a loop."""
+    """A loop that receives outcomes has ended. Takes no lock, because a garbage collection may end a loop."""
     link.protocol.inbox.leave()
     link.sender.ring()

@@ -75,7 +75,7 @@ class CallInfo(NamedTuple):
     reason: str  # why the call became a dead letter; empty for other calls
     payload: bytes
     op: int  # its op id
-    name_bytes: bytes  # the name as it was given; in `name`, what a terminal must not get is escaped
+    name_bytes: bytes  # the name as given; in `name`, bytes that a terminal must not get are escaped
 
     @property
     def shown_id(self) -> str:
@@ -179,7 +179,7 @@ def _state(
     name: bytes,
     now: int,
 ) -> CallState:
-    """`members` has those of the groups of which a call was listed before."""
+    """The state of a call. `members` keeps the members of each group between calls of this function."""
     if op.state == OpState.PENDING:
         return "paused" if plan.failures or plan.ends else "pending"
     if holder is not None:

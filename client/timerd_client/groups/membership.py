@@ -34,11 +34,11 @@ serving: Final[weakref.WeakSet[Membership[Any]]] = weakref.WeakSet()  # the clie
 class Membership(Generic[LinkT]):
     """A client as a member of its group.
 
-    It keeps the registries that it serves when it gets a new link: after a fork, in another loop, with a new arena.
+    When it gets a new link (after a fork, in another loop, with a new arena), it goes on to serve its registries.
     """
 
     AT_ONCE: ClassVar[int] = 1
-    """How many calls are delivered at once, unless a handler of the client has a larger `concurrency`."""
+    """How many calls a client holds at the same time, unless one of its handlers has a larger `concurrency`."""
     AWAITS: ClassVar[bool] = False
     """Whether handlers may be coroutine functions."""
 
@@ -63,7 +63,7 @@ class Membership(Generic[LinkT]):
         """Run the handlers of these registries, from now until the client is closed. Returns at once.
 
         A threaded client runs handlers in threads of its own (with gevent in greenlets), an asyncio client as tasks. At
-        most `at_once` calls are delivered to this client at once (default: the largest `concurrency` of its handlers,
+        most `at_once` calls are with this client at the same time (default: the largest `concurrency` of its handlers,
         with asyncio at least 16). To take handlers that were added to a registry later, serve the registry again. A
         forked child serves the same handlers from its first use of the client on. A process that drains or ends takes
         no calls.
@@ -116,7 +116,7 @@ class Membership(Generic[LinkT]):
         jobs = self._served
         at_once = self._at_once or max(self.AT_ONCE, *(job.concurrency for job in jobs.values()))
         with link.lock:
-            # With the lock held: a drain sets the flag, and then has each link give up its calls with its lock held.
+            # With the lock held: a drain sets the flag, then makes each link give up its calls, with its lock held.
             if not links.take_calls:
                 return
             carrier.jobs.update(jobs)

@@ -31,7 +31,7 @@ COUNT_MAX: Final = (1 << 32) - 1
 ERROR_SIZE_MAX: Final = 200  # bytes of the last error's text
 WALL_NS_END: Final = 1 << 63
 _NUMBERS_BEGIN: Final = "\0"
-SCHEDULE_SIZE: Final = 10  # the first bytes, which are the same in all points of a schedule for which nothing has run
+SCHEDULE_SIZE: Final = 10  # the first bytes: equal in all points of a schedule, except points that have run
 _HEAD: Final = struct.Struct("<BBQqqqqIIBBBBB")  # whether it stays, the fields in their order, sizes of what follows
 _STRETCH: Final = struct.Struct("<qq")
 PLAN_SIZE_MAX: Final = _HEAD.size + STRETCHES_MAX * _STRETCH.size + ID_SIZE_MAX + ERROR_SIZE_MAX
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Whether this call stays when the schedule changes: something has run for it, or it is of no schedule."""
+        """Whether this call stays when the schedule changes: something has run for it, or it belongs to no schedule."""
         return self.kind == CALL or bool(self.failures or self.ends or self.phase)
 
     def pause_s(self) -> float:

@@ -30,7 +30,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _SECOND: Final = timedelta(seconds=1)
 _FAR: Final = 2 * 86_400  # more than any zone's clocks were ever moved
 _STRETCH_MIN: Final = 900  # no two changes of a zone's offset are closer than this
-_RANGE_OF_ONE: Final = re.compile(r"\b(\w+)-\1/\d+")  # cronsim takes 3-3/2 for 3/2, which goes on after 3
+_RANGE_OF_ONE: Final = re.compile(r"\b(\w+)-\1/\d+")  # cronsim reads 3-3/2 as 3/2, which goes on after 3
 
 
 class Schedule(Protocol):

@@ -290,7 +290,7 @@ class Connection:
     def _let_go_of_daemon(self, now_ns: int) -> None:
         """End the connections to a daemon that has ended or is lost: another user may listen in its place soon."""
         if self.sockets.lost(now_ns):
-            self._protocol.session.subscriptions.append(NO_OUTLET)  # for the thread that has the seat
+            self._protocol.session.subscriptions.append(NO_OUTLET)  # for the holder of the seat (threaded/seat.py)
 
     def _map_arena(self) -> None:
         """Map the daemon's arena, so that marks are exact. Without a map, marks have the sequence of the last frame."""
@@ -299,7 +299,7 @@ class Connection:
         old, self.reader = self.reader, None
         if protocol.session.shared_clock:
             try:
-                with changing:  # map_arena() may look whether the daemon listens
+                with changing:  # no fork meanwhile: map_arena() may connect to see whether a daemon runs
                     reader = self.sockets.map_arena()
             except (TimerdError, OSError) as error:
                 logger.info("timerd client: arena not mapped: %s", error)

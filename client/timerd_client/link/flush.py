@@ -17,7 +17,7 @@ class Flush(NamedTuple):
 
     command: int  # the flush waits until this command is applied, and all answers up to it were received
     maker: bytes  # incarnation of the client; when the client gets a new one, the flush is over
-    reported: int  # how many of `commands_unknown` earlier flushes have reported
+    reported: int  # how many of the `commands_unknown` were reported by earlier flushes
 
 
 class Flushes:

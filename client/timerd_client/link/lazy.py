@@ -106,7 +106,7 @@ class Lazy(Generic[LinkT]):
     def _open(self, paths: InstancePaths, sockets_to: Callable[[], Sockets]) -> LinkT:
         self._refuse_closed()
         target = self.target
-        with changing, files_named():  # a fork waits, because a child closes whole links
+        with changing, files_named():  # no fork meanwhile: a child closes only complete links
             sockets = sockets_to()
             try:
                 who = identity(target.label, target.orphans, target.group, target.takeover_ms)

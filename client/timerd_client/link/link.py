@@ -46,7 +46,7 @@ class Links:
         self._made.discard(weakref.ref(link))
 
     def clear(self) -> None:
-        """In a forked child: it has no link yet, and does not drain."""
+        """Begin anew in a forked child, which has no link yet and does not drain."""
         self._made.clear()
         self.take_calls = True
 
@@ -195,7 +195,7 @@ def take_no_calls_locked(link: Link) -> None:
 
 
 def take_no_calls() -> None:
-    """No client of this process takes further calls, also none that is made or serves calls later.
+    """From now on no client of this process takes calls, not even one that is made or begins to serve later.
 
     A forked child takes calls again. Any thread and any handler of a signal may call this.
     """
@@ -206,4 +206,4 @@ def take_no_calls() -> None:
         except ClosedError:
             pass  # its event loop has ended
         except Exception:
-            logger.exception("a client of this process goes on to take calls")
+            logger.exception("a client of this process could not be kept from taking calls")

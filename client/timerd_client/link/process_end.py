@@ -5,7 +5,7 @@
 Handlers of atexit, finalizers of multiprocessing and flushes of loggers run in an order that nobody can know. So the
 end of the process closes no client. This module has such handlers, too, and the first of them to run flushes all
 clients. After that, each call that releases the lock of its link waits until its commands are applied. Each frame says
-that the process is leaving. So the daemon takes the end of the connection for a goodbye.
+that the process is leaving. So the daemon treats the end of the connection as a goodbye.
 
 Before 3.13, CPython runs no handlers of atexit in a forked child of multiprocessing. Since 3.13 it clears the handlers
 in such a child. So a process registers with both, atexit and multiprocessing, when it makes its first link.
@@ -128,7 +128,7 @@ class ProcessEnd:
                 link.end_handlers(CLOSE_TIMEOUT_S)
             self._take(link)
         self.flush([link for link in links if not link.closed])
-        for link in filter(_is_applied, new):  # so no acknowledgement of a call is on its way
+        for link in filter(_is_applied, new):  # only these: no acknowledgement of a call is on its way
             link.sender.soon(partial(take_no_calls_locked, link))
         self._say_goodbye(new)
         if not links:
@@ -142,7 +142,7 @@ class ProcessEnd:
     def flush_before_a_signal(self, ending: Collection[Link]) -> None:
         """Flush these links, and say goodbye for them: the process may be about to end by a signal, without handlers.
 
-        If the process goes on all the same, so do the links: the next frame says that the process is not leaving. So
+        If the process does not end, the links go on, too: the next frame says that the process is not leaving. So
         each such flush has PATIENCE_S of its own, and reports its own losses.
         """
         try:

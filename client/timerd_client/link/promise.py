@@ -160,7 +160,7 @@ class Promise(Promised):
         return self._has_settled()
 
     def _scope(self) -> Scope | None:
-        """The request whose end ends a wait for this, too. None for an answer of the daemon."""
+        """The request whose end also ends a wait for this promise; None for an answer of the daemon."""
         return None
 
     def _end_wait(self) -> bool:

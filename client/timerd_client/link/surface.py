@@ -241,7 +241,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         self._issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
 
     def reschedule(self, id: Key, delay: Timeout) -> None:
-        """Give the operation with this id a new deadline, `delay` s from now; None = none. See `reschedule_wait`."""
+        """Give the operation with this id a deadline, `delay` s from now; None = no deadline. See `reschedule_wait`."""
         self._reschedule_id(id, delay, None)
 
     def forget(self, key: Key) -> None:
@@ -249,7 +249,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         self._issue(self._key_command(CommandKind.FORGET, key))
 
     def mark(self) -> Mark:
-        """A mark of this moment in the history of events, for `register(since=)`. Mark, then check, then register."""
+        """A mark of this moment, for `register(since=)`: take the mark, then check your own state, then register."""
         link = self._live()
         with link.lock:
             if link.closed:
@@ -357,8 +357,8 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         """As `fire`; returns the number of operations that the event completed.
 
         Raises TimerdUnavailableError after `timeout` s. After this error the event may still be applied when the daemon
-        is back. So do not fire it again. A result of 0 does not mean that the event completes no operation:
-        registrations that were called before, and reach the daemon after the event, are not counted.
+        is back. So do not fire it again. A result of 0 does not mean that the event completes no operation: an
+        operation that was registered before this call, but reaches the daemon after the event, is not counted.
         """
 
     def cancel_for_key_wait(self, *given: Any, **named: Any) -> object:

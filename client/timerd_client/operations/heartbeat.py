@@ -124,7 +124,7 @@ class _Beat(DelayedOperation):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the session begins again: a heartbeat has come from another process, or this is not known."""
+        """Whether the session begins again: another process has sent a heartbeat, or nobody knows whether one came."""
         return self.state is State.COMPLETED or isinstance(self.error, (TimerdUnavailableError, MarkTooOldError))
 
     def try_complete(self) -> bool:

@@ -30,7 +30,7 @@ class Backoff:
 class Restarts:
     """When to begin anew. A daemon may answer each HELLO with a frame after which the client has to begin anew.
 
-    The first time is at once. The second time within CALM_NS waits 20 ms, and each further time twice as long.
+    The first time is at once. The second time within CALM_NS waits 20 ms, and each further time twice the last.
     """
 
     def __init__(self, now_ns: int, last_ns: int) -> None:

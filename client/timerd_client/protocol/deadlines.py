@@ -1,6 +1,6 @@
 """When a client abandons an operation: at its deadline + grace, and only while the daemon is lost.
 
-While the daemon lives, the operation's outcome will come, even if late, and nothing here takes time. When the daemon is
+While the daemon lives, the operation's outcome will come, even if late, and nothing here runs. When the daemon is
 lost, the deadlines of all pending operations are collected once, and then the deadline of each later registration.
 """
 

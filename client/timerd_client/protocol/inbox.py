@@ -15,8 +15,9 @@ Ground rules (timerd/DESIGN.md, section "Groups, and owners that end"):
 * The client sees a longer pause as a long time between two answered questions. Outcomes that the daemon delivered
   before its second answer may have been requeued, even if the client reads them after this answer. The daemon's clock,
   whose time is in every frame, decides what "before" means.
-* Outcomes are delivered to a client that listens (a loop over `outcomes()`), calls to a client that handles their name.
-  The client asks one question about this at a time. With two questions, a repeated old one could undo the newer one.
+* Outcomes are delivered to a client that listens (it has a loop over `outcomes()`), and calls are delivered to a client
+  that handles their names. For each of the two the client has one question under way at a time. With two
+  questions, a repeated old one could undo the newer one.
 
 One risk remains: the process may be stopped after the check and before the caller's code runs. A caller can fence off
 such late work with `deliveries`.
@@ -85,7 +86,7 @@ class DeliveredOutcome:
         self.keys = tuple(_text(name) for name in names[1:])
         self.arena = arena  # it was delivered to `client` in this arena, and only that client may acknowledge it
         self.client = client
-        self.vouched_ns = delivered_ns  # by the daemon's clock: when it last confirmed that this client holds it
+        self.vouched_ns = delivered_ns  # when the daemon last confirmed, by its clock, that this client holds it
 
     @property
     def name(self) -> str:
@@ -233,8 +234,9 @@ class Inbox:
     def handle_no_more(self, now_ns: int) -> None:
         """Take no further calls, for good, and give back those that have not begun. Those that have begun go on.
 
-        The daemon requeues all calls of a client that takes none, also a call that runs here. So the client goes on to
-        take a number of calls, but of no name, and names those that it gives back.
+        If the client announced that it takes no call, the daemon would requeue all its calls, also one that runs here.
+        So the client still announces how many calls it takes at once, but no names, and lists the calls that it gives
+        back.
         """
         self._is_leaving = True
         self._handling.wanted = self._handling.wanted._replace(names=())
@@ -244,7 +246,7 @@ class Inbox:
         self._switch(now_ns)
 
     def _give_back(self, operation: int) -> None:
-        """Have the next question give this call back. A call that is redelivered while it runs here ends here."""
+        """Give this call back with the next question. A call that runs here is not given back."""
         wanted = self._handling.wanted
         if operation not in self.begun and operation not in wanted.back:
             self._handling.wanted = wanted._replace(back=(*wanted.back, operation))

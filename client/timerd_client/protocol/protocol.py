@@ -70,7 +70,7 @@ RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
 ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # acknowledgements wait this long for a frame; the daemon reminds after 50 ms
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # this many unacknowledged outcomes are acknowledged at once
-ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # the daemon stops when too many are unacknowledged
+ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # with too many, the daemon applies no commands
 # While all is well, ticks are at most HEARTBEAT_NS apart. So a longer pause is a pause of this process.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
 
@@ -254,7 +254,7 @@ class Protocol:
             self.refused = None
 
     def _restart_hello(self, now_ns: int) -> None:
-        """Send HELLO at the next tick, or later if the last restart led nowhere; then at intervals of up to 1 s."""
+        """Send HELLO at the next tick, or later if the last restart was just before; then at intervals of up to 1 s."""
         self._hello.restart()
         self._hello_at = self._restarts.next_at(now_ns)
 
@@ -397,7 +397,7 @@ class Protocol:
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
                 case DownKind.SESSION_GONE if self.session.secret == NO_SESSION:
-                    self.frames_ignored += 1  # for the same reason: a client without a session cannot lose it
+                    self.frames_ignored += 1  # a client without a session cannot lose it, so no daemon has sent this
                 case DownKind.SESSION_GONE:
                     self._begin_anew(now_ns)
                 case _:

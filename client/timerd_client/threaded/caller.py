@@ -254,8 +254,8 @@ class Callers:
     def _leave(self, seat: Seat, gate: CallerGate, *, is_needed: bool) -> None:
         """Leave the seat. `is_needed`: the caller stopped before the last frame, and the thread must take the rest.
 
-        Meanwhile a pass of the thread, without the seat, may have done the work for which the caller stopped. The rest
-        of the frames still waits, although no descriptor is readable.
+        This cannot be seen here: a pass of the thread, without the seat, may have done the work for which the caller
+        stopped, and no descriptor is readable although frames still wait.
         """
         link, protocol = self._link, self._protocol
         with link.lock:

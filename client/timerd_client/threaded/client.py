@@ -75,7 +75,7 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         if not reply._wait(timeout):
             raise TimerdUnavailableError(
                 f"no copy of the arena {within(timeout)} ({connection.status()}): the daemon makes one "
-                "at a time, and rests 9 times the CPU time that one takes; try again later, or wait longer"
+                "at a time, and then pauses for 9 times the CPU time of the copying; try again later, or wait longer"
             )
         return str(copy_of(connection.paths, reply.get()))
 

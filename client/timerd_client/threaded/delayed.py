@@ -33,8 +33,8 @@ class DelayedOperation(Delayed):
 
     `on_complete()` runs exactly once: when the daemon has confirmed the completion, or after the deadline. After the
     deadline `on_expiration()` runs as well. `lock` is held while one of the functions runs (default: a lock for this
-    operation alone); all operations of a group may share a lock. The functions must not block; a thread that holds the
-    lock must not wait for the client.
+    operation alone); several operations may share a lock. The functions must not block; a thread that holds the lock
+    must not wait for the client.
 
     Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
     """
@@ -90,7 +90,7 @@ class DelayedOperation(Delayed):
 
 
 class ThreadedDriver(DelayedDriver[ThreadedLink]):
-    """The part of a threaded client in a delayed operation."""
+    """The threaded client's side of a delayed operation."""
 
     def __init__(self, owner: DelayedOperation, lock: AbstractContextManager[Any]) -> None:
         super().__init__(owner)

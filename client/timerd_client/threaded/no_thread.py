@@ -1,4 +1,4 @@
-"""A link without a thread: CPython starts no thread after main has ended. Waiting callers make the passes."""
+"""A link without a thread: CPython starts none after the main thread has ended. Waiting callers make the passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NoThread:
     def __init__(
         self, exchange: Callable[[], bool], sleep: Callable[[int], None], end_passes: Callable[[], None]
     ) -> None:
-        """`exchange` makes a pass (False: the last one), `sleep` sleeps for at most the given ns, `end_passes` ends."""
+        """`exchange` makes a pass (False: the last one), `sleep` sleeps up to the given ns, `end_passes` closes all."""
         self._exchange = exchange
         self._sleep = sleep
         self._end_passes = end_passes

@@ -18,7 +18,7 @@ from timerd_wire.spacing import Spacing
 
 SEND_INTERVAL_NS = 100_000  # under load: the least time from one frame of commands to the next
 SEND_INTERVAL_NS_MAX = 1_000_000  # and the longest
-SEND_COMMANDS = 512  # this number piles up only if the thread does not get the GIL: then a caller sends when it may
+SEND_COMMANDS = 512  # if this many pile up, the thread does not get the GIL: then a caller sends, if a frame is due
 SEND_BURST = 4  # frames that may follow each other at once after a quiet time
 SEND_REST = 3  # an interval is this many times as long as a pass: during a pass the callers do not have the GIL
 
@@ -142,7 +142,7 @@ class ThreadedSender(Sender):
         in_callback = self._is_own_thread()
         self.confirm_locked()
         # While the process ends, each call waits until its commands are applied (process_end.py). If the window is full
-        # all the same, the daemon does not answer, and waiting is in vain.
+        # nevertheless, the daemon does not answer, and waiting would not help.
         patience_s = 0.0 if link.ends_with_process else BACKPRESSURE_TIMEOUT_S
         if in_callback or not self._moved.wait_for(lambda: outgoing.room > 0 or link.sealed, patience_s):
             late = "" if in_callback else f", and none was acknowledged within {patience_s:g} s"

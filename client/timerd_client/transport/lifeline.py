@@ -1,9 +1,9 @@
-"""A connection whose end shows the client that the daemon has ended, and the daemon that the client has ended.
+"""A connection of client and daemon, by whose end each of the two notices that the other has ended.
 
 The client shows its session over the connection, and keeps the connection open as long as it lives. The kernel closes
 it with the process, however the process ends. The daemon sends nothing. No other process may hold a copy, because a
-copy would keep a dead client alive: an exec closes it, and a forked child closes its copy. Without the connection (an
-older daemon, too many clients) everything still works: the daemon looks at the process, or waits for a lease.
+copy would make a dead client seem alive: an exec closes it, and a forked child closes its copy. Without the connection
+(an older daemon, too many clients) everything still works: the daemon looks at the process, or waits for a lease.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from timerd_shm.declare.limits import HEARTBEAT_NS
 from timerd_shm.host.paths import InstancePaths, listens
 from timerd_wire import native
 
-# If a connection ends later, the daemon has ended. If it ends sooner, it was refused, unless no daemon listens.
+# If a connection has lasted longer than this, its end means that the daemon has ended. If it ends sooner, it was
+# refused, unless no daemon listens.
 REFUSED_NS: Final = HEARTBEAT_NS
 RETRY_FIRST_NS: Final = 50_000_000
 RETRY_LAST_NS: Final = 60_000_000_000
@@ -88,8 +89,8 @@ class Lifeline:
         return False
 
     def _is_refused(self) -> bool:
-        """Whether a daemon listens, which has ended the connection. A daemon that ends stops to listen first."""
-        with changing:  # a child that is forked in between would have a copy of the connection
+        """Whether a daemon listens: then it has ended the connection. A daemon that ends first stops listening."""
+        with changing:  # no fork meanwhile: a child would have a copy of the connection that is made here
             return listens(self._paths)
 
     def let_go(self) -> None:

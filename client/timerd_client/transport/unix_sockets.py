@@ -96,7 +96,7 @@ class UnixSockets:
                 self._open()
             except OSError as error:  # no daemon listens, very many clients connect, no file can be opened
                 self._close()
-                self._failure = None if isinstance(error, BlockingIOError) else error  # blocking: an overloaded daemon
+                self._failure = None if isinstance(error, BlockingIOError) else error  # EAGAIN: an overloaded daemon
                 self._retry()
                 return
             if not isinstance(self._failure, ConnectionResetError):  # a reset may come again at once: keep it
@@ -244,7 +244,7 @@ class UnixSockets:
 
 
 class End:
-    """The lifeline of a link with one connection for everything: a descriptor that is readable after its end."""
+    """The lifeline of a link with one connection: a descriptor that is readable when the connection has ended."""
 
     def __init__(self) -> None:
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed when it is dropped
@@ -291,7 +291,7 @@ class End:
 
 
 def _after_fork_in_child() -> None:
-    """Close the copies: they would keep the parent's client alive after its end."""
+    """Close the copies: they would make the parent's client seem alive after its end."""
     for connection in list(_connections):
         connection.close()
     _connections.clear()

@@ -2,7 +2,9 @@
 
 libzmq connects again by itself, to whatever stands at the path. A client must show its proof and its session to no
 other user. So at the end of the daemon the sockets are disconnected. tend() connects them again, when a trusted daemon
-listens. Each HELLO goes only to a socket that is the same file as at the connection.
+listens. Before each HELLO the client looks whether
+NAME.sock is still the file to which the DEALER has connected. If not, the DEALER first connects again, if a trusted
+daemon listens.
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ class ZmqSockets:
             if found == self._connected:
                 return True
             self._disconnect()
-            with changing:  # a child that is forked in between would have a copy of the connection
+            with changing:  # no fork meanwhile: a child would have a copy of the connection that is made here
                 if not daemon_running(self._paths):
                     return False
         except OSError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Aside:
-    """A call when a promise has settled. Two Asides of the same function are equal, so that one can remove the other.
+    """A call that is made when a promise has settled. Asides of one function are equal, so one can remove another.
 
     `wakes`: the call wakes a waiting caller, who then looks at the outcome. Opening a gate does the same.
     """

@@ -6,7 +6,7 @@
     the peer has gone              499                     nobody reads it; the access log shows it
 
 A framework turns an error into a 500 before this package sees the error. If the error that has left the view is one of
-these, the 500 still becomes a 503 or a 410: see failures.py.
+UNSERVED, the 500 still becomes a 503 or a 410: see failures.py.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class _Lifespan:
         await self._send(message)
 
     async def failed(self) -> None:
-        """The application has raised an error. If that was at the end, this is the end, too."""
+        """The application has raised an error. If it was ending, and has not answered, do the work of the end now."""
         if self.received == "lifespan.shutdown" and not self._answered.startswith("lifespan.shutdown."):
             await self._end()
 
@@ -254,7 +254,7 @@ class _Exchange:
             await self._send(message)
 
     async def _send_instead(self, answer: Answer, message: Message) -> None:
-        """Answer in place of a framework's 500 that begins with this message. Headers that fit another body stay."""
+        """Answer in place of a framework's 500 that begins with this message. Headers about its body are dropped."""
         own = _encoded(answer.all_headers())
         names = {name for name, _ in own} | {name.encode() for name in OF_THE_BODY}
         others = [(name, value) for name, value in message.get("headers", ()) if bytes(name).lower() not in names]
@@ -262,7 +262,7 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": answer.body})
 
     async def answer(self, error: BaseException) -> bool:
-        """Answer in place of the view, which raised `error`. False if the view's own answer has begun (it is cut)."""
+        """Answer in place of the view, which raised `error`. False if the view's answer has begun: it is cut off."""
         if self._is_begun:
             if not isinstance(error, RequestEnded):
                 return False

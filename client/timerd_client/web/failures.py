@@ -29,9 +29,9 @@ def _note(sender: object = None, exception: BaseException | None = None, **more:
 
 
 def error_of_500(request: Scope) -> BaseException | None:
-    """The error that has left the view. An error that the view has handled is none.
+    """The error that has left the view. An error that the view has handled does not count.
 
-    If the framework does not tell, it is the last error of timerd.
+    If the framework shows no error, this is the last error of timerd that a caller got.
     """
     return request.failure or sys.exc_info()[1] or request.trouble
 
