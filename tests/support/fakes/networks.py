@@ -1,4 +1,4 @@
-"""A network in memory for the conductor, and clients that speak the real frames over it.
+"""A network in memory for the conductor, and clients that send and receive real frames over it.
 
 world = World()
 alice = world.client("alice")                    # has said hello, subscribed, and got WELCOME and a report
@@ -126,7 +126,7 @@ class Lifelines(ends.Lifelines):
 
 
 class Copies:
-    """Copies of the arena that are only counted. Each takes `take_ns`. Its memory is free `free_ns` after its removal.
+    """Copies of the arena, counted but not made. Each takes `take_ns`. Its memory is free `free_ns` after its removal.
 
     `cpu_ns` is the CPU time of one copy; None: all of `take_ns`.
     """
@@ -362,7 +362,7 @@ class Peer(Talker):
         return connection
 
     def acknowledge(self) -> None:
-        """Take in what was published and acknowledge it, by a frame of its own."""
+        """Take in what was published, and acknowledge it in a frame without commands."""
         self.take_published()
         super().acknowledge()
         self.say(UpKind.ACK)

@@ -16,7 +16,7 @@ from timerd_kafka.cluster.settings import Settings
 
 @contextmanager
 def brokers(data: Path, number: int, **more: Any) -> Iterator[list[Broker]]:
-    """All brokers of a cluster. Each broker has its own client, as each broker's process has."""
+    """All brokers of a cluster. Each broker has a client of its own, as if it ran in its own process."""
     (data / "cluster_id").write_text("c")
     settings = Settings(data=data, workers=number, replicas=1, ports=tuple(range(1, number + 1)), **more)
     clients = [td.connect() for _ in range(number)]
