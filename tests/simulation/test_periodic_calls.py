@@ -323,7 +323,7 @@ def test_a_cancelled_schedule_begins_with_the_next_worker_that_starts(world: Wor
 
 
 def test_a_schedule_that_begins_anew_after_a_call_of_its_id_is_no_part_of_that_call(world: World) -> None:
-    """Such a beginning may pause for a minute, again and again. Meanwhile the call would count as running."""
+    """The steps that begin a schedule may pause for minutes. As a part of the call, they would keep it running."""
     job, other = Job(), Job()
     worker = worker_of(world, job)
     worker.add("other", other)

@@ -36,7 +36,7 @@ MEASURED = {subject: [file_of(module) for module in modules] for subject, module
 
 
 class Measure:
-    """The lines that were executed while it was on. Lines that an import executes count as well."""
+    """The lines that measured runs have executed. Lines that an import executes count as well."""
 
     def __init__(self) -> None:
         included = [str(path) for paths in MEASURED.values() for path in paths]
