@@ -115,7 +115,7 @@ class KafkaPythonProducer(Producer):
 
 class KafkaPythonConsumer(Consumer):
     # This client joins its group in its polls, and needs many polls if they are short. And version 3.0.12 loses the
-    # answer to its SyncGroup if that comes at a poll's end: then the member sends heartbeats, but has no partitions.
+    # answer to its SyncGroup if the answer comes as a poll ends: then the member sends heartbeats without partitions.
     POLL_S = 1.0
 
     async def start(self) -> None:
@@ -147,7 +147,7 @@ class KafkaPythonConsumer(Consumer):
 
         try:
             polled = self._made.poll(timeout_ms=int(seconds * 1000))
-        except KafkaConnectionError:  # this client raises it if it asks a worker that is being started again
+        except KafkaConnectionError:  # the client asked a worker that is being started again
             await asyncio.sleep(0.1)
             return []
         return [(one.partition, one.offset, one.value) for rows in polled.values() for one in rows]
@@ -289,7 +289,7 @@ class ConfluentConsumer(Consumer):
             {
                 "bootstrap.servers": plan["bootstrap"],
                 "client.id": plan["name"],
-                "group.id": plan.get("group") or f"alone-{plan['name']}",  # this client makes no consumer without one
+                "group.id": plan.get("group") or f"alone-{plan['name']}",  # this client requires one of each consumer
                 "auto.offset.reset": "earliest",
                 **({} if plan.get("group") else {"enable.auto.commit": False}),
                 **session_of(plan, "session.timeout.ms", "heartbeat.interval.ms"),
