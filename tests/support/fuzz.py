@@ -135,7 +135,7 @@ def attack_journal(data: bytes) -> None:
 
 
 def watch_coverage(module: ModuleType) -> None:
-    """Let libFuzzer see which lines of a module run. (Its import hook does not see an editable install.)"""
+    """Let libFuzzer see which lines of a module run. (The import hook of atheris does not see an editable install.)"""
     for holder in (module, *(each for each in vars(module).values() if isinstance(each, type))):
         for each in vars(holder).values():
             if isinstance(each, FunctionType) and each.__module__ == module.__name__:

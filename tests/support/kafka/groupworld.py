@@ -27,12 +27,12 @@ RANGE = (GroupProtocol("range", b"topics"),)
 
 
 class Broker:
-    """The part of a broker that a coordinator uses. Each has a client of its own, as if it ran in its own process."""
+    """The part of a broker that a coordinator uses. Each broker has a client of its own, as if it were a process."""
 
     def __init__(self, data: Path, orders: UUID = ORDERS, **settings: Any) -> None:
         self.id, self.settings = 0, Settings(data=data, **{"workers": 1, "ports": (9093,), **settings})
         self.client = td.connect()
-        with warnings.catch_warnings(action="ignore"):  # a purgatory is made while the loop stands still
+        with warnings.catch_warnings(action="ignore"):  # the loop stands still while a purgatory is made: no warning
             self.waits = Waits(self.client, asyncio.get_running_loop())
         self.topics: dict[str, Topic] = {}
         self.create("orders", orders)

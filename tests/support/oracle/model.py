@@ -77,7 +77,7 @@ class Model:
 
     @property
     def watched(self) -> int:
-        """Entries of all watcher lists."""
+        """The number of entries in all watcher lists."""
         return sum(len(op.keys) - (op.satisfied | op.failed).bit_count() for op in self.pending)
 
     @property

@@ -446,7 +446,7 @@ class Play:
             self.looks += len(client.looks)
 
     def compare_groups(self) -> None:
-        """Outcomes equal the model's. Each delivery raises an outcome's count. No two members hold the same outcome."""
+        """Assert: outcomes equal the model's, each delivery raises its outcome's count, one member at most holds each."""
         kept = {payload: count for each in self.kept.values() for payload, count in each.items()}
         for client, _ in self.sides:
             for delivered in client.delivered_for_group[self.judged[client] :]:

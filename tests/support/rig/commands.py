@@ -1,6 +1,6 @@
 """Commands, outcomes and answers of a client, as tests write them.
 
-The same objects go to the compiled core, as bytes that frames.py makes of them, and to the oracle in model.py.
+These objects go both to the compiled core, as bytes that frames.py makes of them, and to the oracle in model.py.
 """
 
 from __future__ import annotations

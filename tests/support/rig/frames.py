@@ -179,7 +179,7 @@ def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredFor
     while at < payload + record.keys_length:
         names.append(heap[at + 1 : at + 1 + heap[at]])
         at += 1 + heap[at]
-    assert at == payload + record.keys_length <= len(heap), f"the names of {record} have another length"
+    assert at == payload + record.keys_length <= len(heap), f"the names of {record} do not end at keys_length"
     return DeliveredForGroup(
         record.number,
         record.operation,

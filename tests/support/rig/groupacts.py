@@ -378,7 +378,7 @@ def gives_back(rig: Rig) -> Act:
 
 
 def falls_silent(rig: Rig) -> Act:
-    """A member that holds nothing falls silent. The act may be repeated, and would count the end of a hold again."""
+    """A member falls silent. It holds nothing, because an act may run twice: an outcome would be requeued twice."""
     a = rig.client(group=GROUP, listens=True)
 
     def act(rig: Rig) -> None:

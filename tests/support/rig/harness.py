@@ -235,7 +235,7 @@ class Rig:
         self.advanced_ns = now_ns
 
     def cut(self) -> None:
-        """Called between two parts of a work for which the budget was too small. A test may replace this method."""
+        """Called between the parts of work that is cut by the budget. A test may replace this method."""
 
     @property
     def arena(self) -> Memory:
@@ -309,7 +309,7 @@ class Rig:
         return result
 
     def resume(self) -> None:
-        """Go on with work for which a budget was too small, until no work is left."""
+        """Go on with work that was cut by a budget, until no work is left."""
         while self.core.resume(self.now_ns, self.budget):
             self.cut()
 

@@ -120,7 +120,7 @@ def outcomes_that_share_values_make_room(rig: Rig) -> None:
 
 
 def the_oldest_outcomes_make_room(rig: Rig) -> None:
-    """The arena is full, and five registrations find no room."""
+    """The arena is full, and four further registrations need room."""
     make(rig, b"one", 20)
     rig.client(group=b"one", uid=OTHER)
     make(rig, b"two", 31)
@@ -145,7 +145,7 @@ def a_schedules_call_makes_no_room(rig: Rig) -> None:
 
 
 def clients_end_one_after_the_other(rig: Rig, what: Callable[[int], Register], groups: int) -> None:
-    """Clients of a user register as much as is accepted, and end: several of them for each group."""
+    """Clients of a user, three for each group, register as much as is accepted, and end: one after the other."""
     number = 0
     for maker in range(3 * groups):
         rig.turn(rig.now_ns + MS)

@@ -24,7 +24,7 @@ import psutil
 
 from support.real.patience import PATIENCE_S, eventually
 
-ENDS_S = 10.0  # for an end by SIGTERM on a busy machine. On an idle one it takes 1 to 2 s; without drain, 30 s
+ENDS_S = 10.0  # within this time a server ends after SIGTERM. An idle machine needs 1 to 2 s; without drain, 30 s
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine
 
 # A worker of gunicorn loses a SIGTERM that comes before it has installed its handlers. The master kills it after 30 s.
@@ -168,7 +168,7 @@ class Server:
         self.process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """End it and its workers at once. They are one process group, also a worker that is just being started."""
+        """End it and its workers at once. All of them, even a worker that is only starting, are one process group."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         eventually(lambda: not self._is_there(), "a worker is there after SIGKILL")
