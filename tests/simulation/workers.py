@@ -234,7 +234,7 @@ class Worker:
         return True
 
     def serve(self) -> None:
-        """Do what a runner would do now: schedules to begin, calls that were delivered, steps whose pause has ended."""
+        """Do what a runner would do now: begin schedules, carry out delivered calls, go on with steps after a pause."""
         while True:
             self.pump()
             due = [steps for at, steps in self.paused if at <= self.now_ns]

@@ -1,7 +1,7 @@
 """The whole system in one process on a manual clock: the real conductor, the real clients, and everything that can go
 wrong between them, drawn from a seed.
 
-    python tests/support/run.py simulation.engine --seed N --steps M --trace   repeats a failure, which prints this line
+    python tests/support/run.py simulation.engine --seed N --steps M --trace   repeats a failure; it prints this command
     make soak                                                                  seed after seed, until stopped
 
     schedule.py   events in the order of their time; callers: threads, only one of which runs at a time

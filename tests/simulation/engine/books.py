@@ -140,10 +140,10 @@ class Books:
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
         self.evicted: Callable[[], int] = lambda: 0  # how many calls and outcomes of ended clients were evicted
-        self.hurry = False  # at the end of the simulation: handlers take no time
+        self.hurry = False  # True at the end of the simulation: handlers take no time
         self.points_may_repeat = False  # whether schedules change: then a point may run twice
-        self.latest_wall_ns = 0  # the latest time of the wall clock for which a call was asked
-        self.forgotten: set[str] = set()  # cancelled schedules, of which the daemon has forgotten the past points
+        self.latest_wall_ns = 0  # the latest time, by the wall clock, for which a call was made
+        self.forgotten: set[str] = set()  # cancelled schedules, whose past points the daemon has forgotten
         self.living: list[Process] = []
         self.outcomes: Counter[str] = Counter()
         self.complaints: Counter[str] = Counter()

@@ -56,7 +56,7 @@ TRANSPORTS = ("zeromq", "unix", "mixed")  # of all clients of a seed; mixed: dra
 
 
 class Failure(AssertionError):
-    """Something does not hold. `short` says what, and how to repeat it; the text has the trace before that."""
+    """Something does not hold. `short` says what, and how to repeat it. The error's text is the trace, then `short`."""
 
     def __init__(
         self, what: str, seed: int = 0, steps: int = 0, step: int = 0, transports: str = "", trace: Iterable[str] = ()

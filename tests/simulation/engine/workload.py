@@ -372,7 +372,7 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Seq
 
 
 def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool], *, well: bool) -> None:
-    """Listen for the group. With `well`, acknowledge every outcome, and wait for the daemon's answers."""
+    """Take the outcomes of the process's group. With `well`, acknowledge each, and wait for the daemon's answers."""
     client, books = process.client, process.books
     while not ending() and not client.closed:
         try:
