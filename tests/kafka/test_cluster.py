@@ -361,7 +361,7 @@ def test_quotas_of_many_client_ids_leave_a_bounded_number_of_files(
     assert other.record("0", 1_000, now=0.0) == pytest.approx(0.6, abs=0.01), "it still counts its own 600"
 
 
-def test_a_throttle_time_begins_with_its_answer_and_mutes_that_connection_alone(tmp_path: Path) -> None:
+def test_a_throttle_time_begins_with_its_answer_and_mutes_only_the_connection_of_the_answer(tmp_path: Path) -> None:
     with KafkaCluster(["--fetch-quota", "20kB", "--workers", "2", "--replicas", "2"], data=tmp_path) as cluster:
         topic = cluster.topic(replicas=2)
         with RawKafka(cluster.bootstrap) as raw:

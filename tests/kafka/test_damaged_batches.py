@@ -202,7 +202,7 @@ def test_small_batches_that_lie_are_read_a_thousand_times_at_most(
     assert 500 < len(read) < 1_500
 
 
-def test_a_batch_of_tiny_blocks_and_of_tiny_members_costs_little() -> None:
+def test_batches_of_tiny_blocks_and_of_tiny_gzip_members_cost_little() -> None:
     tiny = xerial(*[packed(SNAPPY, b"x")] * (RECORDS_MAX + 1))
     with pytest.raises(Unreadable, match="too much"):
         list(records_of(stating(tiny, codec=SNAPPY), Work()))

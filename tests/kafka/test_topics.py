@@ -68,7 +68,7 @@ def test_two_changes_within_a_tick_of_the_file_systems_clock_are_both_read(
     assert reader.refresh() and set(reader.by_name) == {"y"}
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a purgatory is made while the loop stands still
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the loop stands still while a purgatory is made
 def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: Manual, tmp_path: Path) -> None:
     """A broker waits until the others have read its version of the topics. One of them reads only a newer version."""
 

@@ -23,8 +23,8 @@ MIB = 1 << 20
 TRACEBACK = re.compile(r"^Traceback .*?^\w[^\n]*$", re.MULTILINE | re.DOTALL)
 GROWTH_MAX = 256 << 20  # of a worker's resident memory
 BYSTANDER_P99_S, BYSTANDER_MAX_S = 1.0, 5.0
-LARGE, MORE = 80 << 20, 5  # bytes sent on each connection, and connections beyond what a worker takes in bytes
-SPARE = 4_000  # bytes below this limit that are sent last, one by one
+LARGE, MORE = 80 << 20, 5  # bytes sent on each connection, and connections after a worker's limit of bytes is reached
+SPARE = 4_000  # the last bytes before this limit, which are sent one by one
 LARGE_GROWTH_MAX = 768 << 20
 
 

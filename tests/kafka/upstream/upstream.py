@@ -100,7 +100,7 @@ class Upstream:
 
 
 def kafka_python(kafka: str, cannot: Mapping[str, str]) -> Upstream:
-    """The suite of kafka-python. It treats the broker as this version of Kafka."""
+    """The suite of kafka-python. `kafka` is the version of Kafka that the suite takes the broker for."""
     return Upstream(
         "kafka-python",
         "test/integration",

@@ -38,7 +38,7 @@ class Producer(ABC):
 
     @abstractmethod
     async def breathe(self) -> None:
-        """Give the requests in flight time to go on."""
+        """Let the requests in flight go on for a moment."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -48,7 +48,7 @@ class Producer(ABC):
 class Consumer(ABC):
     """Reads records: of all partitions of a topic, or as a member of a group."""
 
-    POLL_S = 0.1  # a poll waits this long
+    POLL_S = 0.1  # the seconds that a poll waits
 
     def __init__(self, plan: dict[str, Any], changed: Callable[[], object] = lambda: None) -> None:
         """`changed` may be called in a poll, when the result of assigned() has changed."""
