@@ -44,7 +44,7 @@ class File:
         self.is_daemons = is_daemons
         self.is_closed = False
         self.descriptor = kernel.number(self)
-        self.epolls: dict[Epoll, int] = {}  # its watchers, and their events
+        self.epolls: dict[Epoll, int] = {}  # the epolls that watch it, and the events for which each waits
 
     @property
     def closed(self) -> bool:

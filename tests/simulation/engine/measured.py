@@ -15,7 +15,8 @@ CONDUCTOR = (
     "error_log",
 )
 SESSIONS = ("session", "sessions", "process", "ends", "silence", "reminders")
-# The conductor's parts together, its clients' sessions together, and each module of the client's protocol.
+# Each subject has one share of executed lines: the conductor's modules together, the sessions' modules together, and
+# each module of the client's protocol.
 SUBJECTS = {
     "conductor": tuple(f"timerd.conductor.{name}" for name in CONDUCTOR),
     "sessions": tuple(f"timerd.clients.{name}" for name in SESSIONS),

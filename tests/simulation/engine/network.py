@@ -26,12 +26,12 @@ from .schedule import Schedule
 
 MS = 1_000_000
 STRANGER = -1  # a connection that gets no answers
-CONNECTIONS_FROM = 1 << 32  # their numbers begin here, so that they are not those of packets
+CONNECTIONS_FROM = 1 << 32  # the numbers of these connections begin here; those of the transport "unix" are smaller
 HEADER_KIND_AT = offset_of(CommandHeader, "kind")
 
 
 class Weather(NamedTuple):
-    """The faults of a network: the chance of each for a frame, and delays in ns."""
+    """The faults of a network: the chance of each fault for a frame, the longest delays in ns, and a queue's size."""
 
     drop: float = 0.0
     double: float = 0.0
@@ -56,7 +56,7 @@ class Network(DaemonEnd["Sockets"]):
         self.faults = faults
         self.on_input = on_input
         self.is_open = False
-        self.holds_back: list[Callable[[], None]] | None = None  # what a turn sends in which the daemon is killed
+        self.holds_back: list[Callable[[], None]] | None = None  # the frames of a turn in which the daemon is killed
         self._by_routing: dict[int, Sockets] = {}
         self._made = CONNECTIONS_FROM
 
