@@ -446,7 +446,7 @@ class Play:
             self.looks += len(client.looks)
 
     def compare_groups(self) -> None:
-        """Outcomes must equal the model's, each delivery must raise the count, and no two members may hold one outcome."""
+        """Outcomes must equal the model's. Each delivery must raise the count. No two members may hold one outcome."""
         kept = {payload: count for each in self.kept.values() for payload, count in each.items()}
         for client, _ in self.sides:
             for delivered in client.delivered_for_group[self.judged[client] :]:
