@@ -247,7 +247,7 @@ def test_a_call_outlives_the_client_that_registered_it(world: World) -> None:
     assert len(job.calls) == 1
 
 
-def test_an_id_is_in_use_while_its_handler_runs_and_may_be_replaced(world: World) -> None:
+def test_an_id_is_in_use_while_its_call_runs_and_the_call_may_be_replaced(world: World) -> None:
     job = Job()
     worker, other = worker_of(world, job, periodic=False), Worker(world)
     answers: list[bool] = []

@@ -27,7 +27,7 @@ from timerd_shm.declare.errors import ArenaFullError, SessionGoneError
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 
 
-def test_each_occurrence_runs_once_however_many_workers_name_the_schedule(world: World) -> None:
+def test_each_point_runs_once_however_many_workers_name_the_schedule(world: World) -> None:
     job = Job()
     workers = [worker_of(world, job) for _ in range(4)]
     for worker in workers:
@@ -43,7 +43,7 @@ def test_each_occurrence_runs_once_however_many_workers_name_the_schedule(world:
     ("cut", "runs", "point"),
     [
         (0, 1, "before the handler"),
-        (1, 1, "before the handler, whose begin it has reported"),
+        (1, 1, "before the handler, but after the worker has announced the handler"),
         (2, 2, "after the handler"),
         (3, 1, "after the next call is registered, and this one is acknowledged"),
     ],
@@ -152,7 +152,7 @@ def test_a_worker_that_starts_while_the_handler_runs_makes_no_second_schedule(wo
     assert pending(world) == 1
 
 
-def test_a_schedule_continues_with_its_next_occurrence_after_all_workers_had_ended(world: World) -> None:
+def test_a_schedule_continues_with_its_next_point_after_all_workers_had_ended(world: World) -> None:
     job = Job()
     only = worker_of(world, job)
     only.begin()
