@@ -98,7 +98,7 @@ def test_a_port_has_one_cluster() -> None:
             KafkaCluster(["--port", port]).start()
 
 
-def test_calls_that_can_do_nothing_are_refused_by_name(cluster: KafkaCluster) -> None:
+def test_calls_that_can_do_nothing_are_refused_with_the_reason(cluster: KafkaCluster) -> None:
     topic = cluster.topic(replicas=2)
     leader = cluster.leader(topic)
     for given in ({"partition": 9}, {"broker": leader}, {"broker": 99}):
