@@ -1,7 +1,7 @@
-"""The acceptance of the broker in a short form, its parts side by side. `make accept-kafka` is the full one.
+"""The acceptance of the broker in a short form, its parts side by side. `make accept-kafka` runs the full form.
 
-`make test` runs two checks, with all three clients. `make test-long` runs every check: most take seconds of CPU, and
-the tests beside this file check the same behaviour at less cost.
+`make test` runs two checks, with all three clients. Only `make test-long` runs every check: most take seconds of CPU,
+and the tests beside this file check the same behaviour at less cost.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_a_killed_timer_daemon_is_started_again_and_a_request_that_waits_goes_on
             assert waits.result()[0].error_code == ErrorCode.none
 
 
-def test_a_directory_has_one_cluster_at_a_time_with_its_number_of_workers(tmp_path: Path) -> None:
+def test_a_directory_has_one_cluster_at_a_time_and_keeps_its_number_of_workers(tmp_path: Path) -> None:
     with KafkaCluster(data=tmp_path), pytest.raises(KafkaClusterError, match="another cluster runs on it"):
         KafkaCluster(data=tmp_path).start()
     with pytest.raises(KafkaClusterError, match="made with 3 workers"):
@@ -98,7 +98,7 @@ def test_a_port_has_one_cluster() -> None:
             KafkaCluster(["--port", port]).start()
 
 
-def test_calls_that_can_do_nothing_are_refused_by_name(cluster: KafkaCluster) -> None:
+def test_calls_that_can_do_nothing_are_refused_with_the_reason(cluster: KafkaCluster) -> None:
     topic = cluster.topic(replicas=2)
     leader = cluster.leader(topic)
     for given in ({"partition": 9}, {"broker": leader}, {"broker": 99}):
@@ -186,7 +186,7 @@ def test_a_cluster_ends_quietly_and_removes_its_directory(name: signal.Signals, 
 def test_a_cluster_that_ends_right_after_its_daemon_leaves_no_arena() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         shared = [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
-        for _ in range(2):  # after the second kill the daemon restarts only half a second later, because it was new
+        for _ in range(2):  # the daemon restarts half a second after the second kill, because it had just been started
             cluster.kill_daemon()
     assert shared and not [path for path in shared if path.exists()]
 
@@ -198,7 +198,7 @@ def test_a_cluster_ends_with_its_test_and_leaves_no_process() -> None:
     cluster._process.kill()  # so that the supervisor cannot end its processes
     eventually(lambda: not any(runs(pid) for pid in list(pids)[:3]))
     cluster.close()
-    assert not any(runs(pid) for pid in pids), "no process may be left, and no daemon"
+    assert not any(runs(pid) for pid in pids), "a broker or the timer daemon is left"
     assert not [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
     with KafkaCluster() as cluster:
         pids = cluster.pids().values()
@@ -361,7 +361,7 @@ def test_quotas_of_many_client_ids_leave_a_bounded_number_of_files(
     assert other.record("0", 1_000, now=0.0) == pytest.approx(0.6, abs=0.01), "it still counts its own 600"
 
 
-def test_a_throttle_time_begins_with_its_answer_and_mutes_that_connection_alone(tmp_path: Path) -> None:
+def test_a_throttle_time_begins_with_its_answer_and_mutes_only_the_connection_of_the_answer(tmp_path: Path) -> None:
     with KafkaCluster(["--fetch-quota", "20kB", "--workers", "2", "--replicas", "2"], data=tmp_path) as cluster:
         topic = cluster.topic(replicas=2)
         with RawKafka(cluster.bootstrap) as raw:
@@ -421,7 +421,7 @@ def test_a_join_while_the_timer_daemon_is_stopped_gets_an_error_to_try_again(tmp
 
 
 def join(raw: RawKafka) -> Any:
-    """Join a group. In version 3 a new member needs no id."""
+    """Join a group as a new member. In version 3 of JoinGroup such a member needs no id."""
     module = Question(JOIN_GROUP, 3).module
     return raw.ask(
         JOIN_GROUP,

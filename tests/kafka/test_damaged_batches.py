@@ -202,11 +202,11 @@ def test_small_batches_that_lie_are_read_a_thousand_times_at_most(
     assert 500 < len(read) < 1_500
 
 
-def test_a_batch_of_tiny_blocks_and_of_tiny_members_costs_little() -> None:
+def test_batches_of_tiny_blocks_and_of_tiny_gzip_members_cost_little() -> None:
     tiny = xerial(*[packed(SNAPPY, b"x")] * (RECORDS_MAX + 1))
     with pytest.raises(Unreadable, match="too much"):
         list(records_of(stating(tiny, codec=SNAPPY), Work()))
-    whole = packed(GZIP, record(b"a", 0)) + packed(GZIP, b"") * 50_000  # clients write only one member
+    whole = packed(GZIP, record(b"a", 0)) + packed(GZIP, b"") * 50_000  # 50,001 members of gzip: clients write one
     assert list(records_of(stating(whole, codec=GZIP), Work())) == [(0, 0)]
 
 

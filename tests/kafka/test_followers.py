@@ -1,4 +1,7 @@
-"""Followers: one partition of a leader does not hold up the others. Also: calls of a test while a broker is stopped."""
+"""Followers: one partition of a leader does not hold up the others.
+
+Also: the answers of KafkaCluster's methods while a broker is stopped.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def append(leader: Partition, data: bytes) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A batch. An answer of Fetch has room for four batches of its size, and each partition in the answer for one."""
+    """A batch. An answer of Fetch has room for four batches of this size, and for one of each partition."""
     one = batch([b"x" * 100])
     monkeypatch.setattr(follower, "BYTES", 4 * len(one))
     monkeypatch.setattr(follower, "PARTITION_BYTES", len(one), raising=False)
@@ -244,7 +247,7 @@ def times_asked(pair: Pair, partition: Partition) -> int:
 
 
 def test_a_backlog_of_one_partition_holds_up_no_other(cluster: KafkaCluster, raw: RawKafka) -> None:
-    topic = cluster.topic(partitions=5, replicas=2)  # on four brokers: 0 and 4 have the same replicas
+    topic = cluster.topic(partitions=5, replicas=2)  # on four brokers: partitions 0 and 4 have the same replicas
     leaders = raw.leaders(topic)
     assert leaders[0] == leaders[4]
     cluster.stop_follower(topic, partition=0)
@@ -282,7 +285,7 @@ def test_a_fetch_that_waits_for_a_deleted_topic_by_its_id_gets_unknown_topic_id(
         assert gone.error_code == ErrorCode.unknown_topic_id
 
 
-def test_a_call_names_a_broker_that_does_not_answer_and_the_next_one_has_its_own_answer() -> None:
+def test_a_call_names_a_broker_that_does_not_answer_and_the_next_call_gets_its_own_answer() -> None:
     with KafkaCluster() as cluster:
         topic = cluster.topic(replicas=1)
         cluster.kill(1, signal.SIGSTOP)

@@ -92,7 +92,7 @@ def test_a_client_that_sends_slowly_is_understood(cluster: KafkaCluster) -> None
 
 
 def memory_of(pid: int) -> int:
-    """The memory of a process that is not shared, in bytes."""
+    """The unshared memory of a process, in bytes."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Private_Dirty"):
             return int(line.split()[1]) * 1024
@@ -221,7 +221,7 @@ def test_the_connection_with_the_most_bytes_is_closed_when_there_are_too_many(is
 
 
 def least(kind: Any) -> Any:
-    """An object of the library kio with one element in each array, and the least value in each other field."""
+    """An object of the library kio with one element in each array, and a small value in each other field."""
     given = {}
     for field in dataclasses.fields(kind):
         of = classify_field(field)

@@ -207,7 +207,7 @@ def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster
         consumer.send(frame)
         for number in mine[:-1]:
             producer.produce(topic, {number: one}, acks=1)
-        # A wait on more than 64 keys is several operations in the daemon. They are counted a little after the request.
+        # A wait on more than 64 keys is several operations in the daemon, which counts them a little later.
         eventually(lambda: cluster.purgatories()["fetch"]["pending"] >= 2)
         producer.produce(topic, {mine[-1]: one}, acks=1)
         answer = Question(FETCH, 12).read(consumer.frame())

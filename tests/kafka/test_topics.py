@@ -31,7 +31,7 @@ API_VERSIONS, DESCRIBE_CONFIGS = 18, 32
 
 
 def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, tmp_path: Path) -> None:
-    """Two brokers create topics at once. The second has read the first one's topic before it reports its own topic."""
+    """Two brokers create topics at once. The second has read the first one's topics before it reports its own topic."""
 
     async def main() -> list[list[str]]:
         told: list[list[str]] = []
@@ -68,9 +68,9 @@ def test_two_changes_within_a_tick_of_the_file_systems_clock_are_both_read(
     assert reader.refresh() and set(reader.by_name) == {"y"}
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a purgatory is made while the loop stands still
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the loop stands still while a purgatory is made
 def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: Manual, tmp_path: Path) -> None:
-    """One broker reads only a version newer than the creator's. Another reads the creator's version, then the newer."""
+    """A broker waits until the others have read its version of the topics. One of them reads only a newer version."""
 
     async def main() -> int:
         with brokers(tmp_path, 3) as (one, two, three):
@@ -82,7 +82,7 @@ def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: 
             waiting = asyncio.ensure_future(all_read(one, {"y": ErrorCode.none}, 5.0))
             for other in (two, three):
                 await asyncio.sleep(0.1)
-                other._looked = 0.0  # else it would not look at the file again so soon
+                other._looked = 0.0  # otherwise the broker would not look at the file again so soon
                 other.refresh()
             return (await waiting)["y"].error
 
@@ -155,7 +155,7 @@ def test_a_large_topic_is_opened_some_partitions_at_a_time(store: Store, catalog
     assert not store.open_some(10.0) and len(list(store)) == 50
 
 
-def test_the_files_of_a_deleted_topic_are_removed_beside_the_loop(store: Store, catalog: Catalog) -> None:
+def test_the_files_of_a_deleted_topic_are_removed_in_another_thread(store: Store, catalog: Catalog) -> None:
     catalog.create({"large": (50, 1, {}), "other": (1, 1, {})})
     catalog.refresh()
     store.refresh()
@@ -282,7 +282,7 @@ def test_configurations_that_break_or_mislead_are_refused(name: str, value: str,
     assert found == (why and f"{name}={value}: {why}")
 
 
-def test_a_topic_takes_records_of_its_own_size_only(cluster: KafkaCluster, raw: RawKafka) -> None:
+def test_a_topic_refuses_records_above_its_own_limit_of_size(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic = cluster.topic(replicas=1, configs={"max.message.bytes": "200"})
     with RawKafka(raw.leaders(topic)[0]) as leader:
         assert leader.produce(topic, {0: batch([b"x" * 300])})[0].error_code == ErrorCode.message_too_large

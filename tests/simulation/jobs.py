@@ -60,7 +60,7 @@ def later(
 
 
 def made(worker: Worker, call: Made) -> bool:
-    """Whether the daemon has accepted a call."""
+    """Issue the command that makes a call. Returns whether the daemon has accepted the call."""
     answer = worker.issue(call.command)
     assert answer.error is None or isinstance(answer.error, OperationExistsError), answer.error
     return answer.error is None
@@ -104,7 +104,7 @@ def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: b
 
 
 def begun(worker: Worker, delivered: DeliveredOutcome) -> tuple[Steps, Run]:
-    """Carry a call out until just before its handler, which is announced. Returns the steps, and the handler's run."""
+    """Carry a call out until just before its handler runs, and announce the run. Returns the steps, and the run."""
     steps = worker.calls.carry_out(delivered)
     step = next(steps)
     assert isinstance(step, Ask)

@@ -203,7 +203,7 @@ def test_a_call_is_done_even_if_the_next_call_is_due_when_it_is_registered(world
     assert pending(world) == 1
 
 
-def test_a_worker_taken_for_silent_in_a_handler_does_not_free_a_name_used_again(world: World) -> None:
+def test_a_worker_that_was_taken_for_silent_in_a_handler_does_not_free_the_id_of_a_new_call(world: World) -> None:
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job, periodic=False)
     steps, _ = begun(slow, delivered)
@@ -247,7 +247,7 @@ def test_a_call_outlives_the_client_that_registered_it(world: World) -> None:
     assert len(job.calls) == 1
 
 
-def test_an_id_is_in_use_while_its_handler_runs_and_may_be_replaced(world: World) -> None:
+def test_an_id_is_in_use_while_its_call_runs_and_the_call_may_be_replaced(world: World) -> None:
     job = Job()
     worker, other = worker_of(world, job, periodic=False), Worker(world)
     answers: list[bool] = []

@@ -1,8 +1,6 @@
 """The wall clock jumps. A schedule with a period goes on. A cron schedule makes one call for all points that it missed.
 
-No point of a cron schedule runs twice.
-
-The tests play the client's steps with the real conductor, on a manual clock.
+No point of a cron schedule runs twice. The tests do a client's steps with the real conductor, on a manual clock.
 """
 
 from __future__ import annotations

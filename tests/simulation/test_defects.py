@@ -227,11 +227,11 @@ def session_is_what_the_arena_tells(patch: pytest.MonkeyPatch) -> None:
 def lease_over_a_stop(patch: pytest.MonkeyPatch) -> None:
     """Time counts as silence even if the daemon was not reading."""
     patch.setattr(Sessions, "make_leases_whole", lambda self, now_ns: None)
-    patch.setattr(silence, "HEARTBEAT_NS", DEAD_AFTER_NS)  # the most that is counted from one beat to the next
+    patch.setattr(silence, "HEARTBEAT_NS", DEAD_AFTER_NS)  # the most time that counts from one heartbeat to the next
 
 
 def lease_over_downtime(patch: pytest.MonkeyPatch) -> None:
-    """A start counts as silence the time since the client's last frame to the former daemon."""
+    """A start counts the time since the client's last frame to the former daemon as silence."""
     add = Sessions._add
 
     def since_its_last_frame(self: Sessions, slot: int, *given: Any) -> Session:

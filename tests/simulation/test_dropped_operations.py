@@ -36,7 +36,7 @@ class Impatient(Simulation):
 
     def __init__(self, seed: int, steps: int) -> None:
         super().__init__(seed, steps)
-        self.seen: set[int] = set()  # operations of the last arena
+        self.seen: set[int] = set()  # operations of the last arena that a caller has seen as completed
         self.told: Counter[str] = Counter()
         self._choices = Random(f"impatient {seed}")
 

@@ -301,7 +301,9 @@ def test_a_call_of_an_id_does_not_begin_while_another_call_of_it_runs(world: Wor
 
 
 def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
-    """With its error, the call is larger than the room that it frees. Formerly, each worker kept its call for ever."""
+    """The retry also carries the error, so it needs more bytes than the call frees. Formerly, it was not registered,
+    and each worker kept its call for ever.
+    """
     world = World(quota_bytes=2_000)
     world.until_quiet()
     job = Job()
@@ -365,7 +367,7 @@ def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_th
 
 
 def test_deliveries_before_a_pause_are_counted_too(world: World) -> None:
-    """One worker fell silent in the handler, then two processes ended in it. The pause once lost the first count."""
+    """A worker fell silent in the handler, then two processes ended in it. Formerly, the pause lost the first count."""
     job = Job()
     slow, heir, delivered = due_call_of_two(world, job, periodic=False)
     begun(slow, delivered)

@@ -159,7 +159,7 @@ def test_an_outcome_that_is_not_done_is_redelivered_to_a_member_that_listens_aga
 
 
 def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world: World) -> None:
-    """The member has left, and the daemon has not confirmed that. Another member may hold the outcome by then."""
+    """The member has left, and the daemon has not confirmed this yet: another member may already hold the outcome."""
     worker = Worker(world).listen()
     register(worker, payload=b"first")
     register(worker, payload=b"second")
@@ -176,7 +176,7 @@ def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world
 
 
 def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_the_daemon(world: World) -> None:
-    """The daemon sent outcomes again before it knew that the member left. The member reads them after it listens."""
+    """The daemon sent outcomes again before it knew that the member left. The member listens again, and reads them."""
     worker, other = Worker(world).listen(), Worker(world)
     register(worker)
     world.run(20 * MS)
@@ -198,7 +198,7 @@ def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_t
 
 
 def test_a_member_that_left_while_the_daemon_was_lost_and_serves_calls_gets_no_outcome(world: World) -> None:
-    """The daemon believes that the member listens. Outcomes for the member would reach no caller while it lives."""
+    """The daemon believes that the member listens. Outcomes for it would reach no caller while the member lives."""
     worker = Worker(world).listen()
     worker.inbox.handle(["job"], 1, worker.now_ns)
     worker.pump()
@@ -258,7 +258,7 @@ def test_an_outcome_in_two_reports_is_delivered_once(world: World) -> None:
 
 
 def lose_daemon(worker: Worker) -> None:
-    """The daemon is stopped until the client takes it for lost. Frames to it meanwhile wait in its socket."""
+    """Stop the daemon until the client takes it for lost. The client's frames meanwhile wait in the daemon's socket."""
     world, protocol = worker.world, worker.protocol
     while not protocol.lost:
         world.clock.move(S // 2)
@@ -402,7 +402,7 @@ def test_without_a_daemon_no_outcome_is_dispatched_after_the_lease(world: World)
         worker.pump()
         world.run(S)
     given = taken(worker)
-    assert given is not None and given.record.deliveries == 1, "the outcome was this member's all the time"
+    assert given is not None and given.record.deliveries == 1, "this member held the outcome all the time"
     assert worker.ack(given) == 1
 
 

@@ -194,7 +194,7 @@ def test_a_client_of_an_earlier_daemon_whose_process_is_seen_to_run_is_not_dead_
     assert (state_of(alice), got(bob)) == (ClientState.SILENT, [])
 
 
-def test_processes_are_looked_up_for_what_their_clients_hold_a_bounded_number_on_a_beat() -> None:
+def test_on_each_beat_a_bounded_number_of_processes_whose_clients_hold_something_is_looked_up() -> None:
     count = 2 * LOOKED_UP_MAX + 10
     world = World(lease_ns=LEASE, clients=count + 10, quota_clients=count + 10, capacity=4 * count).until_quiet()
     PROCESSES.update({PID + n: TICKS for n in range(count)})
@@ -222,7 +222,7 @@ def test_processes_are_looked_up_for_what_their_clients_hold_a_bounded_number_on
 @pytest.mark.parametrize(
     "wrong", [None, True, "300", 1.5, -1, 0, TAKEOVER_MS_MIN - 1, TAKEOVER_MS_MAX + 1, 1 << 64], ids=repr
 )
-def test_a_hello_with_another_takeover_is_refused(world: World, wrong: object) -> None:
+def test_a_hello_with_a_wrong_takeover_is_refused(world: World, wrong: object) -> None:
     late = Peer(world, "late")
     late.say(UpKind.HELLO, late.hello(takeover_ms=wrong if wrong != 1 << 64 else (1 << 64) - 1))
     world.settle()

@@ -1,6 +1,6 @@
 """Points of a schedule that were missed for any reason become one call at once, within the schedule's grace.
 
-The client's steps against the real conductor, on a manual clock.
+The tests do a client's steps with the real conductor, on a manual clock.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def test_points_are_counted_as_if_one_by_one(schedule: Schedule, rng: random.Ran
         assert most == 3 or count(runs, schedule, start, end) == len(left)
 
 
-def test_the_first_point_in_time_is_the_point_that_a_walk_finds(rng: random.Random) -> None:
+def test_the_first_point_that_is_not_too_late_is_the_one_that_a_walk_finds(rng: random.Random) -> None:
     schedule = Every(10 * S)
     for _ in range(200):
         point = schedule.after(rng.randrange(HOUR))

@@ -27,7 +27,7 @@ from timerd_shm.declare.errors import ArenaFullError, SessionGoneError
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 
 
-def test_each_occurrence_runs_once_however_many_workers_name_the_schedule(world: World) -> None:
+def test_each_point_runs_once_however_many_workers_name_the_schedule(world: World) -> None:
     job = Job()
     workers = [worker_of(world, job) for _ in range(4)]
     for worker in workers:
@@ -43,7 +43,7 @@ def test_each_occurrence_runs_once_however_many_workers_name_the_schedule(world:
     ("cut", "runs", "point"),
     [
         (0, 1, "before the handler"),
-        (1, 1, "before the handler, whose begin it has reported"),
+        (1, 1, "before the handler, but after the worker has announced the handler"),
         (2, 2, "after the handler"),
         (3, 1, "after the next call is registered, and this one is acknowledged"),
     ],
@@ -152,7 +152,7 @@ def test_a_worker_that_starts_while_the_handler_runs_makes_no_second_schedule(wo
     assert pending(world) == 1
 
 
-def test_a_schedule_continues_with_its_next_occurrence_after_all_workers_had_ended(world: World) -> None:
+def test_a_schedule_continues_with_its_next_point_after_all_workers_had_ended(world: World) -> None:
     job = Job()
     only = worker_of(world, job)
     only.begin()
@@ -323,7 +323,7 @@ def test_a_cancelled_schedule_begins_with_the_next_worker_that_starts(world: Wor
 
 
 def test_a_schedule_that_begins_anew_after_a_call_of_its_id_is_no_part_of_that_call(world: World) -> None:
-    """Such a beginning may pause for a minute, again and again. Meanwhile the call would count as running."""
+    """The steps that begin a schedule may pause for minutes. As a part of the call, they would keep it running."""
     job, other = Job(), Job()
     worker = worker_of(world, job)
     worker.add("other", other)

@@ -1,4 +1,4 @@
-"""The whole system, simulated: a fixed set of seeds, and defects that it finds. `make soak` goes on with others."""
+"""The whole system, simulated: a fixed set of seeds, and defects that they find. `make soak` runs other seeds."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_seed_takes_the_same_steps_each_time(transports: str) -> None:
 
 
 def test_a_seed_draws_nothing_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Formerly, ids of calls were drawn from the system: so a seed took other steps now and then."""
+    """Formerly, ids of calls were drawn from the system, so a seed did not always take the same steps."""
 
     def urandom(size: int) -> bytes:
         raise AssertionError("drawn from the system")

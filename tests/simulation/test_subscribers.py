@@ -49,7 +49,7 @@ class Follower:
     since: td.Mark
     items: list[Any] = field(default_factory=list)
     goes_on: bool = True
-    calm: tuple[td.Mark, int] | None = None  # its mark when all became calm, and the newest event then
+    calm: tuple[td.Mark, int] | None = None  # when the faults ended: its mark, and the newest event
 
     @property
     def mark(self) -> td.Mark:
@@ -84,7 +84,7 @@ class Followed(Simulation):
                 process.begin(lambda body=body, rng=rng: self._guarded(body, process, rng))  # type: ignore[misc]
 
     def _guarded(self, body: Callable[[Process, Random], None], process: Process, rng: Random) -> None:
-        """Go on after errors that a caller may get, until all is calm, or the client is closed."""
+        """Run `body` again and again, until the faults end or the client is closed. Ignore expected errors."""
         while not self.calm and not process.closing:
             try:
                 body(process, rng)

@@ -26,7 +26,7 @@ def set_clock(rig: Rig, ahead_ns: int) -> None:
 
 
 def at(rig: Rig, after_ns: int, ahead_ns: int = AHEAD_NS, **more: Any) -> Register:
-    """A call that is due `after_ns` from the rig's time, by the wall clock, as its caller sees both clocks."""
+    """A call that is due by the wall clock, `after_ns` from now. For its caller, the wall clock is `ahead_ns` ahead."""
     return call(timeout_ns=max(0, after_ns), wall_ns=rig.now_ns + ahead_ns + after_ns, **more)
 
 
@@ -154,7 +154,7 @@ def test_a_call_that_was_on_its_way_when_the_clock_was_set_is_planned_by_the_new
     assert len(worker.delivered_for_group) == 1
     worker.issue(at(rig, HOUR, AHEAD_NS + 2 * HOUR + 100 * MS))
     rig.turn()
-    assert deadlines(rig) == [HOUR, 3 * HOUR], "a difference of 100 ms between the clocks counts"
+    assert deadlines(rig) == [HOUR, 3 * HOUR], "100 ms between the caller's and the daemon's clock must not count"
     rig.check()
 
 
@@ -168,7 +168,7 @@ def test_times_beyond_all_bounds_are_planned_within_them() -> None:
     rig.check()
 
 
-def test_only_a_call_without_a_mark_has_a_time_by_the_wall_clock() -> None:
+def test_only_a_call_with_a_deadline_has_a_time_by_the_wall_clock() -> None:
     rig, worker = worker_at()
     wall_ns = rig.now_ns + AHEAD_NS + HOUR
     rig.do(

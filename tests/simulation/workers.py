@@ -1,4 +1,4 @@
-"""The real protocol of the client with the real conductor, on the simulated network of networks.py.
+"""The real protocol of the client with the real conductor, on the network in memory of support/fakes/networks.py.
 
 worker = Worker(World()).listen()
 delivered = worker.take(worker.inbox.outcomes)        # what the caller of `outcomes()` would get
@@ -170,7 +170,7 @@ class Worker:
         return answer
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Exchange frames with the daemon until the condition holds. Time passes only after a daemon's start."""
+        """Exchange frames with the daemon until the condition holds. Time passes only if it does not hold at once."""
         self.pump()
         for _ in range(200):
             if condition():
@@ -234,7 +234,7 @@ class Worker:
         return True
 
     def serve(self) -> None:
-        """Do what a runner would do now: schedules to begin, calls that were delivered, steps whose pause has ended."""
+        """Do what a runner would do now: begin schedules, carry out delivered calls, go on with steps after a pause."""
         while True:
             self.pump()
             due = [steps for at, steps in self.paused if at <= self.now_ns]

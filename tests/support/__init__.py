@@ -7,7 +7,9 @@ real/      real processes: daemons, both faces of the client, timerctl; and the 
 rig/       drives the core: commands in, frames out; random programs, damage, crashes
 spark/     journals for the tests on Spark
 stubs/     types of packages that have none
+suite/     the suite itself: its tiers, the promises that tests keep, and suites of users
 web/       web servers and their users
 fuzz.py    coverage-guided fuzzing
+prose.py   the comments, docstrings, messages and pages of this project, for the tests that read them
 run.py     runs a program of the tests
 """

@@ -1,9 +1,9 @@
 """Coverage-guided fuzzing of timerd's readers, with atheris (opt-in: `make fuzz`).
 
-    python tests/support/run.py support.fuzz daemon [OPTIONS]     frames up, against the real conductor and core
-    python tests/support/run.py support.fuzz client               frames down, against the client's protocol
-    python tests/support/run.py support.fuzz arena                damaged arenas: a start, a reader, the checker
-    python tests/support/run.py support.fuzz journal              damaged segments: a journal's reader, and a start
+    python tests/support/run.py support.fuzz daemon [OPTIONS]     frames from a client, to the real conductor and core
+    python tests/support/run.py support.fuzz client               frames from a daemon, to the client's protocol
+    python tests/support/run.py support.fuzz arena                damaged arenas, for a start, a reader and the checker
+    python tests/support/run.py support.fuzz journal              damaged segments, for a journal's reader and a start
 
 An input for the daemon or the client is a list of frames, each preceded by its length (2 bytes). The seeds are frames
 of every kind. An input for an arena or a journal is a list of changes. A change has a position (4 bytes, as a share of
@@ -84,7 +84,7 @@ def attack_client(data: bytes) -> None:
         world.now += MS
         world.up()
     assert world.protocol.ledger.kept <= 2 and len(world.protocol.ledger.pending) <= 2
-    # Nothing else releases the waiters, and libFuzzer counts memory.
+    # Nothing else releases the memory of the waiters, and libFuzzer reports memory that grows.
     world.protocol.incoming.fail_all(ClosedError("the end"))
 
 
@@ -135,7 +135,7 @@ def attack_journal(data: bytes) -> None:
 
 
 def watch_coverage(module: ModuleType) -> None:
-    """Let libFuzzer see which lines of a module run. (Its import hook does not see an editable install.)"""
+    """Let libFuzzer see which lines of a module run. (The import hook of atheris does not see an editable install.)"""
     for holder in (module, *(each for each in vars(module).values() if isinstance(each, type))):
         for each in vars(holder).values():
             if isinstance(each, FunctionType) and each.__module__ == module.__name__:
@@ -143,7 +143,7 @@ def watch_coverage(module: ModuleType) -> None:
 
 
 def seeds_of(target: str) -> list[bytes]:
-    """The corpus, as inputs."""
+    """The inputs from which the fuzzing of a target begins."""
     if target in ("arena", "journal"):
         return [
             bytes([0, *place, width, *b"\xff" * 8]) for place in (b"\0\0\0\1", b"abcd", b"zyxw") for width in range(4)
@@ -174,7 +174,7 @@ def main() -> None:
         watch_coverage(module)
     logging.disable()  # refusals are expected here
     with tempfile.TemporaryDirectory() as folder:
-        child = os.fork()  # libFuzzer ends its process, and would leave the folder
+        child = os.fork()  # libFuzzer ends the process in which it runs, so another process must remove the folder
         if child:
             _, status = os.waitpid(child, 0)
             sys.exit(os.waitstatus_to_exitcode(status))

@@ -2,8 +2,8 @@
 
 python tests/support/run.py simulation.engine --seed 7 --trace      the whole system simulated
 python tests/support/run.py support.fuzz daemon                     coverage-guided fuzzing
-python tests/support/run.py hot.clientprogram 1 24                  random programs over a client
-python tests/support/run.py hot.modelprogram 1 24                   the same over its model
+python tests/support/run.py hot.clientprogram 1 24                  random programs that use a client
+python tests/support/run.py hot.modelprogram 1 24                   the same programs, on the model of a client
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import runpy
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder, which has another module `kafka`
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its `kafka` would hide the package `kafka`
 
 import support.real.interpreted  # noqa: E402, F401 - before anything of timerd is imported
 from support.real.trees import python_path  # noqa: E402

@@ -1,4 +1,4 @@
-"""Both sides count the same numbers of records that clients sent and received, and of requests that waited."""
+"""The clients and the cluster count the same: how many records were sent and received, and how many requests waited."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def play_waits(suite: Suite, kafka: KafkaCluster) -> None:
             kafka.topic(partitions=1)
     kafka.start_follower(topic)
     for name, number in expected.items():
-        # If all brokers have read a new topic before its creator begins to wait for that, nothing is registered.
+        # The creator of a topic waits until all brokers have read it. If they already have, nothing is registered.
         found = registered(kafka, name) if name == "topic" else settled(kafka, name, number)
         suite.add("waits_on_both_sides", purgatory=name, requests=requests, registered=found - number + requests)
         right = found == number if name != "topic" else found <= number

@@ -23,8 +23,8 @@ MIB = 1 << 20
 TRACEBACK = re.compile(r"^Traceback .*?^\w[^\n]*$", re.MULTILINE | re.DOTALL)
 GROWTH_MAX = 256 << 20  # of a worker's resident memory
 BYSTANDER_P99_S, BYSTANDER_MAX_S = 1.0, 5.0
-LARGE, MORE = 80 << 20, 5  # bytes of a connection, and connections beyond the number that a worker takes
-SPARE = 4_000  # bytes that are not sent at first
+LARGE, MORE = 80 << 20, 5  # bytes sent on each connection, and connections after a worker's limit of bytes is reached
+SPARE = 4_000  # the last bytes before this limit, which are sent one by one
 LARGE_GROWTH_MAX = 768 << 20
 
 
@@ -122,7 +122,7 @@ def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> N
                 for _ in range(SPARE):
                     line.sendall(b"\0")
                     time.sleep(0.0001)
-        for _ in range(1 if suite.short else MORE):  # then connections beyond that limit
+        for _ in range(1 if suite.short else MORE):  # then connections whose bytes exceed the limit
             line = socket.create_connection((host, int(port)), 10)
             lines.append(line)
             closed += not send_slowly(line, struct.pack(">i", FRAME_MAX) + b"\0" * LARGE)

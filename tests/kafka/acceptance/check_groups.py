@@ -98,7 +98,7 @@ def shared(members: list[Peer]) -> bool:
 
 
 def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
-    """A member that heartbeats, but does not join again, is removed when the rebalance timeout is over."""
+    """A member that sends heartbeats, but does not join again, is removed when the rebalance timeout is over."""
     took = []
     for number in range(rounds):
         group = f"slow-{number}-{time.monotonic_ns()}"

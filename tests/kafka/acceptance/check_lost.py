@@ -252,8 +252,8 @@ def report_lost(suite: Suite, how: str, before: list[Waiting], during: list[Wait
             beyond_timeout_max_s=max(late),
         )
         suite.check("answered_in_time", max(late) <= GRACE_S, "each request is answered at most 2 s after its timeout")
-        # A fetch whose timeout is over may get an empty answer, as always. The topic may have been created before the
-        # daemon was lost.
+        # A fetch whose timeout is over may get an empty answer, as always. The request to create a topic may have been
+        # carried out before the daemon was lost.
         allowed = RETRIABLE | ({"none"} if kind != "produce" else set())
         if kind == "acks=1, muted":
             allowed = {"none"}

@@ -1,4 +1,4 @@
-"""Waits of produce requests: with acks=all for the replicas of each partition, and no waits with acks 0 and 1."""
+"""Produce requests: with acks=all they wait for the replicas of each partition, with acks 0 and 1 they do not wait."""
 
 from __future__ import annotations
 
@@ -62,7 +62,11 @@ def play_clients(suite: Suite, kafka: KafkaCluster, count: int) -> None:
 
 def report_waits(suite: Suite, client: str, what: str, requests: int, waited: int) -> None:
     suite.add("registered_by_produce_requests", client=client, what=what, sent=requests, registered=waited)
-    suite.check("no_wait", waited == 0, "nothing is registered with acks 0 or 1, one replica, or errors alone")
+    suite.check(
+        "no_wait",
+        waited == 0,
+        "a request with acks 0 or 1, to a topic with one replica, or with errors in all partitions registers nothing",
+    )
 
 
 def play_control(suite: Suite, kafka: KafkaCluster) -> None:

@@ -1,4 +1,4 @@
-"""The clients' processes, as objects of the acceptance."""
+"""The clients' processes, as objects that the checks start, stop and ask for results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 
 class Nursery:
-    """The process that forks the clients' processes: see clients/nursery.py."""
+    """The process that forks the clients' processes. It runs clients/nursery.py."""
 
     def __init__(self) -> None:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -68,7 +68,7 @@ def waiting(kafka: KafkaCluster) -> str:
 
 
 def be_quiet(suite: Suite, kafka: KafkaCluster) -> None:
-    """Check that no operation waits any more 5 s after the clients have left."""
+    """Check that within 5 s after the clients have left, no operation is pending."""
     begun = time.monotonic()
     while any((left := pending(kafka)).values()) and time.monotonic() < begun + QUIET_S:
         time.sleep(0.02)
@@ -91,7 +91,7 @@ def registered(kafka: KafkaCluster, purgatory: str) -> int:
 
 
 def settled(kafka: KafkaCluster, purgatory: str, expected: int, patience: float = PATIENCE_S) -> int:
-    """As `registered`, but waits until the number is the expected one. After `patience` it returns any number."""
+    """As `registered`, but waits for the expected number. After `patience` seconds, returns the number as it is."""
     end = time.monotonic() + patience
     while (found := registered(kafka, purgatory)) != expected and time.monotonic() < end:
         time.sleep(0.02)

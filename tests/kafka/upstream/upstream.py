@@ -38,7 +38,7 @@ from bench.lib.common import CHILD_END_S, Failed, Parser, Refused, Suite, amount
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parents[2] / "build" / "upstream"  # has the sdists, and the packages below
-TEST_S = 150  # one test
+TEST_S = 150  # the seconds that one test may take
 
 # The upstream tests import these packages. Without the codecs they skip tests.
 PACKAGES = {
@@ -100,7 +100,7 @@ class Upstream:
 
 
 def kafka_python(kafka: str, cannot: Mapping[str, str]) -> Upstream:
-    """The suite of kafka-python. It treats the broker as this version of Kafka."""
+    """The suite of kafka-python. `kafka` is the version of Kafka that the suite takes the broker for."""
     return Upstream(
         "kafka-python",
         "test/integration",
@@ -230,7 +230,7 @@ def results(suite: Suite, name: str, sources: Path, site: Path) -> Iterator[dict
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt pytest, if it still runs; it then ends its cluster."""
+    """Interrupt pytest, if it still runs. Then pytest ends its cluster."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiokafka  # noqa: F401 - before the tests' folder is on the path: there the package has no extensions
+import aiokafka  # noqa: F401 - the installed package; the one in the tests' folder, soon on the path, is not compiled
 import pytest
 
 import upstream_shim

@@ -1,8 +1,8 @@
 """A plugin of pytest that gives the tests of kafka-python the environment that they need, with a KafkaCluster.
 
-If KAFKA_URI names a running broker, the tests use it. The sdist has only a part of their package `test`; this module
-makes the rest. The module reads the environment variables of upstream_shim, and UPSTREAM_TESTS: the folder of the
-package `test`. The tests read KAFKA_VERSION.
+If KAFKA_URI names a running broker, the tests use it. The sdist has only a part of the tests' package `test`; this
+module makes the rest. The module reads the environment variables of upstream_shim, and UPSTREAM_TESTS: the folder of
+the package `test`. The tests read KAFKA_VERSION.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 import types
 
-import kafka  # noqa: F401 - before the tests' folder is on the path: that folder may have the package, too
+import kafka  # noqa: F401 - the installed package: the tests' folder, soon on the path, may have another `kafka`
 import pytest
 
 import upstream_shim

@@ -1,4 +1,4 @@
-"""A plugin of pytest, for the tests of other projects: notes the result of each test, and skips those that cannot pass.
+"""A plugin of pytest for other projects' tests: notes the result of each test, and skips tests that cannot pass.
 
 Its environment variables:
 UPSTREAM_RESULTS    a file of JSON lines, one for each test

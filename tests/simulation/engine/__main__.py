@@ -1,4 +1,4 @@
-"""One seed, or seed after seed; see the package.
+"""Simulates one seed, or seed after seed, as engine/__init__.py describes.
 
 python tests/support/run.py simulation.engine --seed 7 --steps 3000 --trace
 python tests/support/run.py simulation.engine --seed 100 --soak

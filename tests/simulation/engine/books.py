@@ -1,4 +1,4 @@
-"""The invariants of a simulation: which outcomes must be, and were, delivered for the commands that were issued."""
+"""The invariants of a simulation: which outcomes must be delivered for the commands that were issued, and which are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KNOWN_COMPLAINTS = (
     "processes have ended in",
 )
 DELIVERIES = 3  # the setting of every handler: a call is given up after this number of processes have ended in it
-TRACED = 400  # a failure prints this number of lines, the newest
+TRACED = 400  # a failure prints this number of the newest lines of the trace
 
 
 class PlannedFailure(Exception):
@@ -63,7 +63,7 @@ class Watched:
         self.issued = Issued(process)
         self.earliest_ns = operation.deadline_ns
         self.others_may_reschedule = False
-        self.target = 0  # of a watermark
+        self.target = 0  # of the watermark key, if it waits for a watermark
         self.settlement: Any = None
 
 
@@ -111,7 +111,7 @@ class Books:
         self.pairs: dict[str, tuple[Watched, Issued]] = {}
         self.pair_keys: list[str] = []
         self._numbers = 0
-        self.for_group: dict[bytes, Watched] = {}  # payload -> operation that a group adopts
+        self.for_group: dict[bytes, Watched] = {}  # payload -> operation that a group adopts if its owner dies
         self.done: set[bytes] = set()
         self.acknowledged: dict[bytes, Issued] = {}
         self.of_group: dict[bytes, tuple[Issued, int]] = {}  # payload -> operation with group=True, and its arena
@@ -121,11 +121,11 @@ class Books:
         self.cancelling: Counter[str] = Counter()
         self.doubtful: set[bytes] = set()  # payloads of calls that may have been cancelled
         self.expected: dict[bytes, int] = {}  # payload -> arena, of calls that were accepted and not withdrawn
-        # The runs of one attempt, at a call or at a point of a schedule: (name, payload or point, attempt).
+        # The runs of one attempt. Its key: the name, the payload of the call (or the schedule's point), the attempt.
         self.runs: dict[tuple[str, object, int], list[Running]] = defaultdict(list)
         self.failings: dict[tuple[str, object, int], list[Running]] = defaultdict(list)  # the same for on_failure
         self.running_now: list[Running] = []
-        # By the keys of `runs`, the announcements to the daemon: the phase, and the incarnation of the client.
+        # By the same keys as in `runs`, what clients announced to the daemon: (phase, incarnation of the client).
         self.announced: dict[tuple[str, object, int], list[tuple[CallPhase, bytes]]] = defaultdict(list)
         self.dead: set[bytes] = set()  # incarnations of clients whose processes have ended
         self.newest: dict[str, bytes] = {}  # id -> payload of the call that was asked for last
@@ -139,11 +139,11 @@ class Books:
         self.was_silent: Callable[[bytes], bool] = lambda incarnation: False  # whether the client was ever silent
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
-        self.evicted: Callable[[], int] = lambda: 0  # calls and outcomes of ended clients that have made room
-        self.hurry = False  # at the end of the simulation: handlers take no time
+        self.evicted: Callable[[], int] = lambda: 0  # how many calls and outcomes of ended clients were evicted
+        self.hurry = False  # True at the end of the simulation: handlers take no time
         self.points_may_repeat = False  # whether schedules change: then a point may run twice
-        self.latest_wall_ns = 0  # the latest time of a call of the wall clock
-        self.forgotten: set[str] = set()  # cancelled schedules, of which the daemon has forgotten the past points
+        self.latest_wall_ns = 0  # the latest time, by the wall clock, for which a call was made
+        self.forgotten: set[str] = set()  # cancelled schedules, whose past points the daemon has forgotten
         self.living: list[Process] = []
         self.outcomes: Counter[str] = Counter()
         self.complaints: Counter[str] = Counter()
@@ -393,14 +393,14 @@ class Books:
 
     @contextmanager
     def _run(self, process: Process, call: Call, runs: list[Running], who: str, has_id: bool) -> Iterator[Running]:
-        """Add a run to `runs`. No call runs twice at a time, nor beside another call of its id, nor too soon."""
+        """Add a run to `runs`, and check that its call runs once at a time, alone with its id, and not too soon."""
         protocol = process.client._protocol
         incarnation, arena = protocol.session.incarnation, protocol.session.arena
         now = Running(process, incarnation, call, arena, self.schedule.now_ns, has_id)
         of_schedule = not call.payload
         self.note(f"{who} begins")
         before = [run for run in runs if run.arena == arena]
-        # A worker whose every() has waited for the daemon begins a cancelled schedule at an earlier point.
+        # A worker whose every() has waited for the daemon may begin a cancelled schedule again, at a point that ran.
         may_repeat = of_schedule and (self.points_may_repeat or call.name in self.forgotten)
         for run in before if not may_repeat else []:
             if call.deliveries < 2:
@@ -426,7 +426,7 @@ class Books:
             self.running_now.remove(now)
 
     def _look_at_ends(self, now: Running, before: list[Running], who: str) -> None:
-        """After two processes have ended in a call, it rests, and then runs alone. Calls of schedules are left out."""
+        """After two processes have ended in a call, the call rests, and then runs alone. Ignores calls of schedules."""
         died = [run.died_ns for run in before if run.died_ns is not None and not self.was_silent(run.incarnation)]
         if not now.call.payload or len(died) < ALONE_FROM:
             return
@@ -437,7 +437,7 @@ class Books:
             self.fail(f"{who}: {len(died)} processes have ended in it, the last one {now.began_ns - max(died)} ns ago")
 
     def _look_beside(self, now: Running, who: str) -> None:
-        """No other call of its id runs. If the call must run alone, no other call runs in its process."""
+        """Check that no other call of this id runs and, if this call must run alone, no other call in its process."""
         away, is_point = self.has_lost, not now.call.payload
         for run in self.running_now:
             if run.arena == now.arena and run.has_id and now.has_id and run.call.id == now.call.id:
@@ -452,7 +452,7 @@ class Books:
                 self.fail(f"{who}: {run.call!r} runs in this process, and one of the two is to run alone")
 
     def _look_at_cancelled(self, now: Running, who: str) -> None:
-        """A call that was cancelled before it ran never begins."""
+        """Check that a call that was cancelled before it ran does not begin."""
         if now.call.payload not in self.cancelled:
             return
         same_id = [run for runs in self.runs.values() for run in runs if run.call.id == self.ids.get(now.call.payload)]
@@ -464,7 +464,7 @@ class Books:
     def settle_letters(self, letters: list[Letter], made: int) -> None:
         """Judge the dead letters of the group. `made` also counts older ones of this arena, which have given way."""
         if [letter.number for letter in letters] != list(range(made + 1 - len(letters), made + 1)):
-            self.fail(f"of {made} dead letters the newest must be kept, found: {letters}")
+            self.fail(f"the newest of {made} dead letters must be kept, found: {letters}")
         once = Counter((letter.name, letter.which) for letter in letters)
         for letter in letters:
             what = letter.name, letter.which
@@ -496,7 +496,7 @@ class Books:
     # at the end ---------------------------------------------------------------------------------------------------
 
     def settle_accounts(self) -> None:
-        """Judge the end: the network has healed, time has passed, and some clients still live."""
+        """Judge all operations at the end: the network has healed, time has passed, and some clients still live."""
         for watched in self.watched:
             if not watched.process.alive:
                 continue
@@ -558,9 +558,9 @@ class Books:
             self.fail(f"{who}: {sure} of {total.total} were applied, but it was still pending")
 
     def settle_watermarks(self, found: dict[str, int]) -> None:
-        """`found`: the watermark of each key in the arena."""
+        """Judge the watermarks. `found`: the watermark of each key in the arena."""
         for key, advances in self.advances.items():
-            # A command that was issued before the arena was destroyed, but not sent, may be applied in the next one.
+            # A command that was issued before an arena was destroyed, but not sent, may be applied in the next arena.
             most = max((mark for _, mark, _ in advances), default=0)
             sure = (mark for issued, mark, arena in advances if arena == self.arena and issued.applied())
             least = max(sure, default=0)

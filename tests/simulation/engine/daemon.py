@@ -1,4 +1,4 @@
-"""A daemon in memory: the real conductor, sessions and core. It is killed at any store, and starts again.
+"""A daemon in memory: the real conductor, sessions and core. It may be killed at any store, and started again.
 
 The arena is one bytearray until it is destroyed. Clients that map it go on reading after a kill, because the state that
 a kill leaves is written back into the bytearray. For a kill at a store, the core's build for tests copies the arena and
@@ -53,7 +53,7 @@ SEGMENT_SIZE = 1 << 20
 class WatchedSessions(Sessions):
     """Sessions that note the incarnations of clients that ever lost what they held, because they were silent or dead.
 
-    A silent client keeps what it holds exactly while its process runs and its takeover is not over.
+    A silent client keeps what it holds as long as its process runs and its takeover has not passed, and no longer.
     """
 
     away: set[bytes]
@@ -97,9 +97,9 @@ class HeldJournal(Journal):
 
 
 class SteppedCopies:
-    """Copies of the arena. Each look of the daemon copies a part; a complete copy is compared with the arena.
+    """Copies of the arena. Each time the daemon asks, a part is copied. A complete copy is compared with the arena.
 
-    Some copies have a log that is too small. A copy's path names no file.
+    Some copies have a log that is too small. There is no file at the path of a copy.
     """
 
     def __init__(self, core: Any, memory: bytearray, rng: Random, faults: Counter[str]) -> None:
@@ -275,7 +275,7 @@ class Daemon:
             self.network.unbind()
 
     def kill_at_a_store(self) -> None:
-        """SIGKILL in the next turn, after one of its stores, or after a turn without stores. Then calls `on_kill`."""
+        """SIGKILL in the next turn: after one of its stores, or at its end if it has none. Then calls `on_kill`."""
         self._doomed = True
 
     def _turn_that_is_cut(self) -> None:
@@ -374,6 +374,6 @@ class Daemon:
         self._on_input()
 
     def look(self) -> None:
-        """Look for an event for which the kernel would wake the daemon."""
+        """Wake the daemon if one of its lifelines has an event, as the kernel would."""
         if self.is_up and self.lifelines is not None and self.lifelines.pending():
             self._on_input()

@@ -14,7 +14,7 @@ class Issued:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.incarnation = process.client._protocol.session.incarnation
-        self.arena = process.client._protocol.session.arena  # 0: the client has none; the next arena gets it
+        self.arena = process.client._protocol.session.arena  # 0: the client has none; its next arena gets the command
         self.number = process.client._protocol.ledger.issued
         self.was_applied: bool | None = None  # as known when its process died
 

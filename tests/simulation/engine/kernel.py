@@ -44,7 +44,7 @@ class File:
         self.is_daemons = is_daemons
         self.is_closed = False
         self.descriptor = kernel.number(self)
-        self.epolls: dict[Epoll, int] = {}  # its watchers, and their events
+        self.epolls: dict[Epoll, int] = {}  # the epolls that watch it, and the events for which each waits
 
     @property
     def closed(self) -> bool:
@@ -119,7 +119,7 @@ class Half(File):
         super().__init__(kernel, is_daemons=is_daemons)
         self.peer: Half = self
         self.arrived: deque[tuple[int, bytes]] = deque()
-        self.queued = 0  # packets that were sent to it and not received, also those that have not arrived
+        self.queued = 0  # packets that were sent to it and not received yet, whether they have arrived or not
         self.has_end = False  # the other side is closed, and all that it had sent has arrived
         self._newest_ns = 0
 
@@ -290,9 +290,9 @@ class Kernel:
         self.rng = rng
         self.faults = faults
         self.weather = CALM
-        self.drops_what_the_daemon_sends = False  # in a turn that may be its last
-        self.packet_size_max = rng.choice((2_048, 4_096, 131_072))  # a command is smaller
-        self.queued_max = rng.choice((1 << 16, 4 << 20))  # at least the largest frame, as the daemon's own bound is
+        self.drops_what_the_daemon_sends = False  # True in a turn in which the daemon is killed
+        self.packet_size_max = rng.choice((2_048, 4_096, 131_072))  # each is larger than a command
+        self.queued_max = rng.choice((1 << 16, 4 << 20))  # at least the largest frame, as in the real daemon
         self.files: dict[int, File] = {}
         self._listening: dict[str, Socket] = {}
         self._made = 0

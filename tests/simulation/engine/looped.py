@@ -1,4 +1,4 @@
-"""A process with the asyncio client. The schedule turns its event loop, on the simulated clock.
+"""A process with the asyncio client. The schedule runs the client's event loop, on the simulated clock.
 
 The workload and the books are those of threaded clients. The workload gets a `Blocking` client: when a method is a
 coroutine function, the coroutine runs in the process's loop, and the caller waits on the schedule for its result.
@@ -33,7 +33,7 @@ NOT_THERE = ("delayed", "snapshot")  # acts of a worker that the asyncio face la
 
 
 class NoSelector:
-    """A loop's selector without descriptors: input calls the loop by itself."""
+    """A loop's selector without descriptors: the network calls the loop when there is input."""
 
     def select(self, timeout: float | None) -> list[Any]:
         return []

@@ -15,7 +15,8 @@ CONDUCTOR = (
     "error_log",
 )
 SESSIONS = ("session", "sessions", "process", "ends", "silence", "reminders")
-# The conductor's parts together, its clients' sessions together, and each module of the client's protocol.
+# Each subject has one share of executed lines: the conductor's modules together, the sessions' modules together, and
+# each module of the client's protocol.
 SUBJECTS = {
     "conductor": tuple(f"timerd.conductor.{name}" for name in CONDUCTOR),
     "sessions": tuple(f"timerd.clients.{name}" for name in SESSIONS),
@@ -36,7 +37,7 @@ MEASURED = {subject: [file_of(module) for module in modules] for subject, module
 
 
 class Measure:
-    """The lines that were executed while it was on. Lines that an import executes count as well."""
+    """The lines that measured runs have executed. Lines that an import executes count as well."""
 
     def __init__(self) -> None:
         included = [str(path) for paths in MEASURED.values() for path in paths]

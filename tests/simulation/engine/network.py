@@ -1,7 +1,8 @@
 """Sockets in memory between the conductor and the clients, and their faults.
 
 Frames of one direction of one connection keep their order, as in an ipc socket, unless the seed says otherwise.
-A publisher drops frames that a subscriber does not take (its high-water mark). A broken connection loses its frames.
+A publisher drops a frame if too many earlier frames wait for their subscriber (the high-water mark). A connection that
+breaks loses its frames.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from .schedule import Schedule
 
 MS = 1_000_000
 STRANGER = -1  # a connection that gets no answers
-CONNECTIONS_FROM = 1 << 32  # their numbers begin here, so that they are not those of packets
+CONNECTIONS_FROM = 1 << 32  # the numbers of these connections begin here; those of the transport "unix" are smaller
 HEADER_KIND_AT = offset_of(CommandHeader, "kind")
 
 
 class Weather(NamedTuple):
-    """The faults of a network: the chance of each for a frame, and delays in ns."""
+    """The faults of a network: the chance of each fault for a frame, the longest delays in ns, and a queue's size."""
 
     drop: float = 0.0
     double: float = 0.0
@@ -38,7 +39,7 @@ class Weather(NamedTuple):
     delay_ns: int = 200_000
     long_delay: float = 0.0
     long_delay_ns: int = 300 * MS
-    high_water: int = 1_000  # frames that a subscriber has not taken
+    high_water: int = 1_000  # the most frames that may wait for their subscriber
 
 
 CALM = Weather()
@@ -55,7 +56,7 @@ class Network(DaemonEnd["Sockets"]):
         self.faults = faults
         self.on_input = on_input
         self.is_open = False
-        self.holds_back: list[Callable[[], None]] | None = None  # frames of a turn that may be the daemon's last
+        self.holds_back: list[Callable[[], None]] | None = None  # the frames of a turn in which the daemon is killed
         self._by_routing: dict[int, Sockets] = {}
         self._made = CONNECTIONS_FROM
 
@@ -141,7 +142,10 @@ class Network(DaemonEnd["Sockets"]):
     def carry(
         self, channel: Channel, deliver: Callable[[], None], *, what: str, reliable: bool = False, once: bool = False
     ) -> None:
-        """Deliver a frame to the other side some time later; or drop it, or deliver it twice (not with `once`)."""
+        """Deliver a frame to the other side some time later; or drop it, or deliver it twice.
+
+        A `reliable` frame is neither dropped nor delivered twice. A frame with `once` is not delivered twice.
+        """
         weather, rng = self.weather, self.rng
         if not reliable and rng.random() < weather.drop:
             self.faults[f"dropped {what}"] += 1
@@ -165,7 +169,7 @@ class Network(DaemonEnd["Sockets"]):
 
 
 class Channel:
-    """One direction of one connection: when its newest frame arrives. A new `epoch` drops the frames under way."""
+    """One direction of a connection. Its newest frame arrives at `newest_ns`. A new `epoch` drops frames under way."""
 
     def __init__(self) -> None:
         self.newest_ns = 0
@@ -182,7 +186,7 @@ class Sockets:
     def __init__(
         self, network: Network, lifeline: Held, memory: Callable[[], bytearray | None], *, process: int
     ) -> None:
-        """`process`: as the daemon sees it. It is negative, so the process is in another pid namespace."""
+        """`process`: the pid as the daemon sees it. It is negative, as that of a process in another pid namespace."""
         self.process = process
         self.lifeline: Held = lifeline
         self.routing = 0
@@ -225,7 +229,7 @@ class Sockets:
         self._under_way = len(self._outcomes)
         if self.is_open:
             self._connect_soon()
-            self.on_input()  # so that it looks at its lifeline as well
+            self.on_input()  # so that the client looks at its lifeline as well
 
     def carry_down(self, frame: bytes, *, published: bool) -> None:
         """The daemon sends a frame."""

@@ -101,7 +101,7 @@ class Process:
         )
 
     def protocol(self, orphans: Orphans, group: str | None, window: int) -> Protocol:
-        """The protocol of its client. Its first incarnation is not drawn: the link draws one after its first wake-up.
+        """The protocol of its client. The first incarnation is not drawn: the link draws one after its first wake-up.
 
         So the draws keep the order that they had when the tests' seeds were chosen.
         """
@@ -114,7 +114,7 @@ class Process:
         )
 
     def has(self, session: bytes) -> bool:
-        """Whether its client goes on, and has this session."""
+        """Whether the process lives, and its client is not closed and has this session."""
         return self.alive and not self.link.closed and bool(self.link.protocol.session.secret == session)
 
     def begin(self, body: Callable[[], None]) -> Caller:
@@ -129,7 +129,7 @@ class Process:
         return handler
 
     def hold(self, act: Act) -> bool:
-        """Whether `act` must not happen now: the process is dead, or it is stopped and does it later."""
+        """Whether `act` must not happen now. A dead process never does it, a stopped one does it when it goes on."""
         if self.stopped and self.alive:
             self._held.append(act)
         return self.stopped or not self.alive
@@ -140,7 +140,7 @@ class Process:
         STOPPED.add(self.pid)
 
     def stall(self) -> None:
-        """Something keeps the GIL: the process does nothing, and the kernel sees it running."""
+        """Something keeps the GIL: the process does nothing, although the kernel shows it as running."""
         self.stopped = True
 
     def stop_if_stalled(self) -> None:

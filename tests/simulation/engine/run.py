@@ -52,11 +52,11 @@ START_NS = 1_000 * SECOND
 STEPS = 3_000
 PROCESSES_MIN, PROCESSES_MAX = 2, 6
 JOURNALED = 3  # one seed in three writes a journal
-TRANSPORTS = ("zeromq", "unix", "mixed")  # of a seed's clients; mixed: each client has its own
+TRANSPORTS = ("zeromq", "unix", "mixed")  # of all clients of a seed; mixed: drawn for each client
 
 
 class Failure(AssertionError):
-    """Something does not hold. `short` says what, and how to repeat it; the text has the trace before that."""
+    """Something does not hold. `short` says what, and how to repeat it. The error's text is the trace, then `short`."""
 
     def __init__(
         self, what: str, seed: int = 0, steps: int = 0, step: int = 0, transports: str = "", trace: Iterable[str] = ()
@@ -81,11 +81,12 @@ class Simulation:
         self.clock = JumpingClock(START_NS)
         self.schedule = Schedule(self.clock, Random(rng.getrandbits(64)))
         self.books = Books(self.schedule)
-        self.ways = Random(f"transports {seed}")  # separate, so that older seeds take the same steps as before
+        # Drawn apart from the rest, so that a seed takes the steps that it took before there were two transports.
+        self.ways = Random(f"transports {seed}")
         drawn = self.ways.choice(TRANSPORTS)
         self.transports = transports or drawn
-        self.stalls = Random(f"stalls {seed}")  # separate for the same reason
-        calls = Random(f"calls {seed}")  # separate for the same reason
+        self.stalls = Random(f"stalls {seed}")  # drawn apart, too: a seed's other steps stay as they were
+        calls = Random(f"calls {seed}")  # likewise
         self.kernel = Kernel(self.schedule, Random(f"kernel {seed}"), self.faults)
         PROCESSES.clear()
         STOPPED.clear()
@@ -107,7 +108,7 @@ class Simulation:
             purgatories=3,
             errors=2,
             tick=rng.choice((100_000, MS, 10 * MS)),
-            schedule_retention=2 * HOUR,  # the end comes after three hours without a worker
+            schedule_retention=2 * HOUR,  # it passes before the end, which comes after three hours without a worker
             quota_operations=rng.choice((self.capacity // 2, self.capacity)),
             quota_outcomes=rng.choice((8, 65_536)),
             quota_answers=rng.choice((2, 16, 1_024)),
@@ -136,7 +137,7 @@ class Simulation:
         if rng.random() < 0.2:  # almost only groups and their calls
             self.members = True
             self.acts = {name: rng.random() for name in GROUP_ACTS}
-        self.only_calls = calls.random() < 0.15  # then many of the calls end processes
+        self.only_calls = calls.random() < 0.15  # then many calls end the processes that run them
         if self.only_calls:
             self.members = True
             self.acts = {"call_later": 1.0, "cancel_call": calls.random()}
@@ -441,7 +442,7 @@ class Simulation:
         self.clock.jump(by_ns)
         self.daemon.wall_clock_set()
         for process in self.living:
-            if self.rng.random() < 0.8:  # the others notice with their next frame
+            if self.rng.random() < 0.8:  # the other processes notice it with their next frame
                 self.schedule.after(self.rng.randrange(1, MS), process.wall_clock_set)
 
     # the end ------------------------------------------------------------------------------------------------------
@@ -461,7 +462,7 @@ class Simulation:
         for worker in self.workers:
             worker.ending = True
         if (behind_ns := self.books.latest_wall_ns - self.clock.wall_ns()) > 0:
-            self._set_wall_clock(behind_ns)  # else calls of the wall clock would not fall due in time
+            self._set_wall_clock(behind_ns)  # otherwise some calls would not fall due before the end
         self._pass(70 * SECOND)  # longer than the longest timeout of a worker (60 s) and its grace
 
     def _reckon(self) -> None:
@@ -511,7 +512,7 @@ class Simulation:
     def _audit(self) -> None:
         """Audit the journals: every outcome follows from the rows before it."""
         for directory in self.daemon.directories:
-            if directory.exists() and segments_of(directory):  # else its daemon was killed in its first recovery
+            if directory.exists() and segments_of(directory):  # else its daemons were killed before they wrote any
                 # Only the last arena still exists. A journal may end anywhere, because daemons were killed.
                 last = directory == self.daemon.directories[-1]
                 header = self.daemon.arena.header if last and self.daemon.is_up else None

@@ -118,7 +118,7 @@ class Caller:
         self._body = body
         self._hold = hold
         self._runner: Runner | None = None
-        self._ticket = 0  # raised at each wake-up: an older wake-up has no effect
+        self._ticket = 0  # goes up at each wake-up, so that an older wake-up has no effect
         self._woken = False
 
     def start(self) -> None:
@@ -190,7 +190,7 @@ class Caller:
 
 
 class Gate:
-    """A lock at which callers wait, like `threading.Lock`. With `closed`, it is like the gate of waits/gate.py."""
+    """A lock at which callers wait, like `threading.Lock`. With `closed`, it is like timerd_client.waits.gate.Gate."""
 
     def __init__(self, schedule: Schedule, *, closed: bool = False) -> None:
         self._schedule = schedule

@@ -1,4 +1,4 @@
-"""The second transport in the simulation: the real sockets of a client and the real server, on a kernel in memory."""
+"""The transport "unix" in the simulation: the real sockets of a client and the real server, on a kernel in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SimulatedPaths(InstancePaths):
 
 
 PATHS = SimulatedPaths(Path("/nowhere"), "simulated")
-SPINS_MAX = 500  # passes of a client that is woken, and changes nothing
+SPINS_MAX = 500  # passes in a row of a client that is woken and changes nothing
 
 
 class PacketEnd(End):
@@ -55,7 +55,7 @@ class PacketSockets(UnixSockets):
     def __init__(
         self, kernel: Kernel, end_connection: Callable[[int], None], memory: Callable[[], bytearray | None]
     ) -> None:
-        """`end_connection`: the daemon ends the connection that has this descriptor there."""
+        """`end_connection(descriptor)`: the daemon ends the connection that has this descriptor in the daemon."""
         self.on_input: Callable[[], None] = lambda: None
         self._kernel = kernel
         self._memory = memory
@@ -76,7 +76,7 @@ class PacketSockets(UnixSockets):
         return half if isinstance(half, Half) else None
 
     def passed(self) -> None:
-        """After a pass: if the epoll still has events, the client is woken again. Soon none must be left."""
+        """After a pass: if the epoll still has events, wake the client again. After some passes, none may be left."""
         if self._watching.is_closed or not self._watching.poll(0):
             self._spins = 0
             return
@@ -85,7 +85,7 @@ class PacketSockets(UnixSockets):
         self.on_input()
 
     def disconnected(self) -> None:
-        """The daemon ends the connection, and packets on their way are lost. A client ends only its last connection."""
+        """The daemon's side ends the connection, and packets on their way are lost. (A living client ends none.)"""
         half = self.half
         if half is not None:
             self._end_connection(half.peer.descriptor)

@@ -326,7 +326,7 @@ class Worker:
 def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Sequence[dict[str, Any]]) -> None:
     """Have a process handle these names. Some runs take long, some fail, some have the call come again.
 
-    Runs for KILLER end their process, in the handler or in on_failure.
+    Many runs for KILLER end their process, in the handler or in on_failure.
     """
     books = process.books
     calls = Calls()
@@ -372,7 +372,7 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Seq
 
 
 def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool], *, well: bool) -> None:
-    """Listen for the group. With `well`, acknowledge every outcome, and wait for the daemon's answers."""
+    """Take the outcomes of the process's group. With `well`, acknowledge each, and wait for the daemon's answers."""
     client, books = process.client, process.books
     while not ending() and not client.closed:
         try:
@@ -384,7 +384,7 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
                     process.schedule.sleep(1 + rng.randrange(300 * MS))
                 waits = well or rng.random() < 0.4
                 if waits or rng.random() < 0.7:
-                    books.acknowledged[outcome.payload] = Issued(process)  # it may be applied though ack() raises
+                    books.acknowledged[outcome.payload] = Issued(process)  # it may be applied even if ack() raises
                     if not waits:
                         outcome.ack()
                     elif outcome.ack_wait(timeout=5):

@@ -1,7 +1,7 @@
-"""Keys, ids and handles that an attacker would choose because they share a chain, and the lengths of chains.
+"""Keys, ids and handles that an attacker would choose because they share a chain of a table, and lengths of chains.
 
 The attacker may read the arena. If the hash has no seed, or the attacker knows the seed, all of these names fall into
-one chain. With an unknown seed, the chains are as long as those of random names.
+one chain. If the attacker does not know the seed, the chains are as long as those of random names.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def heads(rig: Rig, region: Region) -> int:
 
 
 def keys_by_inversion(rig: Rig, number: int) -> list[bytes]:
-    """Keys that fall into one chain under `mix`, if its seed is the number where the header once had the seed."""
-    at = offset_of(ArenaHeader, "size") + 8  # where the seed stood
+    """Keys that fall into one chain under `mix`, if the seed stands in the arena's header, as it once did."""
+    at = offset_of(ArenaHeader, "size") + 8  # the former place of the seed
     (seed,) = struct.unpack_from("<Q", rig.memory, at)
     many = heads(rig, Region.KEY_TABLE)
     return [struct.pack("<Q", unmix(i * many) ^ seed ^ 8) for i in range(1, number + 1)]
@@ -78,8 +78,8 @@ def numbers_of_one_run(rig: Rig, slot: int, number: int) -> list[int]:
 
 
 def keys_of_a_known_seed_share_no_chain(rig: Rig) -> None:
-    """Rule 8: keys that share a chain under a seed that everybody knows share none under the arena's own seed."""
-    rig.restart()  # a start takes the seed
+    """Rule 8: keys that share a chain under a seed that everybody knows do not share one under the arena's own seed."""
+    rig.restart()  # the core gets its seed when a daemon starts
     known = bytes(SEED_SIZE)
     keys = keys_of_hash(rig, lambda key: hashing.key_hash(known, 0, key), rig.arena.region(Region.OPS).count // 2)
     register_keys(rig, keys)

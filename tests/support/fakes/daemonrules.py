@@ -1,4 +1,4 @@
-"""The daemon's promises, each as a function of a world. A test runs each of them, and a seeded defect must break it."""
+"""The daemon's promises, each as a function of a world. A test runs each function; a seeded defect makes it fail."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def a_restart_makes_leases_whole(world: World) -> None:
 
 
 def what_the_arena_shows_is_not_enough(world: World) -> None:
-    """Alice has issued nothing. Mallory shows each 16 bytes of alice's record in the arena, as proof and as session."""
+    """Mallory tries each stretch of 16 bytes of alice's record in the arena as a proof and as a session."""
     alice, mallory = world.client("alice", group="crew", listens=True), Peer(world, "mallory")
     slot, session = alice.slot, alice.session
     record = struct_of(ClientRecord).pack(*world.client_record(slot))

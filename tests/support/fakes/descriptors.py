@@ -36,7 +36,7 @@ def limited(files: int) -> Iterator[None]:
 
 @contextmanager
 def free_files(count: int) -> Iterator[None]:
-    """`count` more files may be opened."""
+    """In the block, this process may open `count` more files."""
     lowest_free = os.dup(0)
     os.close(lowest_free)
     with limited(lowest_free + count):
@@ -45,7 +45,7 @@ def free_files(count: int) -> Iterator[None]:
 
 @contextmanager
 def many_open() -> Iterator[None]:
-    """All descriptors below LOW are taken, as in a process with many connections."""
+    """In the block, all descriptors below LOW are taken, as in a process with many connections."""
     with at_least(LOW + BESIDE):
         taken: list[int] = []
         try:

@@ -82,7 +82,7 @@ class FakeDaemon:
         self.requeued: list[int] = []  # registrations whose grant was requeued
         self.report_due = False
         self.outcomes_max = 1 << 63  # the most outcomes of a report
-        self.confirms_unasked = True  # whether it confirms commands that the client has not asked to have confirmed
+        self.confirms_unasked = True  # whether it confirms commands even if their frame does not ask for that
 
     def receive(self, frame: bytes) -> None:
         header = unpack(CommandHeader, frame)
@@ -268,7 +268,7 @@ class World:
     """A protocol, a daemon and the network between them. Time passes in pass_time() only."""
 
     def __init__(self, *, window: int = 65_536, shared_clock: bool = True, one_way: bool = False) -> None:
-        """`one_way`: answers and outcomes come over the same connection, as over packets."""
+        """`one_way`: answers and outcomes come over the same connection, as with the transport "unix"."""
         self.now = 1_000 * MS
         self.one_way = one_way
         self.daemon = FakeDaemon(shared_clock=shared_clock)
@@ -346,7 +346,7 @@ class World:
         return socket
 
     def speak(self) -> None:
-        """Connect the daemon and the client again."""
+        """From now on no frame is lost."""
         self.lose_up = self.lose_down = lambda frame: False
 
     def register(

@@ -1,4 +1,4 @@
-"""Signal handlers that raise, at a chosen place of the code."""
+"""KeyboardInterrupt at a chosen place of the code, as if a signal handler raised it there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Lazy of a link that a test has made itself, for a Surface."""
+"""A Surface gets its link from a Lazy. This makes the Lazy of a link that a test has made itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames from a daemon, and changes of frames: for tests without a core, which seek a frame that breaks a client."""
+"""Frames from a daemon, and random changes of frames: tests look for a changed frame that breaks its receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network in memory for the conductor, and clients that speak the real frames over it.
+"""A network in memory for the conductor, and clients that send and receive real frames over it.
 
 world = World()
 alice = world.client("alice")                    # has said hello, subscribed, and got WELCOME and a report
@@ -126,7 +126,8 @@ class Lifelines(ends.Lifelines):
 
 
 class Copies:
-    """Copies of the arena that are only counted. Each takes `take_ns`. Its memory is free `free_ns` after its removal.
+    """Stands for copies of the arena. None is made, but each takes `take_ns`, and frees its memory `free_ns` after its
+    removal.
 
     `cpu_ns` is the CPU time of one copy; None: all of `take_ns`.
     """
@@ -231,7 +232,7 @@ class World:
         return self.clock.wall_ns()
 
     def turn(self, by_ns: int = 0) -> int:
-        """One turn, after moving the clock."""
+        """Move the clock, and make one turn."""
         return self.conductor.do_work(self.clock.move(by_ns))
 
     def settle(self) -> None:
@@ -335,7 +336,7 @@ class Peer(Talker):
         return first
 
     def connect(self, **said: object) -> Peer:
-        """Hello, welcome, subscription, first report."""
+        """Say hello, take the WELCOME, subscribe, and take the first report."""
         self.say(UpKind.HELLO, self.hello(**said))
         self.world.settle()
         kind, welcome = self.take_answers()[-1]
@@ -362,7 +363,7 @@ class Peer(Talker):
         return connection
 
     def acknowledge(self) -> None:
-        """Take in what was published and acknowledge it, by a frame of its own."""
+        """Take in what was published, and acknowledge it in a frame without commands."""
         self.take_published()
         super().acknowledge()
         self.say(UpKind.ACK)
@@ -375,7 +376,7 @@ class Peer(Talker):
         return [unpack(ReportHeader, frame) for frame in frames]
 
     def take_answers(self) -> list[tuple[DownKind, Any]]:
-        """The answers of the ROUTER: (kind, map) or (kind, header). Reports among them are taken in."""
+        """The frames that the daemon's ROUTER has sent: (kind, map) or (kind, header). Reports are also taken in."""
         found: list[tuple[DownKind, Any]] = []
         for frame in self.world.network.answers.pop(self.routing, []):
             header = unpack(ReportHeader, frame)

@@ -1,4 +1,4 @@
-"""Parts of a link without a daemon: a place, a protocol, and sockets that take nothing."""
+"""Parts of a link for tests without a daemon: paths, a protocol, and sockets whose methods a test gives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NobodyWaits(Waiters):
 
 
 def no_sockets(**methods: Any) -> Sockets:
-    """Sockets that have only these methods, and no lifeline."""
+    """Sockets that have only `methods` and a few attributes, and hold no connection to NAME.live."""
     lifeline = SimpleNamespace(fileno=lambda: -1)
     found: dict[str, Any] = {"lifeline": lifeline, "frame_size_max": FRAME_SIZE_MAX, "due_ns": NEVER}
     found |= {"forked": lambda: None, "filenos": list, "trouble": str}

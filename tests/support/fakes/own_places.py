@@ -1,4 +1,4 @@
-"""The places of a test: the list of /run/timerd and so on, but below a directory of the test's own.
+"""The places of a test: they stand for /run/timerd and the other places, but lie in a directory of the test.
 
 So neither the test nor a process that it starts meets a daemon of the user who runs the tests.
 """
@@ -16,7 +16,8 @@ from timerd_shm.host import places
 class OwnPlaces:
     """The three places, which do not exist yet, and the code that gives them to another process.
 
-    /run and /run/user do not exist either. So no process makes the first two places, not even one of root.
+    The directories that stand for /run and /run/user do not exist either. So no process, not even one of root, makes
+    the first two places.
     """
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,5 +44,5 @@ class OwnPlaces:
         return self.system, self.session, self.temporary
 
     def log_in(self) -> None:
-        """Make the directory in which the place of a login is."""
+        """Make the directory that a login makes, in which the second place can be made."""
         self.session.parent.mkdir(parents=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""A coordinator of groups with its files and its operations, without sockets, for its tests."""
+"""A coordinator of groups with its files and its operations, but without sockets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ RANGE = (GroupProtocol("range", b"topics"),)
 
 
 class Broker:
-    """As much of a broker as a coordinator sees. Each has a client of its own, as if it were a process."""
+    """The part of a broker that a coordinator uses. Each broker has a client of its own, as if it were a process."""
 
     def __init__(self, data: Path, orders: UUID = ORDERS, **settings: Any) -> None:
         self.id, self.settings = 0, Settings(data=data, **{"workers": 1, "ports": (9093,), **settings})
         self.client = td.connect()
-        with warnings.catch_warnings(action="ignore"):  # a purgatory is made while the loop stands still
+        with warnings.catch_warnings(action="ignore"):  # the loop stands still while a purgatory is made: no warning
             self.waits = Waits(self.client, asyncio.get_running_loop())
         self.topics: dict[str, Topic] = {}
         self.create("orders", orders)
@@ -136,7 +136,7 @@ async def stable(broker: Broker, *names: str) -> list[Consumer]:
 
 
 async def settle(broker: Broker, *consumers: Consumer) -> None:
-    """The consumers join and sync, again and again, until the group is stable with all of them."""
+    """The consumers join again and again until one generation has all of them. Then they sync: the group is stable."""
     answers = await all_join(*consumers)
     while len({answer.generation for answer in answers}) > 1 or len(broker.group().members) < len(consumers):
         answers = await all_join(*consumers)

@@ -59,7 +59,7 @@ class RawKafka:
         self._socket.sendall(data)
 
     def frame(self) -> bytes:
-        """The next answer, without its size. Raises EOFError: the broker has closed the connection."""
+        """The next answer, without its size. Raises EOFError if the broker has closed the connection."""
         size = self._answers.read(4)
         if len(size) < 4:
             raise EOFError("the broker has closed the connection")

@@ -16,11 +16,11 @@ from timerd_kafka.cluster.settings import Settings
 
 @contextmanager
 def brokers(data: Path, number: int, **more: Any) -> Iterator[list[Broker]]:
-    """All brokers of a cluster. Each broker has its own client, as each broker's process has."""
+    """All brokers of a cluster. Each broker has a client of its own, as if it ran in its own process."""
     (data / "cluster_id").write_text("c")
     settings = Settings(data=data, workers=number, replicas=1, ports=tuple(range(1, number + 1)), **more)
     clients = [td.connect() for _ in range(number)]
-    with warnings.catch_warnings(action="ignore"):  # a purgatory is made while the loop stands still
+    with warnings.catch_warnings(action="ignore"):  # the loop stands still while a purgatory is made: no warning
         made = [Broker(settings, n, client, asyncio.get_running_loop(), {}) for n, client in enumerate(clients)]
     try:
         yield made

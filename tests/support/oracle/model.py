@@ -55,10 +55,10 @@ class Model:
         self.setters: dict[tuple[int, bytes], Client] = {}  # the client that first set each watermark
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
-        self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
-        self.makers: dict[tuple[bytes, bytes], Client | None] = {}  # of these outcomes; None: the maker has ended
-        # Whether the core has evicted an outcome, and whether a member holds it. The model does not know what members
-        # hold.
+        self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload) -> outcome, until done
+        self.makers: dict[tuple[bytes, bytes], Client | None] = {}  # the maker of each; None: the maker has ended
+        # Whether an outcome is gone from the core, and whether a member holds it. A test replaces both functions,
+        # because the model does not know this.
         self.is_gone: Callable[[tuple[bytes, bytes]], bool] = lambda key: False
         self.is_held: Callable[[tuple[bytes, bytes]], bool] = lambda key: False
         self.settled: list[Settling] = []
@@ -77,7 +77,7 @@ class Model:
 
     @property
     def watched(self) -> int:
-        """Entries of all watcher lists."""
+        """The number of entries in all watcher lists."""
         return sum(len(op.keys) - (op.satisfied | op.failed).bit_count() for op in self.pending)
 
     @property
@@ -103,7 +103,7 @@ class Model:
         return client
 
     def close_client(self, client: Client, now_ns: int) -> None:
-        """The client is dead. It may come back with its numbering, but it no longer owns these operations."""
+        """The client is dead. It may come back with its numbering, but it no longer owns its operations."""
         client.is_live = False
         for op in [op for op in self.pending if self.owns(client, op)]:
             if op.orphans is Orphans.GROUP:
@@ -275,9 +275,10 @@ class Model:
         self._behave_as_if_registered_at_its_mark(op, command, now_ns)
 
     def _evict(self, needs: Callable[[int], int], share: int) -> bool:
-        """If ended clients have more than `share`, drop their oldest outcome of a group that has more than its part.
+        """Evict an outcome of ended clients, if these hold more than `share` records. Returns whether one was evicted.
 
-        `needs(keys)`: how many of the wanted records an operation with that number of keys holds.
+        It is the oldest outcome in a group that holds more than an equal part of the share. `needs(keys)`: how many of
+        the wanted records an operation with that number of keys holds.
         """
         left = Counter[bytes]()
         for key, outcome in self.group_outcomes.items():

@@ -72,7 +72,7 @@ class Operation:
 
     @property
     def observes(self) -> bool:
-        """Whether any event on its keys completes the operation, which takes nothing of the event."""
+        """Whether any event on its keys completes the operation. It uses up nothing of the event."""
         return self.condition is Condition.OBSERVE
 
     @property
@@ -109,8 +109,8 @@ class Client:
     last_command: int = 0
     next_outcome: int = 1
     delivered: list[Delivered] = field(default_factory=list)
-    reported: int = 0  # how many of these were delivered before the present turn
-    # For each outcome: the least and the greatest mark that loses nothing.
+    reported: int = 0  # how many of `delivered` were delivered before the present turn
+    # For each outcome: the least and the greatest mark that the core may give it, so that no event is missed.
     marks: list[tuple[int, int]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     unacknowledged: list[Settled] = field(default_factory=list)
@@ -156,13 +156,14 @@ UNLIMITED = Limits(*(1 << 60,) * 5)
 
 
 def takes_last_quarter(model: Model, client: Client, further: int) -> bool:
-    """Whether an operation that may outlive its client would take the last quarter of something from other users.
+    """Whether an operation that may outlive its client would take the last quarter of the operations or watch nodes.
 
-    All clients are of one user. `further`: the operation's keys after the first.
+    That quarter is kept for other users; in the model, all clients are of one user. `further`: the number of the
+    operation's keys after the first.
     """
     peopled = {each.group for each in model.clients if each.is_live and each is not client}
     limits = model.limits
-    # For each operation that counts: its further keys, and whether it may make room.
+    # For each operation that counts: the number of its further keys, and whether it may be evicted.
     held: list[tuple[int, bool]] = []
     in_use = len(model.pending) + len(model.group_outcomes)
     for op in model.pending:

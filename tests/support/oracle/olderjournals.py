@@ -12,7 +12,7 @@ from timerd_shm.read.segment import segment_path, segments_of
 
 
 def as_older(directory: Path, layout: tuple[int, int]) -> None:
-    """Turn all segments into segments of the older version `layout`: fields that this version lacks become zero."""
+    """Turn all segments into segments of the older version `layout`: fields that it does not have yet become zero."""
     lacking = {
         int(kind): [(field.offset, field.storage.size) for field in fields(ROWS[kind]) if field.name in names]
         for kind, names in OLDER[layout].fields.items()

@@ -59,9 +59,9 @@ class Play:
         self.dead: list[tuple[Client, ModelClient]] = []
         self.groups: dict[Client, bytes] = {}
         self.saved: list[tuple[Client, Mark]] = []
-        self.asked: dict[Client, list[int]] = {}  # CHECK commands of the present turn: they end with the turn
+        self.asked: dict[Client, list[int]] = {}  # the CHECK commands of the present turn, which end with the turn
         self.compared: dict[Client, tuple[int, int]] = {}
-        self.judged: dict[Client, int] = {}  # how many of its group's outcomes were compared
+        self.judged: dict[Client, int] = {}  # how many of the group's outcomes that the client has got were compared
         self.kept: dict[Client, dict[bytes, int]] = {}  # what a silent client keeps: payloads, and delivery counts
         self.deliveries: dict[bytes, int] = {}  # payload -> the newest count of deliveries
         self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = self.looks = 0
@@ -321,7 +321,7 @@ class Play:
             self.rig.core.begin_turn(self.rig.now_ns)
 
     def let_one_die(self) -> None:
-        """Kill a client. It acknowledges first if it has several grants: the model does not know their order."""
+        """Kill a client. If it has several grants it acknowledges first: the model cannot order their requeues."""
         one = [side for side in self.sides if len(side[1].granted()) == 1]
         client, model = self.random.choice(one if self.random.random() < 0.7 and one else self.sides)
         self.compare(client, model)
@@ -370,7 +370,7 @@ class Play:
         self.rig.clients.append(client)
         self.sides.append((client, model))
         model.is_live = True
-        # Outcomes may have been delivered to it when it died, and to other members since.
+        # Skip outcomes that it got before it died: since then they may have been delivered to other members.
         self.judged[client] = len(client.delivered_for_group)
         self.returns += 1
 
@@ -409,7 +409,7 @@ class Play:
         self.rig.check()
 
     def compare(self, client: Client, model: ModelClient) -> None:
-        """Since the last comparison, both have made the same outcomes, with all their fields, and the same answers."""
+        """Assert that both have made the same outcomes and the same answers since the last comparison."""
         delivered, answered = self.compared[client]
         numbers = [each.number for each in client.delivered]
         assert numbers == sorted(set(numbers))
@@ -435,7 +435,7 @@ class Play:
         model.reported = len(model.delivered)
 
     def compare_looks(self) -> None:
-        """The due looks of each owner are those of the model."""
+        """Assert that the looks that are due at each owner are those of the model."""
         for client, _ in self.sides:
             client.looks.clear()
             self.rig.core.send_looks_again(client.slot)
@@ -446,7 +446,7 @@ class Play:
             self.looks += len(client.looks)
 
     def compare_groups(self) -> None:
-        """Outcomes equal the model's. Each delivery raises an outcome's count. No two members hold the same outcome."""
+        """Outcomes must equal the model's. Each delivery must raise the count. No two members may hold one outcome."""
         kept = {payload: count for each in self.kept.values() for payload, count in each.items()}
         for client, _ in self.sides:
             for delivered in client.delivered_for_group[self.judged[client] :]:
@@ -475,7 +475,7 @@ class Play:
         )
 
     def kept_by_groups(self, *, held: bool = False) -> list[tuple[bytes, bytes]]:
-        """Group and payload of each outcome of a group that is not done. `held`: of those that a member holds."""
+        """Group and payload of each outcome of a group that is not done. With `held`: only if a member holds it."""
         with ArenaReader.from_bytes(self.rig.memory) as reader:
             groups = [group.name[: group.name_length] for group in reader.groups]
             return sorted(
@@ -504,7 +504,7 @@ class Play:
         assert self.kept_by_groups() == []
 
     def in_order(self, delivered: list[Delivered]) -> list[Delivered]:
-        """Outcomes in a fixed order: expiries within one tick may come in any order, all other outcomes may not."""
+        """The outcomes, with the expiries of one tick sorted: these may come in any order, other outcomes may not."""
 
         def run(each: Delivered) -> tuple[object, ...]:
             if each.state is Outcome.EXPIRED:

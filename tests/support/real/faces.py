@@ -83,7 +83,7 @@ class LoopedFace(Face):
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._known: dict[int, InLoop] = {}  # the same operation is the same object here as well
+        self._known: dict[int, InLoop] = {}  # id() of an object of the loop -> its one form for other threads
         self._thread = threading.Thread(target=self._loop.run_forever, name="loop")
         self._thread.start()
 

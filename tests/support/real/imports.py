@@ -1,4 +1,4 @@
-"""The packages of this project, and every import of their modules, also inside of functions."""
+"""The packages of this project, and what each of their modules imports, also inside of functions."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 So a test may replace their methods, and the simulation measures the coverage of their lines. Other processes that tests
 start, above all daemons, run the compiled modules.
 
-If a compiled module is older than its source, the tests end at once: they would pass or fail for another program.
+If a compiled module is older than its source, the tests end at once. Otherwise daemons would run older code than the
+tests' process.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class PacketPeer:
         return True
 
     def receive(self) -> tuple[int, bytes]:
-        """The next packet, which comes soon."""
+        """The next packet. Waits until it comes."""
         assert select.select([self._socket], [], [], PATIENCE_S)[0], "no packet came"
         packet = self._socket.recv(1 + PACKET_SIZE_MAX)
         return packet[0], packet[1:]

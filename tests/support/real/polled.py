@@ -25,7 +25,7 @@ class PolledTransport(SocketTransport):
     def __init__(self, paths: InstancePaths, **bounds: Any) -> None:
         self.selector = Selector()
         self.paths = paths
-        self.adopted: list[tuple[int, bytes | bool]] = []  # (watch, session), and (watch, whether the client ended it)
+        self.adopted: list[tuple[int, bytes | bool]] = []  # first (watch, session), at the end (watch, is_client)
         self._watches = 0
         super().__init__(paths, self.selector, self, **{"budget": Budget(FRAME_MEMORY), **bounds})
 

@@ -34,7 +34,7 @@ def runner(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def json_of(run: Run, *arguments: str) -> Any:
-    """The output of a command with --json; of a listing, its rows."""
+    """The output of a command with --json. If the command lists something, only the rows."""
     status, out, err = run(*arguments, "--json")
     assert status == Exit.OK, err
     found = json.loads(out)

@@ -12,7 +12,7 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def python_path() -> str:
-    """PYTHONPATH for a process that imports helpers of the tests; pytest takes the same from pyproject.toml."""
+    """PYTHONPATH for a process that imports helpers of the tests: the folders that pyproject.toml gives to pytest."""
     return os.pathsep.join(str(ROOT / folder) for folder in SETTINGS["tool"]["pytest"]["ini_options"]["pythonpath"])
 
 

@@ -1,4 +1,4 @@
-"""Other users: what a process of theirs can do with the files of a test. Only root can start one."""
+"""Processes of other users, to see what these can do with the files of a test. Only root can start such a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOBODY = 65534
 
 @contextmanager
 def a_member(group_id: int, act: Callable[[], str]) -> Iterator[str]:
-    """The result of `act` in a process of another user of the group, which lives until the end of `with`."""
+    """Run `act` in a process of another user of the group. Yields the result; the process lives until the end."""
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -34,7 +34,7 @@ def a_member(group_id: int, act: Callable[[], str]) -> Iterator[str]:
 
 
 def shut_out(act: Callable[[], str]) -> str:
-    """The result of `act` in a process that file permissions bind. They do not bind root: so root becomes NOBODY."""
+    """The result of `act` in a process that obeys file permissions. Root need not obey them, so root becomes NOBODY."""
     if os.geteuid() != 0:
         return act()
     with a_member(NOBODY, act) as said:

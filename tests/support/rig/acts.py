@@ -1,4 +1,4 @@
-"""The parts of the situations. Each prepares a rig, and returns the act that then happens on the rig."""
+"""The parts of situations.py: functions that prepare a rig, and return the act that the test then runs on the rig."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timerd_shm.read.hashing import key_hash
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
 ID = bytes(range(16))
 GROUP = b"workers"
-SLOTS_APART = (b"k0", b"k2", b"k3", b"k4")  # in hash slots of their own, so that one transaction takes their events
+SLOTS_APART = (b"k0", b"k2", b"k3", b"k4")  # each in another hash slot, so that their events fit into one transaction
 assert len({key_hash(SEED, 0, key) % 16 for key in SLOTS_APART}) == len(SLOTS_APART), "choose other keys"
 HOUR = 3_600_000 * MS
 

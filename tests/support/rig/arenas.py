@@ -1,4 +1,4 @@
-"""An arena of a test as typed records, straight from the declarations, and its violations."""
+"""Reads the arena of a test as records of their declared types, and lists its violations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def watched_keys(reader: ArenaReader) -> set[bytes]:
 
 
 class Memory:
-    """Typed records of an arena, straight from the declarations."""
+    """The records of an arena, as objects of their declared types."""
 
     def __init__(self, memory: bytes | bytearray) -> None:
         self.memory = memory

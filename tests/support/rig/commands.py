@@ -1,6 +1,6 @@
 """Commands, outcomes and answers of a client, as tests write them.
 
-The same objects go to the compiled core, where harness.py encodes them, and to the oracle in model.py.
+These objects go both to the compiled core, as bytes that frames.py makes of them, and to the oracle in model.py.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Register:
-    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when it is applied; `follows`: op id of a call, 0 = none.
+    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when it is applied.
 
-    `wall_ns`: when a call is due by the wall clock.
+    `follows`: the op id of a call, or of a dead letter if `of_letter` is set; 0 = none. `wall_ns`: when a call is due
+    by the wall clock.
 
     `if_exists` is "error", "keep", "replace", "again", "replace cancelled", or "replace changed", which compares
-    `total` bytes of the payloads. With `of_letter`, `follows` is a dead letter.
+    `total` bytes of the payloads.
     """
 
     keys: tuple[Key, ...]
@@ -112,7 +113,7 @@ class LookAct:
 
 @dataclass(frozen=True)
 class PhaseAct:
-    """CALL_PHASE of the group's call with that op id."""
+    """CALL_PHASE: the phase of a group's call. `operation` is the call's op id."""
 
     operation: int
     phase: CallPhase = CallPhase.HANDLER
@@ -142,7 +143,7 @@ class Delivered(NamedTuple):
     registered_ns: int
     deadline_ns: int
     settled_ns: int
-    codes: tuple[int, ...] = ()  # of the failed keys
+    codes: tuple[int, ...] = ()  # the error codes of the failed keys
 
 
 class GroupOutcome(NamedTuple):

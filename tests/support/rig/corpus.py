@@ -1,7 +1,7 @@
 """Frames from which a fuzzer begins: one of each kind, command and error code.
 
 A frame is made for the client that sends it, because its header shows a session. A fuzzer changes frames (see
-`mutations`). An unchanged frame must have the effect that is stated here.
+`mutations`). An unchanged frame must be answered with the error code that is stated here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Case(NamedTuple):
     commands: tuple[Command, ...] = ()
     body: bytes = b""
     code: ErrorCode = ErrorCode.NONE
-    before: tuple[Command, ...] = ()  # commands that its sender has sent before
+    before: tuple[Command, ...] = ()  # commands that the sender of the frame has sent earlier
     header: tuple[tuple[str, Any], ...] = ()
 
     def frame(self, peer: Peer) -> bytes:

@@ -1,7 +1,7 @@
 """An arena in which every kind of record is in use; changes of arenas and journals, and readers that must survive them.
 
-With a damaged arena or journal, no other errors are raised than these: DamageError by a reader and the checker, one of
-REFUSALS by a start, JournalError by a journal's reader.
+On a damaged arena, a reader and the checker may raise only DamageError, and a start only one of REFUSALS. On a damaged
+journal, its reader may raise only JournalError.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONG_KEY = b"a key that is longer than what fits into the record of an event, by
 
 
 def busy_rig() -> Rig:
-    """A rig. In its arena, each region that allocates records has some in use, free and never used."""
+    """A rig. In its arena, each region that allocates records has some that are in use, some free, some never used."""
     rig = Rig(settled_ids_kept=20 * MS)
     alice, bob = rig.client(), rig.client()
     # These operations leave free records behind, and in the end one remembered id.
@@ -77,8 +77,8 @@ def busy_rig() -> Rig:
 
 
 def grouped_rig() -> Rig:
-    """A busy rig with two groups. A member of one holds outcomes, some of them received. The other has no members, and
-    some outcomes wait in it.
+    """A busy rig with two groups. A member of one group holds outcomes, and has acknowledged some of them. The other
+    group has no members, and has outcomes that wait for one.
     """
     rig = busy_rig()
     carol = rig.client(group=b"workers", listens=True)
@@ -120,7 +120,7 @@ class Pen:
 
 
 def slot_in(memory: bytes, state: ClientState, group: int) -> int:
-    """The slot of a client in that state and group (index + 1; 0 = none)."""
+    """The slot of a client in that state and group. `group`: the group's index + 1; 0 = no group."""
     with ArenaReader.from_bytes(memory) as reader:
         return next(slot for slot, c in enumerate(reader.clients) if (c.state, c.group) == (state, group))
 
@@ -136,7 +136,7 @@ CHANGES = st.lists(
 
 
 def changed(content: bytes | bytearray, changes: Iterable[Change], first: int = 0) -> bytearray:
-    """A copy in which the changes are made. They are aligned, and only in lines from `first` on that are not zero."""
+    """A copy with the changes. They are aligned. Lines before the position `first`, and empty lines, do not change."""
     copy = bytearray(content)
     used = [at for at in range(first, len(copy) - LINE + 1, LINE) if any(copy[at : at + LINE])]
     for place, number, width in changes:
@@ -167,7 +167,7 @@ def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearra
 
 
 def read_arena(memory: bytes | bytearray) -> None:
-    """Do all walks, and check the arena: no walk hangs, and no error is raised that the module's docstring lacks."""
+    """Do all walks, and check the arena. No walk hangs, and only the errors of this module's docstring are raised."""
     try:
         reader = ArenaReader.from_bytes(memory)
     except REFUSALS:

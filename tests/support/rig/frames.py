@@ -170,7 +170,7 @@ class DeliveredForGroup(NamedTuple):
 
 
 def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredForGroup:
-    """A group's outcome, from its record and the heap from the outcome's part on."""
+    """A group's outcome, from its record and the part of the report's heap that begins with the outcome's bytes."""
     assert record.flags & OutcomeFlag.HAS_PAYLOAD and record.deliveries, record
     codes = codes_of(record, heap[record.value_length :])
     start = record.value_length + 4 * len(codes)
@@ -179,7 +179,7 @@ def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredFor
     while at < payload + record.keys_length:
         names.append(heap[at + 1 : at + 1 + heap[at]])
         at += 1 + heap[at]
-    assert at == payload + record.keys_length <= len(heap), f"names of {record} are not as long as they say"
+    assert at == payload + record.keys_length <= len(heap), f"the names of {record} do not end at keys_length"
     return DeliveredForGroup(
         record.number,
         record.operation,

@@ -193,7 +193,7 @@ def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation
 
 
 def call_is_done(*, known: bool, received: bool = True) -> Situation:
-    """A call is done, and its id is free. With `known` False, the member names another time: the id is not freed."""
+    """A call is done, and its id is free. With `known` False, the member sends a wrong time: the id is not freed."""
 
     def prepare(rig: Rig) -> Act:
         a = handler(rig, b"job")
@@ -378,7 +378,7 @@ def gives_back(rig: Rig) -> Act:
 
 
 def falls_silent(rig: Rig) -> Act:
-    """A member that holds nothing falls silent. (A start makes it live; an outcome that it held would count again.)"""
+    """A member falls silent. It holds nothing, because an act may run twice: an outcome would be requeued twice."""
     a = rig.client(group=GROUP, listens=True)
 
     def act(rig: Rig) -> None:

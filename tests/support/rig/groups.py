@@ -15,7 +15,8 @@ from timerd_shm.declare.wire import CommandKind
 WORKERS = b"workers"
 HOUR = 3_600 * S
 ID = b"id".ljust(16, b".")
-NEW = "replace cancelled"  # clients send this for "error": an id counts as free if its call was cancelled, or is done
+# Clients send this for if_exists="error": the id of a call counts as free if the call was cancelled or is done.
+NEW = "replace cancelled"
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
 
 

@@ -48,7 +48,7 @@ S = 1_000_000_000
 START_NS = 1_000 * S  # far from 0, and on a tick of every width in use
 BUDGET = 1 << 30  # for tests that are not about bounded turns
 FRAME_COMMANDS = 8_192
-INCARNATION = 0x1234_5678_9ABC_DEF0  # not random, and the hashes' seed is not either, so that failures can be repeated
+INCARNATION = 0x1234_5678_9ABC_DEF0  # not random, so that failures can be repeated; nor is the seed of the hashes
 
 
 # a client -------------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Client:
         return next((answer for answer in self.answers if answer.command == command), None)
 
 
-# the bench ------------------------------------------------------------------------------------------------------------
+# the rig --------------------------------------------------------------------------------------------------------------
 
 
 class Rig:
@@ -235,7 +235,7 @@ class Rig:
         self.advanced_ns = now_ns
 
     def cut(self) -> None:
-        """Called between the parts of work that the budget has cut; a test may replace it."""
+        """Called between the parts of work that is cut by the budget. A test may replace this method."""
 
     @property
     def arena(self) -> Memory:
@@ -309,7 +309,7 @@ class Rig:
         return result
 
     def resume(self) -> None:
-        """Go on with work that a budget has cut, until nothing is left."""
+        """Go on with work that was cut by a budget, until no work is left."""
         while self.core.resume(self.now_ns, self.budget):
             self.cut()
 

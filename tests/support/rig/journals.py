@@ -73,7 +73,7 @@ class JournaledRig(Rig):
         self.files._buffer.release()
 
     def end(self) -> None:
-        """End in order, as a daemon does."""
+        """End as a daemon that is stopped does: write what is left, then close the files."""
         self.journal.close()
         self.files._buffer.release()
 
@@ -130,7 +130,7 @@ class JournaledRig(Rig):
 
 
 class RigClock:
-    """The rig's clock, as the journal asks for it."""
+    """The rig's clock, in the form that the journal asks for."""
 
     def __init__(self, rig: JournaledRig) -> None:
         self.rig = rig

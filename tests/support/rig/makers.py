@@ -37,7 +37,9 @@ def make(
 
 
 def make_together(rig: Rig, counts: dict[bytes, int], what: Register | None = None) -> None:
-    """Clients make outcomes for a group each, as make() does, and end together. One by one they would be refused."""
+    """Clients make outcomes, each for a group, as make() does. They end together: if one ended earlier, the arena would
+    refuse outcomes of the next.
+    """
     for client in [make(rig, group, count, ends=False, what=what) for group, count in counts.items()]:
         rig.close(client, goodbye=True)
 
@@ -67,7 +69,7 @@ def kept(rig: Rig) -> list[int]:
 
 
 def outcomes_within_the_share_stay(rig: Rig) -> None:
-    """The ended clients of one user hold their whole share. A full arena takes nothing of it."""
+    """The ended clients of one user hold their whole share. Even if the arena is full, none of it is evicted."""
     make(rig, b"dead", 32)
     other = rig.client(uid=OTHER)
     rig.do(other, *(Register((Key(b"k"),)) for _ in range(32)))
@@ -100,7 +102,7 @@ def a_call_that_makes_room_is_replaced_by_none(rig: Rig) -> None:
 
 
 def outcomes_that_share_values_make_room(rig: Rig) -> None:
-    """Each value is shared by an outcome of each of two groups, and by the ring. Each outcome is charged with it."""
+    """Each value is shared by two outcomes, one of each of two groups, and by the ring. Both outcomes pay for it."""
     maker, other = rig.client(group=b"one", uid=USER), rig.client(group=b"two", uid=USER)
     for number in range(12):
         rig.turn(rig.now_ns + MS)
@@ -118,7 +120,7 @@ def outcomes_that_share_values_make_room(rig: Rig) -> None:
 
 
 def the_oldest_outcomes_make_room(rig: Rig) -> None:
-    """The arena is full, and five registrations find no room."""
+    """The arena is full, and four further registrations need room."""
     make(rig, b"one", 20)
     rig.client(group=b"one", uid=OTHER)
     make(rig, b"two", 31)
@@ -143,7 +145,7 @@ def a_schedules_call_makes_no_room(rig: Rig) -> None:
 
 
 def clients_end_one_after_the_other(rig: Rig, what: Callable[[int], Register], groups: int) -> None:
-    """Clients of a user register as much as is accepted, and end: several of them for each group."""
+    """Clients of a user, three for each group, register as much as is accepted, and end: one after the other."""
     number = 0
     for maker in range(3 * groups):
         rig.turn(rig.now_ns + MS)
@@ -157,7 +159,7 @@ def clients_end_one_after_the_other(rig: Rig, what: Callable[[int], Register], g
 def kept_operations_leave_the_last_quarter(rig: Rig) -> None:
     """Ended clients of a user have left as many operations without an owner as was accepted."""
     clients_end_one_after_the_other(rig, lambda _: Register((Key(b"k"),), timeout_ns=S, orphans=Orphans.KEEP), 1)
-    assert rig.arena.region(Region.OPS).in_use == 48 + 1, "the one with which less than a quarter is free"
+    assert rig.arena.region(Region.OPS).in_use == 48 + 1, "three quarters, and one more while a quarter was still free"
     other = rig.client(uid=OTHER)
     rig.do(other, *[Register((Key(b"own"),))] * 15)
     assert other.answers == []
@@ -179,7 +181,7 @@ def outcomes_make_room_for_the_next_client_of_their_user(rig: Rig) -> None:
     assert kept(rig) == before[16:]
     rig.do(worker, Register((Key(b"k"),), timeout_ns=S, orphans=Orphans.KEEP))
     assert [each.code for each in worker.answers] == [ErrorCode.QUOTA_EXCEEDED], (
-        "32 outcomes and these are three quarters"
+        "32 outcomes and 16 operations are three quarters"
     )
     rig.check()
 

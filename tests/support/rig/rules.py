@@ -1,4 +1,4 @@
-"""The ground rules, each as a function of a rig. A test runs each of them, and a seeded defect must break it."""
+"""The ground rules, each as a function of a rig. A test runs each function; a seeded defect makes it fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE = (Key(b"k1"),)
 
 
 def own_earlier_fire_does_not_complete_an_own_later_op(rig: Rig) -> None:
-    """C1: a client fires "s/7" and then registers "s/7", as heartbeats do."""
+    """A client fires "s/7" and then registers "s/7", as heartbeats do."""
     a = rig.client()
     a.issue(fire(b"s/7"))
     number = a.issue(Register((Key(b"s/7"),), timeout_ns=30 * MS, mark=a.mark()))
@@ -83,7 +83,7 @@ def send(rig: Rig, client: Client, frame: bytes) -> int:
 
 
 def a_lost_frame_is_expected_again(rig: Rig) -> None:
-    """C2: command 1 arrives, 2 is lost, and 3 must not be applied before 2."""
+    """Command 1 arrives, 2 is lost, and 3 must not be applied before 2."""
     client = rig.client()
     watcher = rig.client()
     rig.do(watcher, *(Register((Key(b"%d" % n),), timeout_ns=50 * MS) for n in (1, 2, 3)))

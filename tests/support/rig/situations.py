@@ -303,7 +303,8 @@ SITUATIONS: dict[str, Situation] = {
     "a new group": new_group,
     "a group's record is used again": group_record_is_used_again,
 }
-# These are series of transactions. A state between two of them is neither "before" nor "after"; the next turn goes on.
+# Acts that are a series of transactions. After a crash between two of these, the arena is neither as before the act nor
+# as after it, and the next turn goes on with the series.
 SERIES = {
     "a call: ends its process",
     "a call: a dead letter",

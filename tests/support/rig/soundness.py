@@ -1,4 +1,4 @@
-"""A daemon's life on an arena that may be damaged, between two pages that cannot be touched."""
+"""Runs a daemon on an arena that may be damaged. The arena lies between two pages that cannot be touched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY = bytes(BUSY.memory)
 
 
 def fenced(memory: bytes) -> memoryview:
-    """A copy between two pages that cannot be touched: a read beyond its ends raises SIGSEGV."""
+    """A copy between two pages that cannot be touched: an access before or after the copy raises SIGSEGV."""
     assert len(memory) % mmap.PAGESIZE == 0, f"{len(memory)} bytes end within a page"
     mapped = mmap.mmap(-1, len(memory) + 2 * mmap.PAGESIZE)
     first = ctypes.addressof(ctypes.c_char.from_buffer(mapped))

@@ -39,7 +39,7 @@ def life(at_ms: float, wait_ms: float, outcome: str = "completed", **more: Any) 
 
 
 def lives(spark: SparkSession, *rows: dict[str, Any], partitions: int = 1) -> DataFrame:
-    """These rows as a terminal view. One partition: Spark shuffles nothing, and a report takes a third of the work."""
+    """These rows as a terminal view. With one partition Spark shuffles nothing: a report takes a third of the time."""
     names = [column.name for column in TERMINAL]
     tuples = [tuple(row[name] for name in names) for row in rows]
     return spark.createDataFrame(tuples, spark_schema(TERMINAL)).coalesce(partitions)

@@ -1,4 +1,4 @@
-"""Journals for the tests of the source, and their parts for Spark: spans, and rows."""
+"""Journals for the tests of Spark's data source, and what Spark gets of them: spans, and rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pytest of its own, as a user of the fixtures runs it."""
+"""Runs pytest in a process of its own, as a user of timerd's fixtures does."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from timerd_client.web import ASGI, WSGI, events, last_event_id
 
 POLL_S = 60.0
 HEARTBEAT_S = 0.5
-client = td.Client(name="web")  # made with the module: with --preload, in the master
+client = td.Client(name="web")  # made at the module's import: with --preload, that is in gunicorn's master
 aio_client = aio.Client(name="web")
 
 

@@ -24,10 +24,10 @@ import psutil
 
 from support.real.patience import PATIENCE_S, eventually
 
-ENDS_S = 10.0  # for an end by SIGTERM on a busy machine. On an idle one it takes 1 to 2 s; without drain, 30 s
+ENDS_S = 10.0  # within this time a server ends after SIGTERM. An idle machine needs 1 to 2 s; without drain, 30 s
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine
 
-# A worker of gunicorn loses a SIGTERM that comes before it has handlers of its own. Its master kills it after 30 s.
+# A worker of gunicorn loses a SIGTERM that comes before it has installed its handlers. The master kills it after 30 s.
 READY = "This worker takes signals"
 TELL_READY = f"""
 _own = globals().get("post_worker_init")
@@ -57,8 +57,8 @@ class Server:
     """A server process with its workers, at a port of its own."""
 
     def __init__(self, directory: Path, *command: str, workers: int, port: str = "", **environment: str) -> None:
-        """`command` is what python -m runs. {fd} in it is the descriptor of a listening socket. A server with a `port`
-        has its own socket.
+        """`command` is what python -m runs. {fd} in it becomes the descriptor of a listening socket. If `port` is
+        given, the server opens its own socket at that port.
         """
         listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = int(port) if port else listener.getsockname()[1]
@@ -98,7 +98,9 @@ class Server:
         hooks: bool = True,
         **environment: str,
     ) -> Self:
-        """A gunicorn of that application, with the hooks of timerd_client.web, or else with its own configuration."""
+        """A gunicorn of that application, with the hooks of timerd_client.web. Without `hooks`: with the configuration
+        that lies in `directory`, if there is one.
+        """
         own = directory / "gunicorn.conf.py"
         base = "from timerd_client.web.gunicorn import *\n" if hooks else own.read_text() if own.exists() else ""
         configuration = directory / "gunicorn_tests.py"
@@ -157,7 +159,7 @@ class Server:
         """Send SIGTERM, take all answers, and wait for the server's end. Returns the seconds that this took."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        polls.answers()  # first, because a worker waits for a moment until its peers have closed their connections
+        polls.answers()  # before the wait, because a worker waits for a moment until its clients have hung up
         self.process.wait(4 * PATIENCE_S)
         return time.monotonic() - began
 
@@ -166,7 +168,7 @@ class Server:
         self.process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """End it and its workers at once. They are one process group, also a worker that is just being started."""
+        """End it and its workers at once. All of them, even a worker that is only starting, are one process group."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         eventually(lambda: not self._is_there(), "a worker is there after SIGKILL")

@@ -1,4 +1,4 @@
-"""Sends damaged frames over many connections at once, and notes what came of each frame."""
+"""Sends damaged frames over many connections at once, and notes for each frame whether it was answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from clients.damaged_frames import Frames
 
 CONNECTIONS = 48
-SILENT_S = 0.25  # a waiting request, or a frame that was cut, gets no answer: after this time we close its connection
+SILENT_S = 0.25  # a waiting request and a frame that was cut get no answer: their connection is closed after this time
 FRAMES_OF_ONE = 40  # frames on one connection, if the broker does not close it earlier
 
 

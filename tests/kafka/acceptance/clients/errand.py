@@ -1,4 +1,4 @@
-"""A client's process works for the check that has started it: it plays a role by a plan.
+"""Runs in each client's process: plays a role, by the plan of the check that has started the process.
 
 The process writes lines of JSON to its output, and reads lines from its input. After the line "stop" it ends as a
 client should. When it has ended, the file plan["result"] has its results.

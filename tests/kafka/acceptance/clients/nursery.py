@@ -38,7 +38,7 @@ def serve(asked: socket.socket) -> None:
         children.add(child)
         for file in files:
             os.close(file)
-        handle = os.pidfd_open(child)  # the child is not reaped yet, so its pid is no other process's
+        handle = os.pidfd_open(child)  # the child is not reaped yet, so no other process can have its pid
         socket.send_fds(asked, [b"%d" % child], [handle])
         os.close(handle)
     for child in children:
@@ -55,7 +55,7 @@ def live(plan: dict[str, Any], files: list[int]) -> None:
     """Run a child. Does not return."""
     status = 1
     try:
-        os.setsid()  # Ctrl-C is for the acceptance
+        os.setsid()  # so that Ctrl-C reaches only the acceptance, which then ends the clients
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)

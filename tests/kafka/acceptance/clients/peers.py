@@ -38,7 +38,7 @@ class Producer(ABC):
 
     @abstractmethod
     async def breathe(self) -> None:
-        """Give the requests in flight time to go on."""
+        """Let the requests in flight go on for a moment."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -48,7 +48,7 @@ class Producer(ABC):
 class Consumer(ABC):
     """Reads records: of all partitions of a topic, or as a member of a group."""
 
-    POLL_S = 0.1  # a poll waits this long
+    POLL_S = 0.1  # the seconds that a poll waits
 
     def __init__(self, plan: dict[str, Any], changed: Callable[[], object] = lambda: None) -> None:
         """`changed` may be called in a poll, when the result of assigned() has changed."""
@@ -115,7 +115,7 @@ class KafkaPythonProducer(Producer):
 
 class KafkaPythonConsumer(Consumer):
     # This client joins its group in its polls, and needs many polls if they are short. And version 3.0.12 loses the
-    # answer to its SyncGroup if that comes at a poll's end: then the member sends heartbeats, but has no partitions.
+    # answer to its SyncGroup if the answer comes as a poll ends: then the member sends heartbeats without partitions.
     POLL_S = 1.0
 
     async def start(self) -> None:
@@ -147,7 +147,7 @@ class KafkaPythonConsumer(Consumer):
 
         try:
             polled = self._made.poll(timeout_ms=int(seconds * 1000))
-        except KafkaConnectionError:  # this client raises it if it asks a worker that is being started again
+        except KafkaConnectionError:  # the client asked a worker that is being started again
             await asyncio.sleep(0.1)
             return []
         return [(one.partition, one.offset, one.value) for rows in polled.values() for one in rows]
@@ -289,7 +289,7 @@ class ConfluentConsumer(Consumer):
             {
                 "bootstrap.servers": plan["bootstrap"],
                 "client.id": plan["name"],
-                "group.id": plan.get("group") or f"alone-{plan['name']}",  # this client makes no consumer without one
+                "group.id": plan.get("group") or f"alone-{plan['name']}",  # this client requires one of each consumer
                 "auto.offset.reset": "earliest",
                 **({} if plan.get("group") else {"enable.auto.commit": False}),
                 **session_of(plan, "session.timeout.ms", "heartbeat.interval.ms"),
