@@ -434,7 +434,7 @@ def test_a_thread_does_not_wait_for_operations_of_a_loop(daemon: Daemon, wait: C
     asyncio.run(main())
 
 
-def test_a_loop_does_not_wait_for_operations_of_threads_together(daemon: Daemon) -> None:
+def test_a_loop_does_not_wait_for_operations_of_a_threaded_client(daemon: Daemon) -> None:
     async def main(operation: td.Operation) -> None:
         with pytest.raises(InvalidValueError, match=r"of a client with threads: await it, or give it to td.wait"):
             await aio.wait([operation])  # type: ignore[type-var]

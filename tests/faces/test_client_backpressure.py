@@ -1,6 +1,6 @@
 """A full window, a daemon that stands still, flush() and close(): how a client treats unacknowledged commands.
 
-When the window is full, a thread's call waits for up to a second; in a loop, `await client.room()` does that. So only
+When the window is full, a thread's call waits for up to a second; in a loop, `await client.room()` waits. So only
 in the threaded client may a registration wait for the window. And only the threaded client has a thread of its own, in
 which a callback may run during close().
 """
@@ -114,7 +114,7 @@ def test_flush_raises_session_gone_when_it_cannot_know(client: Any, daemon: Daem
     client.flush(timeout=PATIENCE_S)
 
 
-def test_close_acknowledges_first_and_fails_pending_operations(daemon: Daemon, face: Face) -> None:
+def test_close_may_be_called_twice_and_fails_pending_operations(daemon: Daemon, face: Face) -> None:
     client = face.connect()
     operation = client.register("k", timeout=60)
     for _ in range(1000):
