@@ -109,7 +109,7 @@ def test_a_refusal_with_an_operation_or_an_answer_is_reported_there_alone(make_d
         assert client.stats().commands_refused == 0
 
 
-def test_a_refusal_at_a_shell_is_no_success(make_daemon: MakeDaemon, run: Run) -> None:
+def test_a_command_at_a_shell_fails_if_it_is_refused(make_daemon: MakeDaemon, run: Run) -> None:
     make_daemon("--watermarks=1")
     status, _, err = run("advance", "a", "1")
     assert (status, err) == (Exit.OK, "")

@@ -1,4 +1,4 @@
-"""The systemd units keep their promises, and systemd rates them as secure."""
+"""The systemd units: restarts, rights and flags of the daemon, and how secure systemd rates them."""
 
 from __future__ import annotations
 
