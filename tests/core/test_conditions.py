@@ -1,4 +1,4 @@
-"""Each condition: which events complete, fail or do not touch an operation, and the fields of its outcome."""
+"""Each condition: which events complete, fail or do not touch an operation, and what its outcome contains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SETTLED = register(A, B, C, condition=Condition.ALL_SETTLED)
 TOTAL = register(A, B, condition=Condition.TOTAL, total=10)
 OFFSETS = register(Key(b"p0", 812), Key(b"p1", 455), needed=2)
 
-# name: the registration, the events, and the result: (state, ordinal of the settling key + 1, satisfied, failed)
+# name: the registration, the events, and the result. The result is (state, ordinal of the settling key + 1, satisfied
+# keys, failed keys), with a bit for each key, the first key's lowest.
 CASES: dict[str, tuple[Register, tuple[KeyAct, ...], tuple[Outcome, int, int, int]]] = {
     "any: one event": (ANY, (fire(b"b"),), (COMPLETED, 2, 0b010, 0)),
     "any: another key": (ANY, (fire(b"d"),), (PENDING, 0, 0, 0)),

@@ -2,7 +2,7 @@
 
 Client A has two threads. One takes a mark, checks its condition in vain, and registers; the other fires. Client B fires
 as well. The order of *issuing* decides which events count; the order of *arrival* must not (scenarios C1, H1, H3, H4
-and H5, below).
+and H5, below). Rule 4 is in timerd/DESIGN.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Effective times: whether an event counts for a deadline does not depend on how late the wheel is (rule 4)."""
+"""Effective times: whether an event counts for a deadline does not depend on how late the wheel is.
+
+This is rule 4 of timerd/DESIGN.md.
+"""
 
 from __future__ import annotations
 
