@@ -1,4 +1,4 @@
-"""The journal as a source: every row and field is as JournalReader shows it, wherever spans begin. Also damage."""
+"""The journal as a source: every row and field is as JournalReader shows it, wherever spans begin; and damage."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_a_segment_removed_between_listing_and_opening_is_reported(
     assert {span.segment for span in Walk(copied, Offset(1, 0), skip=True).spans()} == set(there[1:])
 
 
-def test_a_journal_whose_newest_file_was_removed_under_the_daemon_reads_the_same_with_both_readers(
+def test_a_journal_whose_newest_file_was_removed_while_the_daemon_ran_reads_the_same_with_both_readers(
     tmp_path: Path,
 ) -> None:
     """The texts of the removed blocks are not known, but the other rows are not damaged."""
