@@ -1,4 +1,4 @@
-"""Attackers open too many connections, or send frames that would end a process with libzmq 4.3.5. Nobody is hurt."""
+"""Attackers open too many connections, or send frames that end a process that uses libzmq 4.3.5. All are served."""
 
 from __future__ import annotations
 

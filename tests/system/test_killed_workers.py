@@ -1,4 +1,4 @@
-"""Real workers whose handlers end the process. Its ends are counted, and after some of them the call is given up."""
+"""Real workers whose handlers end the process. A call that has ended a number of processes is given up."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_worker_that_is_closed_in_a_handler_is_not_counted(daemon: Daemon) -> 
 
 
 def test_a_handler_that_takes_longer_than_its_time_limit_is_cancelled_and_has_failed(daemon: Daemon) -> None:
-    """In an asyncio client, which waits until the handler has dealt with its cancellation."""
+    """An asyncio client cancels the handler, and waits until the handler has dealt with that."""
     cleaned: list[str] = []
     errors: list[BaseException] = []
     calls = td.Calls(group="web")
