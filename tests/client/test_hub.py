@@ -1,4 +1,4 @@
-"""Random programs over the hub of a process, and a daemon of a few lines: each subscriber sees what it should.
+"""Random programs on the hub of a process and a simple daemon: each subscriber gets each event once, or a gap.
 
 The program decides when the daemon applies registrations, and when outcomes arrive. The daemon forgets old events,
 begins other arenas, and forgets its client.

@@ -1,4 +1,4 @@
-"""A daemon that sends wrong frames: the client lives on, and finds its way to a sound daemon."""
+"""A daemon that sends wrong frames: the client lives on, and later connects to a sound daemon."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from timerd_shm.declare.wire import CommandHeader, CommandKind, Met, OutcomeReco
 @pytest.mark.parametrize("apart", [1, 2, 3, 16, 17, 32])
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_operations_are_found_at_any_distance_of_their_command_numbers(apart: int, newest_first: bool) -> None:
-    """The command numbers of two operations differ by `apart`. The arena stays full while it is filled five times."""
+    """Every `apart`-th command registers an operation. In a full arena, one is cancelled before the next one comes."""
     rig = Rig(quota_operations=64)
     client = rig.client()
     live: list[int] = []

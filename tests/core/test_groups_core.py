@@ -479,6 +479,8 @@ def test_dropping_old_outcomes_is_cut_into_turns() -> None:
     rig.close(a)
     rig.now_ns += GROUP_KEPT_NS
     touched = rig.resume_in_turns(100)
-    assert max(touched) <= 140 and len(touched) >= 20, "a turn may end with one way through a tree of 2,000 outcomes"
+    assert max(touched) <= 140 and len(touched) >= 20, (
+        "a step may exceed its bound by a way through a tree of 2,000 outcomes"
+    )
     assert rig.arena.in_use()["OPS"] == 0
     rig.check()

@@ -238,7 +238,7 @@ def test_if_all_clients_have_few_ids_a_client_with_the_most_forgets() -> None:
     rig.check()
 
 
-def test_a_client_that_has_more_ids_than_the_former_fullest_does_not_count_as_the_fullest() -> None:
+def test_a_client_with_more_ids_than_the_one_that_was_the_fullest_is_not_yet_the_fullest() -> None:
     rig = Rig(capacity=128, ids=113, quota_operations=128)
     first, resting, rising, newcomer = (rig.client() for _ in range(4))
     settle(rig, first, 40)

@@ -1,5 +1,6 @@
-"""Kafka's timer and purgatory, point by point, by the codes of the table in DESIGN.md: timerd does the same, or better.
+"""Kafka's timer and purgatory, point by point: timerd does the same, or better.
 
+The codes of the points, such as T12, are those of the table in timerd/DESIGN.md.
 Points that say how Kafka falls short (T12's early firing, T8's empty wake-up, P5's purge) are tested as *better*.
 Points about threads and locks have no counterpart (NO_COUNTERPART), and some points are tested elsewhere (ELSEWHERE).
 """
@@ -336,7 +337,7 @@ def test_O2_an_operation_completed_in_time_never_expires() -> None:
 def test_O4_try_or_else_watch_never_misses_an_event_between_them() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
-    mark = a.mark()  # mark, try (it fails), else: watch
+    mark = a.mark()  # take a mark, try in vain, and then watch from the mark on
     rig.do(b, fire(b"k"))
     assert a.state(rig.do(a, Register((K,), timeout_ns=S, mark=mark))) is Outcome.COMPLETED
     assert rig.gauges() == (0, 0), "completed at the registration: it is not watched, and has no timer"

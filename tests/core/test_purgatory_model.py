@@ -65,7 +65,7 @@ def test_with_few_watermarks_and_nodes_the_core_refuses_the_commands_that_the_mo
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 @pytest.mark.parametrize("seed", in_tiers(SEEDS[:6], 2))
 def test_a_core_killed_at_any_instruction_does_what_the_model_does(seed: int) -> None:
-    """The programs of above. In many turns the core is killed at a random ordering point, and a new core goes on."""
+    """The same programs. In many turns the core is killed at a random ordering point, and a new core goes on."""
     play = run(seed, core_faults)
     print(f"seed {seed}: {play.steps} commands, {play.crashes} crashes in {TURNS} turns")
     assert play.crashes > TURNS // 20, f"seed={seed}: only {play.crashes} crashes"

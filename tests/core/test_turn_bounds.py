@@ -189,7 +189,7 @@ def test_reports_are_bounded_and_complete() -> None:
 
 
 def test_each_node_that_the_heap_of_watermark_watchers_touches_counts_as_a_record(rng: random.Random) -> None:
-    """In an earlier version they did not count: during an advance for 1.9 million watchers, turns took 67 ms.
+    """In an earlier version these nodes did not count: during an advance for 1.9 million watchers, turns took 67 ms.
 
     It also put the heap in order again after each watcher: others waited 150 ms during an advance for 120,000 watchers.
     """
@@ -204,10 +204,8 @@ def test_each_node_that_the_heap_of_watermark_watchers_touches_counts_as_a_recor
         more, records = small_turn(rig, "resume")
         touched.append(records)
     assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
-    in_order, others = (
-        1_024 * math.log2(MANY),
-        2 * MANY,
-    )  # records of the heap: of the first 1,024; of the others, at most
+    # Records of the heap: `in_order` to twice as many for the first 1,024 watchers; at most `others` for the rest.
+    in_order, others = 1_024 * math.log2(MANY), 2 * MANY
     assert in_order + 4 * MANY <= sum(touched) <= 2 * in_order + 4 * MANY + others, f"{sum(touched)} records"
     rig.turn()
     assert len(client.delivered) == MANY
@@ -291,7 +289,10 @@ def test_the_blocks_of_a_value_that_is_freed_count_as_records() -> None:
 
 
 def test_a_hello_with_many_pending_operations_looks_at_each_refusal_once() -> None:
-    """An earlier version compared each with each refusal: a hello with 100,000 operations held up a turn for 0.3 s."""
+    """An earlier version compared each of these operations with each refusal.
+
+    So a hello with 100,000 operations held up a turn for 0.3 s.
+    """
     rig = Rig()
     client = rig.client()
     for _ in range(50):

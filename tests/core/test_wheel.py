@@ -31,7 +31,7 @@ def expiry_tick(deadline_ns: int, tick_ns: int) -> int:
 
 
 def expire_at(rig: Rig, timeouts_ns: Sequence[int], steps: Sequence[int]) -> dict[int, int]:
-    """Register these timeouts, and make turns after `steps` ticks. Returns timeout -> the tick of its expiry."""
+    """Register these timeouts, and make turns after `steps` ticks. Returns the tick of each timeout's expiry."""
     start_ns, tick_ns = rig.now_ns, rig.core.tick_ns
     client = rig.client()
     numbers = {client.issue(Register(KEY, timeout_ns=timeout)): timeout for timeout in timeouts_ns}

@@ -36,7 +36,7 @@ ELSEWHERE = {
     ErrorCode.ARENA_NOT_READY,
     ErrorCode.ARENA_TRUNCATED,
     ErrorCode.ARENA_DAMAGED,
-    ErrorCode.SESSION_GONE,  # a frame of another kind reports it
+    ErrorCode.SESSION_GONE,  # reported by a frame of the kind SESSION_GONE
     ErrorCode.INSTANCE_RUNNING,
     ErrorCode.INVALID_CONFIG,
     ErrorCode.RESOURCE_LIMIT,

@@ -211,7 +211,7 @@ class Dues:
 def test_no_process_lags_behind_its_due_by_more_than_three_of_the_largest_events(
     rng: random.Random, at_once: int
 ) -> None:
-    """Residents have events of all sizes. Ever new processes have one or two events, the first of them often small."""
+    """Resident processes have events of all sizes. Ever new processes have one or two events, the first often small."""
     largest, step = 100_000, 10_000
     holds, dues = Holds(), Dues()
     deferred = Deferred(holds, holds.charge)

@@ -38,7 +38,7 @@ only_root = pytest.mark.root("starts a process of another user")
 
 
 def lock_all(paths: list[Path]) -> str:
-    """Hold a POSIX lock and flock, exclusive if possible, on each file that opens. Returns their names."""
+    """Hold a POSIX lock and flock, exclusive if possible, on each file that can be opened. Returns their names."""
     opened = []
     for path in paths:
         try:

@@ -512,7 +512,7 @@ def test_the_error_counts_commands_in_singular_and_plural() -> None:
 
 
 def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:
-    # gunicorn takes an OSError of a view for the broken connection of its HTTP client, and sends no answer.
+    # If a view raises an OSError, gunicorn believes that the HTTP client's connection is broken, and sends no answer.
     assert not issubclass(TimerdUnavailableError, OSError)
 
 

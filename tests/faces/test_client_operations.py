@@ -1,4 +1,4 @@
-"""The promises of each method of a client, with a real daemon. They are the same in both faces."""
+"""The guarantees of each method of a client, with a real daemon. They are the same in both faces."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_wait_that_begins_in_an_ended_request_ends_at_once(client: td.Client, 
 
 @THREADED
 def test_questions_to_the_daemon_are_answered_in_an_ended_request(client: td.Client) -> None:
-    """The commands of a question are sent at once. A question that raised would be repeated, and send them twice."""
+    """A question sends its commands at once. If it then raised, its caller would repeat it, and send them twice."""
     scope = Scope()
     scope.end("drain")
     watch = client.register("k", timeout=PATIENCE_S)

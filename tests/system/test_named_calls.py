@@ -79,7 +79,7 @@ def test_a_function_that_returns_a_coroutine_has_failed(client: td.Client, caplo
 
 
 @pytest.mark.parametrize("how", ["raises", "cancels its task", "cancels and returns"])
-def test_a_handler_that_is_cancelled_by_itself_does_not_end_its_schedule(daemon: Daemon, how: str) -> None:
+def test_a_handler_that_cancels_itself_does_not_end_its_schedule(daemon: Daemon, how: str) -> None:
     async def work() -> None:
         attempts: list[int] = []
 

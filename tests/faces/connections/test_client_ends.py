@@ -59,7 +59,7 @@ SHORT_LEASE = 'import timerd.config.config as c; c.KNOBS["lease"] = c.KNOBS["lea
 SHORT_HOUR = "import timerd.clients.silence as s; s.DEAD_AFTER_NS = 2_000_000_000\n"
 SHORT_RETURN = "import timerd.clients.silence as s; s.BACK_WITHIN_NS = 1_500_000_000\n"
 
-# A client that registers an operation on "k", and then does what it reads.
+# A client that registers an operation on "k", and then runs each line that it reads.
 CLIENT = """
 import os, sys, threading
 import timerd_client as td

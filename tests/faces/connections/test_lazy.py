@@ -1,4 +1,4 @@
-"""A client is made without a daemon. It connects at its first use, in each process anew, and keeps earlier calls."""
+"""A client that is made opens nothing. Each process connects at its first use. Calls are kept until a daemon runs."""
 
 from __future__ import annotations
 

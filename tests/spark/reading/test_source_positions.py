@@ -141,7 +141,7 @@ def test_several_paths_are_read_together_and_keep_their_names_in_offsets(small: 
     for name in ("one/journal", "two/journal"):
         shutil.copytree(small, tmp_path / name)
     paths = json.dumps([f"{tmp_path}/one/journal", f"{tmp_path}/t*", f"{tmp_path}/one/journal"])
-    reader = stream(small, paths=paths)  # `path` is one more
+    reader = stream(small, paths=paths)  # the option `path` names one more journal
     begun = reader.initialOffset()
     assert sorted(begun) == sorted(map(str, (small.absolute(), tmp_path / "one/journal", tmp_path / "two/journal")))
     assert len(to_end(reader)) == 3 * len(rows_of(spans_of(small), "terminal"))
