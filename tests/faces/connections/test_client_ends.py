@@ -343,7 +343,9 @@ def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_n
         eventually(lambda: line.fileno() >= 0 and time.monotonic_ns() - made_ns(connection) > REFUSED_NS)
         stop(daemon.pid)  # so that no frame is under way when the daemon ends: such a frame would show a live daemon
         stopped_ns = time.monotonic_ns()
-        eventually(lambda: silence._looked_ns > stopped_ns + 300_000_000, "the client does not look")
+        eventually(
+            lambda: silence._looked_ns > stopped_ns + 300_000_000, "the client does not look whether its daemon runs"
+        )
         start = time.monotonic()
         daemon.kill()
         eventually(lambda: not client.connected, "the client did not notice")
