@@ -1,7 +1,8 @@
 """Cron lines: when each is due, also where clocks change. Brute force over all moments is the judge.
 
 By Debian's rule a line whose second, minute or hour begins with `*` follows real time. Any other line is due once for
-each local time: right after a gap, and the first time in a fold.
+each local time. If clocks skip this time, the line is due right after the gap; if the time comes twice (a fold), the
+line is due at the first.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ def test_an_expired_batch_stays_in_flight_until_its_attempt_ends() -> None:
     accumulator.append("other", 160 * MS, lane="b")
     ended += drive(accumulator, network, S)
     # The second attempt of "stuck" is under way from 200 to 400 ms. The record expires at 250 ms, and its lane waits
-    # on.
+    # until 400 ms.
     assert [(when_ns // MS, records[0]) for when_ns, _, records in network.log] == [
         (0, "stuck"),
         (160, "other"),

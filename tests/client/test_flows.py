@@ -1,4 +1,4 @@
-"""The conversations that both faces have, step by step, without a daemon; and how each face drives them."""
+"""The flows that both faces share, step by step, without a daemon; and how each face drives a flow."""
 
 from __future__ import annotations
 

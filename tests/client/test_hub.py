@@ -1,4 +1,4 @@
-"""Random programs over the hub of a process, and a daemon of a few lines: each subscriber sees what it should.
+"""Random programs on the hub of a process and a simple daemon: each subscriber gets each event once, or a gap.
 
 The program decides when the daemon applies registrations, and when outcomes arrive. The daemon forgets old events,
 begins other arenas, and forgets its client.
@@ -273,7 +273,7 @@ def test_subscribers_see_each_event_once_in_order_or_a_gap(first: int) -> None:
     assert seen > 5_000 and gaps == {"overwritten", "arena", "buffer"}, (seen, gaps)
 
 
-def test_a_refusal_ends_all_who_share_the_watch() -> None:
+def test_a_refusal_ends_all_subscribers_that_share_the_watch() -> None:
     daemon = Daemon(Random(0))
     both = [Subscriber(daemon, KEYS, None, 4) for _ in range(2)]
     daemon.refuse(daemon.commands.popleft(), QuotaExceededError("full"))

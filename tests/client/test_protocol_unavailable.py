@@ -204,7 +204,7 @@ def test_each_row_of_a_batch_is_unavailable_after_its_own_deadline(world: World)
 def test_a_client_that_was_stopped_itself_makes_no_operation_unavailable(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
-    world.now += 60_000 * MS  # nobody ticked
+    world.now += 60_000 * MS  # meanwhile the client did not run
     world.up()  # the client's sockets are still empty: the daemon's frames are still on their way
     still_settles(world, operation)
 

@@ -177,7 +177,7 @@ def test_a_pass_for_another_reason_sends_the_commands_that_are_due_soon(sockets:
     def kept() -> int:
         return protocol.ledger.issued - sum(count for _, count, _ in sockets.commands())
 
-    for _ in range(SEND_BURST + 1):  # callers send all of them but the last
+    for _ in range(SEND_BURST + 1):  # callers send all of them except the last
         client.fire("k")
     assert kept() == 1
     link.step(SEND_INTERVAL_NS)

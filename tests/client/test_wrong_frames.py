@@ -1,4 +1,4 @@
-"""A daemon that sends wrong frames: the client lives on, and finds its way to a sound daemon."""
+"""A daemon that sends wrong frames: the client lives on, and later connects to a sound daemon."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ LEADS_NOWHERE: dict[str, Callable[[FakeDaemon], list[bytes]]] = {
 
 @pytest.mark.parametrize("how", LEADS_NOWHERE)
 def test_answers_that_lead_nowhere_are_not_asked_for_again_and_again(how: str) -> None:
-    """Earlier the client sent 100 to 500 hellos a second, as quickly as the daemon answered."""
+    """An earlier version sent 100 to 500 hellos a second, as quickly as the daemon answered."""
     world = fakedaemon.World()
     world.protocol.session.name_later("fetch")
     hellos = subscriptions = 0

@@ -139,7 +139,7 @@ def state(rig: Rig, client: Client) -> ClientState:
 
 
 def sweep(rig: Rig, most: int = STEPS) -> bool:
-    """Do at most `most` steps. Returns whether work is left. (Rig.turn() would go on for ever.)"""
+    """Do at most `most` steps. Returns whether work is left. (If a sweep never ended, Rig.turn() would not return.)"""
     rig.core.begin_turn(rig.now_ns)
     left = all(rig.core.resume(rig.now_ns, STEP) for _ in range(most))
     rig.core.end_turn(rig.now_ns)
@@ -172,7 +172,7 @@ def test_a_count_that_is_too_high_does_not_keep_the_sweep_going_for_ever(count: 
     rig.check()
 
 
-def test_a_silent_member_with_too_high_a_count_loses_what_it_does_not_hold_and_takes_part_again() -> None:
+def test_a_count_of_a_silent_member_that_is_too_high_is_corrected_and_its_sweep_ends() -> None:
     rig = Rig(capacity=CAPACITY)
     member, owner = worker(rig), worker(rig)
     number = rig.do(owner, work(b"k"))

@@ -1,4 +1,4 @@
-"""Batches (command_batch.pxd, settle_batch.pxd): commands in one frame do what they do one by one, at every limit."""
+"""Batches (command_batch.pxd, settle_batch.pxd): commands in a batch do the same as one by one, at every limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Calls, in the core: a member gets calls whose names it handles, as many as it takes; and what outlives a group."""
+"""Calls, in the core: a member gets calls whose names it handles, as many at a time as it takes.
+
+The second part is about what a group without members keeps, and for how long.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def test_a_member_gets_no_more_calls_at_a_time_than_it_accepts() -> None:
     assert delivered(busy, idle) == [[b"job"], [b"job"]]
     rig.acknowledge()
     rig.turn()
-    assert delivered(busy, idle) == [[b"job"], [b"job"]], "a call that is only received is not done"
+    assert delivered(busy, idle) == [[b"job"], [b"job"]], "a call that was only received is not done yet"
     finish(rig, idle)
     finish(rig, idle)
     assert [each.payload for each in idle.delivered_for_group] == [b"1", b"2", b"3"]

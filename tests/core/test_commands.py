@@ -1,4 +1,7 @@
-"""Rules 6 and 7: a command is applied once, refusals and outcomes are kept, and a bad frame harms nobody."""
+"""Rules 6 and 7 of timerd/DESIGN.md.
+
+A command is applied once, refusals and outcomes are kept, and a bad frame harms nobody.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from timerd_shm.declare.wire import CommandHeader, CommandKind, Met, OutcomeReco
 @pytest.mark.parametrize("apart", [1, 2, 3, 16, 17, 32])
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_operations_are_found_at_any_distance_of_their_command_numbers(apart: int, newest_first: bool) -> None:
-    """The arena is full of operations whose command numbers are `apart`, and stays full for some generations."""
+    """Every `apart`-th command registers an operation. In a full arena, one is cancelled before the next one comes."""
     rig = Rig(quota_operations=64)
     client = rig.client()
     live: list[int] = []
@@ -103,7 +106,7 @@ def test_C7_refusals_and_answers_are_kept_until_acknowledged() -> None:
     assert header.answers == 0
 
 
-def test_with_too_many_answers_unacknowledged_the_next_is_not_applied() -> None:
+def test_with_too_many_unacknowledged_answers_the_next_command_is_not_applied() -> None:
     rig = Rig(quota_answers=4)
     client = rig.client()
     rig.do(client, *(fire(b"k", wait=True) for _ in range(4)))
@@ -265,7 +268,7 @@ def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> Non
     rig.acknowledge()
     assert not any(rig.arena.in_use().values()), rig.arena.in_use()
     again = rig.do(client, wanted[0])
-    assert client.answer(again) is None, "the room was not given back"
+    assert client.answer(again) is None, "the records were not freed"
 
 
 def test_a_full_pool_frees_the_oldest_events_of_the_ring_before_it_refuses() -> None:
@@ -372,7 +375,7 @@ def test_a_value_found_at_registration_counts_against_the_quota_with_the_payload
 
 
 def test_a_report_holds_a_value_once_and_nothing_else() -> None:
-    """An operation expires between two parts of a long event. Its outcome stands between two outcomes of one value."""
+    """An operation expires between two parts of a long event. Its outcome stands between two that share a value."""
     rig = Rig()
     client, other = rig.client(), rig.client()
     rig.do(client, ON_K, Register((Key(b"quiet"),), timeout_ns=5 * MS), ON_K)
@@ -459,7 +462,7 @@ def test_blocks_of_long_keys_of_the_ring_are_freed_too() -> None:
     rig.check()
 
 
-def test_nodes_of_further_keys_are_all_found_again() -> None:
+def test_all_nodes_of_further_keys_can_be_allocated_again() -> None:
     rig = Rig(capacity=512, nodes=512, quota_nodes=512, quota_operations=512, blocks=64)
     client = rig.client()
     rig.do(client, *(Register((Key(b"k"), Key(b"%d" % number))) for number in range(300)))

@@ -1,4 +1,4 @@
-"""Each condition: which events complete, fail or do not touch an operation, and the fields of its outcome."""
+"""Each condition: which events complete, fail or do not touch an operation, and what its outcome contains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SETTLED = register(A, B, C, condition=Condition.ALL_SETTLED)
 TOTAL = register(A, B, condition=Condition.TOTAL, total=10)
 OFFSETS = register(Key(b"p0", 812), Key(b"p1", 455), needed=2)
 
-# name: the registration, the events, and the result: (state, ordinal of the settling key + 1, satisfied, failed)
+# name: the registration, the events, and the result. The result is (state, ordinal of the settling key + 1, satisfied
+# keys, failed keys). The sets of keys are bits: bit 0 is the first key.
 CASES: dict[str, tuple[Register, tuple[KeyAct, ...], tuple[Outcome, int, int, int]]] = {
     "any: one event": (ANY, (fire(b"b"),), (COMPLETED, 2, 0b010, 0)),
     "any: another key": (ANY, (fire(b"d"),), (PENDING, 0, 0, 0)),
@@ -325,7 +326,7 @@ def test_a_requeued_grant_is_not_seen_again(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("act", [cancel_for_key(b"k"), forget(b"k"), advance(b"k", 5), advance(b"k", 4)])
-def test_a_command_that_is_no_event_for_others_is_not_seen(rig: Rig, act: KeyAct) -> None:
+def test_a_command_that_is_no_event_for_observers_is_not_seen(rig: Rig, act: KeyAct) -> None:
     client = rig.client()
     rig.do(client, advance(b"k", 5))
     mark = client.mark()

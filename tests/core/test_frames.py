@@ -1,7 +1,7 @@
 """A frame of commands is applied as a whole, even if that takes many turns and its client ends meanwhile.
 
-The Spark sink depends on this: it sends an event, and a second event which completes the claim of the first, in one
-frame.
+The Spark sink depends on this: it sends an event, and a second event which completes the claim of the first event, in
+one frame.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState, Orphans, Outcome
 
 PAIRS = 32  # a pair is an event, and a second event that completes the claim of the first
-WATCHERS = 64  # the watchers of each event: more than one step of a turn takes
+WATCHERS = 64  # the watchers of each event: more than one step of a turn completes
 
 
 def world_with_claims() -> tuple[World, Peer, Peer]:

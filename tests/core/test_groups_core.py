@@ -97,7 +97,7 @@ def test_a_member_gets_no_more_outcomes_than_it_may_hold() -> None:
     rig.check()
 
 
-# the next one --------------------------------------------------------------------------------------------------------
+# the next member -----------------------------------------------------------------------------------------------------
 
 
 def test_an_outcome_is_redelivered_when_its_member_dies_before_it_is_done() -> None:
@@ -269,7 +269,7 @@ def test_withdrawn_outcome_numbers_are_void_and_acknowledged_with_later_numbers(
     rig.check()
 
 
-# nobody there --------------------------------------------------------------------------------------------------------
+# without a listener --------------------------------------------------------------------------------------------------
 
 
 def test_a_late_listener_gets_the_undelivered_outcomes() -> None:
@@ -427,7 +427,7 @@ def test_a_group_is_found_by_its_name_and_the_record_of_an_empty_group_is_reused
     assert rig.core.group(WORKERS) == first
     second = rig.core.group(b"second")
     assert second != first
-    assert rig.core.group(b"third") == second, "nobody joined"
+    assert rig.core.group(b"third") == second, "nobody joined the group `second`"
     b = rig.client(Orphans.GROUP, group=b"third")
     with pytest.raises(ArenaFullError, match="2 of 2"):
         rig.core.group(b"fourth")
@@ -479,6 +479,8 @@ def test_dropping_old_outcomes_is_cut_into_turns() -> None:
     rig.close(a)
     rig.now_ns += GROUP_KEPT_NS
     touched = rig.resume_in_turns(100)
-    assert max(touched) <= 140 and len(touched) >= 20, "the way through a tree of 2,000 outcomes may end a turn"
+    assert max(touched) <= 140 and len(touched) >= 20, (
+        "a step may exceed its bound by a way through a tree of 2,000 outcomes"
+    )
     assert rig.arena.in_use()["OPS"] == 0
     rig.check()

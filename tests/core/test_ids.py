@@ -45,7 +45,7 @@ def settle(rig: Rig, client: Client, count: int) -> None:
 
 
 def after(settled_by: str) -> tuple[Rig, Client]:
-    """A rig after an acknowledgement and a restart. Its operation with the id has settled ("nothing": is pending)."""
+    """A rig after a restart. The operation with ID was settled and acknowledged. After "nothing" it is pending."""
     rig = Rig()
     client = rig.client()
     rig.do(client, arm(timeout_ns=10 * MS))
@@ -76,7 +76,7 @@ def after(settled_by: str) -> tuple[Rig, Client]:
 def test_a_changed_registration_takes_over_the_id_of_a_pending_operation_of_its_sort(
     old: bytes, new: bytes, gives_way: bool, is_due: bool
 ) -> None:
-    """For example, a schedule whose plan has changed. A call that is due stays, as nobody has done it yet."""
+    """For example, a schedule whose plan has changed. A call that is due stays, because no member has done it yet."""
     rig = Rig()
     client = handler(rig, b"nobody's")
     first = call(id=ID, payload=old, timeout_ns=10 * MS)
@@ -219,7 +219,7 @@ def test_a_client_that_fills_all_ids_makes_itself_forget_the_oldest_and_no_other
 
 
 def forgets_by_rule(rig: Rig, client: Client, news: int) -> None:
-    """Settle `news` ids while all are in use. Only a slot with at least 7/8 of the most ids may forget one."""
+    """Settle `news` ids while all are in use. The slot that forgets one has at least 7/8 as many ids as any other."""
     for _ in range(news):
         before = remembered(rig)
         settle(rig, client, 1)
@@ -238,13 +238,13 @@ def test_if_all_clients_have_few_ids_a_client_with_the_most_forgets() -> None:
     rig.check()
 
 
-def test_a_client_that_has_more_ids_than_the_former_fullest_does_not_count_as_the_fullest() -> None:
+def test_a_client_with_more_ids_than_the_one_that_was_the_fullest_is_not_yet_the_fullest() -> None:
     rig = Rig(capacity=128, ids=113, quota_operations=128)
     first, resting, rising, newcomer = (rig.client() for _ in range(4))
     settle(rig, first, 40)
     settle(rig, resting, 40)
     settle(rig, rising, 33)
-    forgets_by_rule(rig, rising, 4)  # the first client forgets these ids, and now has fewer
+    forgets_by_rule(rig, rising, 4)  # for each of these the first client forgets an id
     forgets_by_rule(rig, newcomer, 8)
     rig.check()
 

@@ -2,7 +2,7 @@
 
 Client A has two threads. One takes a mark, checks its condition in vain, and registers; the other fires. Client B fires
 as well. The order of *issuing* decides which events count; the order of *arrival* must not (scenarios C1, H1, H3, H4
-and H5, below).
+and H5, below). Rule 4 is in timerd/DESIGN.md.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def test_C1_a_fire_of_another_thread_of_the_same_client_is_not_lost() -> None:
     rig = Rig()
     a = rig.client()
     mark = a.mark()  # thread 1 marks and checks
-    a.issue(fire(b"k1"))  # thread 2 changes and fires
+    a.issue(fire(b"k1"))  # thread 2 changes the state, and fires
     number = a.issue(Register(ONE, timeout_ns=30 * MS, mark=mark))  # thread 1 registers
     rig.turn()
     assert a.state(number) is Outcome.COMPLETED

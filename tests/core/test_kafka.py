@@ -1,5 +1,6 @@
-"""Kafka's timer and purgatory, point by point, by the codes of the table in DESIGN.md: timerd does the same, or better.
+"""Kafka's timer and purgatory, point by point: timerd does the same, or better.
 
+The codes of the points, such as T12, are those of the table in timerd/DESIGN.md.
 Points that say how Kafka falls short (T12's early firing, T8's empty wake-up, P5's purge) are tested as *better*.
 Points about threads and locks have no counterpart (NO_COUNTERPART), and some points are tested elsewhere (ELSEWHERE).
 """
@@ -24,9 +25,9 @@ K = Key(b"k")
 CODES = {"T": 14, "L": 7, "W": 6, "O": 6, "P": 11, "R": 7}
 NO_COUNTERPART = {
     "T13": "there is no reaper: the conductor waits at a timerfd",
-    "T14": "no second timer for tests: these tests move the clock of the real one",
+    "T14": "no second timer for tests: these tests move the clock of the real timer",
     "O3": "one writer: an operation has no lock",
-    "P8": "no thread of a purgatory's own",
+    "P8": "a purgatory has no thread of its own",
 }
 ELSEWHERE = {  # code: where it is tested with real processes
     "T11": "test_daemon_process.py::test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start",
@@ -83,7 +84,7 @@ def test_T3_due_is_judged_by_the_clock_of_the_turn_not_by_the_position_of_the_wh
 
 
 def test_T4_every_operation_expires_exactly_once() -> None:
-    """Kafka's own multiset of delays: 0 to 4, each of 10 to 99 twice, 100 to 499."""
+    """The delays are those of Kafka's own test: 0 to 4, each of 10 to 99 twice, and 100 to 499, in ms."""
     rig = Rig(capacity=2048)
     client = rig.client()
     delays = [*range(5), *range(10, 100), *range(10, 100), *range(100, 500)]
@@ -336,7 +337,7 @@ def test_O2_an_operation_completed_in_time_never_expires() -> None:
 def test_O4_try_or_else_watch_never_misses_an_event_between_them() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
-    mark = a.mark()  # mark, try (it fails), else: watch
+    mark = a.mark()  # take a mark, try in vain, and then watch from the mark on
     rig.do(b, fire(b"k"))
     assert a.state(rig.do(a, Register((K,), timeout_ns=S, mark=mark))) is Outcome.COMPLETED
     assert rig.gauges() == (0, 0), "completed at the registration: it is not watched, and has no timer"

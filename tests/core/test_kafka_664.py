@@ -1,4 +1,4 @@
-"""KAFKA-664: expired requests of quiet topics stayed on the watcher lists. Here a million of them leave nothing."""
+"""KAFKA-664: expired requests of quiet topics stayed on the watcher lists. Here, a million leave nothing."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_requeued_grant_completes_a_late_registration_with_an_older_mark() -> 
 
 
 def test_a_requeued_grant_counts_by_sequence_for_every_client() -> None:
-    """The event of a requeued grant has no client. Its sequence alone tells when it came, no command number does."""
+    """The event of a requeued grant has no client. So its sequence alone, and no command number, tells when it came."""
     for who in range(2):
         rig = Rig()
         a, b = rig.client(), rig.client()
@@ -135,7 +135,7 @@ def test_several_grants_of_several_dead_owners_are_requeued() -> None:
         rig.core.close_client(client.slot, rig.now_ns)
     rig.turn()
     assert sorted(each.command for each in c.delivered) == [1, 2, 3, 5], (
-        "not three of the four operations on k, in order, and the one on l"
+        "not the first three operations on k, and the one on l"
     )
     assert rig.arena.count("requeued") == 4
     rig.check()
@@ -481,7 +481,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
 
 
 def test_the_newest_death_is_swept_for_a_whole_round() -> None:
-    """A client dies during a sweep. The sweep also finds the client's operations before its present position."""
+    """A client dies during a sweep. The sweep also finds those of its operations that it had already passed."""
     for cut in range(0, 60, 7):
         rig = Rig(capacity=64, quota_operations=64, clients=6)
         a, b, c = rig.client(), rig.client(Orphans.GROUP, group=b"g"), rig.client(group=b"g", listens=True)
@@ -510,7 +510,7 @@ def test_answers_of_dead_clients_are_freed() -> None:
     rig.check()
 
 
-def test_a_new_client_with_a_known_session_hash_is_another_client(seed: int) -> None:
+def test_a_tombstone_is_found_by_its_session_and_not_by_its_slot(seed: int) -> None:
     """A tombstone is found by its session alone. The next client in its slot has another session."""
     rig = Rig(clients=1)
     a = rig.client()

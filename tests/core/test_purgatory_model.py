@@ -4,7 +4,7 @@ Clients die, fall silent, come back, requeue grants, and leave their operations 
 member gets a group's outcome. It demands that each outcome is delivered unchanged, to one member at a time, until it is
 done.
 
-A failing seed is in the assertion's message; `run(seed)` plays it again.
+The message of a failure has its seed: `run(seed)` plays this program again.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ def test_a_tombstone_comes_back_in_the_share_of_the_process_that_resumes_it() ->
 
 
 def names_of(rig: Rig) -> set[bytes]:
-    """The names of all purgatories except a scout's."""
+    """The names of all purgatories, without those that scout() has made."""
     records = [record for record in rig.arena.all_records(Region.PURGATORIES) if record.state]
     names = {record.name[: record.name_length] for record in records}
     return {name for name in names if not name.startswith(b"scout")}

@@ -1,4 +1,7 @@
-"""Rule 8: the work of a turn is bounded in records touched, whatever one command, one death or one tick asks for."""
+"""Rule 8 of timerd/DESIGN.md.
+
+The work of a turn is bounded in records touched, whatever one command, one death or one tick asks for.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def test_mass_acknowledgement_is_cut_into_turns() -> None:
 
 def test_a_sweep_spreads_a_full_bucket_over_the_ticks_before_it() -> None:
     """Rule 8: no tick moves a large part of all operations, though they all lie in one coarse bucket."""
-    many = 20_000  # so many that 1/64 of them is more than a tick may always sweep
+    many = 20_000  # 1/64 of them is more than what each tick may sweep anyway
     rig = Rig(capacity=4 * many)
     client = rig.client()
     for number in range(many):
@@ -186,9 +189,9 @@ def test_reports_are_bounded_and_complete() -> None:
 
 
 def test_each_node_that_the_heap_of_watermark_watchers_touches_counts_as_a_record(rng: random.Random) -> None:
-    """Formerly, the way through the heap was not counted: an advance for 1.9 million watchers had turns of 67 ms.
+    """In an earlier version these nodes did not count: during an advance for 1.9 million watchers, turns took 67 ms.
 
-    It was also long: the heap was put in order again for each watcher, and others waited 150 ms for 120,000 of them.
+    It also put the heap in order again after each watcher: others waited 150 ms during an advance for 120,000 watchers.
     """
     rig = Rig(capacity=CAPACITY)
     client, advancer = rig.client(), rig.client()
@@ -201,7 +204,8 @@ def test_each_node_that_the_heap_of_watermark_watchers_touches_counts_as_a_recor
         more, records = small_turn(rig, "resume")
         touched.append(records)
     assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
-    in_order, others = 1_024 * math.log2(MANY), 2 * MANY  # the least and the most records of the heap
+    # Records of the heap: `in_order` to twice as many for the first 1,024 watchers; at most `others` for the rest.
+    in_order, others = 1_024 * math.log2(MANY), 2 * MANY
     assert in_order + 4 * MANY <= sum(touched) <= 2 * in_order + 4 * MANY + others, f"{sum(touched)} records"
     rig.turn()
     assert len(client.delivered) == MANY
@@ -209,7 +213,7 @@ def test_each_node_that_the_heap_of_watermark_watchers_touches_counts_as_a_recor
 
 
 def test_an_event_on_a_watermark_reaches_the_same_watchers_whatever_comes_between_its_parts(rng: random.Random) -> None:
-    """The first 1,024 are reached in order of target. Others expire meanwhile, and the daemon is started anew."""
+    """The first 1,024 are reached in order of target. Meanwhile some watchers expire, and the daemon restarts."""
     rig = Rig(capacity=CAPACITY)
     client, advancer = rig.client(), rig.client()
     targets = [rng.randrange(1, 1_000) for _ in range(MANY)]
@@ -269,7 +273,7 @@ def test_calls_of_a_group_wait_for_no_walk_through_another_groups_calls() -> Non
 
 
 def test_the_blocks_of_a_value_that_is_freed_count_as_records() -> None:
-    """Before, an operation counted once, whatever its payload: some payloads of 4 MiB could hold up a turn."""
+    """In an earlier version an operation counted once, whatever its payload. So large payloads held up a turn."""
     rig = Rig(capacity=CAPACITY)
     client = rig.client()
     for _ in range(4):
@@ -284,8 +288,11 @@ def test_the_blocks_of_a_value_that_is_freed_count_as_records() -> None:
     assert touched >= 4 * 99, f"{touched} records were counted, and 400 blocks were freed"
 
 
-def test_a_hello_that_waits_for_much_looks_at_each_refusal_once() -> None:
-    """Before, each wait was compared with each refusal: a hello for 100,000 operations held up a turn for 0.3 s."""
+def test_a_hello_with_many_pending_operations_looks_at_each_refusal_once() -> None:
+    """An earlier version compared each of these operations with each refusal.
+
+    So a hello with 100,000 operations held up a turn for 0.3 s.
+    """
     rig = Rig()
     client = rig.client()
     for _ in range(50):

@@ -1,4 +1,7 @@
-"""The timing wheel, driven by frames: late by less than a tick, never early, no wake-up without need (rules 3, 11)."""
+"""The timing wheel, driven by frames: late by less than a tick, never early, no wake-up without need.
+
+These are rules 3 and 11 of timerd/DESIGN.md.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def expiry_tick(deadline_ns: int, tick_ns: int) -> int:
 
 
 def expire_at(rig: Rig, timeouts_ns: Sequence[int], steps: Sequence[int]) -> dict[int, int]:
-    """Register these timeouts, and make turns after `steps` ticks. Returns timeout -> the tick of its expiry."""
+    """Register these timeouts, and make turns after `steps` ticks. Returns the tick of each timeout's expiry."""
     start_ns, tick_ns = rig.now_ns, rig.core.tick_ns
     client = rig.client()
     numbers = {client.issue(Register(KEY, timeout_ns=timeout)): timeout for timeout in timeouts_ns}
@@ -48,7 +51,7 @@ def expire_at(rig: Rig, timeouts_ns: Sequence[int], steps: Sequence[int]) -> dic
 
 @pytest.mark.parametrize("phase", range(0, 2 * SPAN + 3, 13))
 def test_every_deadline_of_three_spans_expires_in_its_tick_from_any_phase(phase: int) -> None:
-    """All pairs (now, deadline) at level 0 and into level 1. A deadline d expires exactly at tick ceil(d / tick)."""
+    """Deadlines of level 0 and the first ones of level 1. Each deadline d expires exactly at tick ceil(d / tick)."""
     rig = Rig(capacity=1024, now_ns=START_NS + phase * MS)
     timeouts = [ticks * MS for ticks in range(3 * SPAN)]
     found = expire_at(rig, timeouts, range(1, 3 * SPAN))
@@ -57,7 +60,7 @@ def test_every_deadline_of_three_spans_expires_in_its_tick_from_any_phase(phase:
 
 @pytest.mark.parametrize("level", range(1, LEVELS))
 def test_deadlines_around_the_edges_of_every_level_expire_in_their_tick(level: int) -> None:
-    """Deadlines a tick before, on and after each edge of a bucket, a span and two spans. The clock stops at each."""
+    """Deadlines a tick before, on and after each edge of a bucket, a span and two spans. A turn is made at each."""
     width = SPAN**level  # of a bucket, in ticks
     ticks = sorted(
         {
@@ -161,7 +164,7 @@ def test_operations_of_one_bucket_expire_in_the_order_of_their_ticks() -> None:
 
 
 def test_a_wrong_hint_changes_nothing() -> None:
-    """A hint only says which record to prefetch, whatever list it is in. The core never trusts it."""
+    """A hint only says which record to prefetch, both in operations and in free records. The core never trusts it."""
     choose = random.Random(12)
     rig = Rig(capacity=512)
     client = rig.client()

@@ -85,7 +85,7 @@ def test_an_unknown_key_of_the_file_is_refused_with_a_suggestion(tmp_path: Path,
 @pytest.mark.parametrize(
     "text", ["[timerd]\nkeys = 5\n", "[[timerd]]\nkeys = 5\n", "timerd = {keys = 5}\n", "[keys]\n"]
 )
-def test_a_table_in_the_file_is_refused_with_the_right_position_of_keys(tmp_path: Path, text: str) -> None:
+def test_a_table_in_the_file_is_refused_because_keys_belong_at_the_top_level(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.toml").write_text(text)
     with pytest.raises(InvalidConfigError, match="is a table, but all keys belong at the top level"):
         settle("--config", str(tmp_path / "t.toml"))

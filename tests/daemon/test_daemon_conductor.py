@@ -113,7 +113,7 @@ def confirmed(world: World, peer: Peer, for_ns: int = 0) -> list[int]:
 
 
 def test_a_confirmation_waits_until_many_commands_share_it(world: World) -> None:
-    """A frame for each command would wake two processes, although nobody waits for it."""
+    """A frame for each command would wake two processes, although nobody waits for the confirmation."""
     alice = world.client("alice")
     world.run(CONFIRM_NS)
     alice.take_published()
@@ -177,7 +177,7 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
 
 
 def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
-    """Several clients wait for a confirmation, and one ends. Another client may have its slot when that is sent."""
+    """Several clients wait for confirmations, and one ends. When they are sent, another client may have its slot."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:
@@ -240,7 +240,7 @@ def test_during_a_long_event_commands_wait_and_questions_are_answered() -> None:
     bob.say(UpKind.BYE)
     world.turn()
     world.turn()
-    assert world.rig.arena.header.unfinished == 1, "the event was to be longer than a turn"
+    assert world.rig.arena.header.unfinished == 1, "the event must take more than two turns, for this test"
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
     assert alice.take_published()[-1].applied < late, "the command waits behind the event"
     assert world.conductor.due_ns == world.clock.now_ns()
@@ -248,7 +248,7 @@ def test_during_a_long_event_commands_wait_and_questions_are_answered() -> None:
     assert world.rig.arena.header.unfinished == 0
     assert alice.take_published()[-1].applied == late
     assert world.rig.arena.count("completed", 0) == 8 * STEP
-    assert world.counter("clients") == 1, "the goodbye waited for its turn"
+    assert world.counter("clients") == 1, "bob's goodbye is applied after his event"
 
 
 def test_expiries_and_acknowledgements_continue_during_a_long_event() -> None:

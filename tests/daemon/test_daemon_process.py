@@ -153,7 +153,7 @@ def mode(path: Path) -> int:
 
 
 def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A daemon that is expected to end by itself."""
+    """Run a daemon that is expected to end by itself."""
     return subprocess.run(
         [sys.executable, "-m", "timerd", *SMALL, *flags],
         env={**os.environ, **environment},
@@ -304,9 +304,7 @@ def test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start(
     memory = memory_of(daemon)
     late, pending = memory.records(Region.OPS)
     assert (late.outcome, pending.outcome) == (Outcome.EXPIRED, Outcome.NONE)
-    assert late.settled_ns > started_ns > late.deadline_ns, (
-        "the operation settles when the daemon looks, not when it was due"
-    )
+    assert late.settled_ns > started_ns > late.deadline_ns, "the operation settles after the start, not when it was due"
     lateness = memory.record(Region.HISTOGRAMS, Histogram.EXPIRY_LATENESS)
     assert (lateness.count, lateness.max) == (1, late.settled_ns - late.deadline_ns)
 
@@ -452,7 +450,7 @@ def test_the_daemon_says_ready_pings_the_watchdog_and_says_stopping(make_daemon:
         daemon.process = daemon.spawn(NOTIFY_SOCKET=str(address), WATCHDOG_USEC="200000")
         assert manager.recv(100) == b"READY=1"
         assert [manager.recv(100) for _ in range(15)] == [b"WATCHDOG=1"] * 15
-        # Two beats in each time that the watchdog waits, however late this test comes to read them.
+        # Two pings in each period of the watchdog, 0.2 s. So 15 take 1.4 s at least, however late this test reads them.
         assert 14 * 0.1 <= time.monotonic() - began < PATIENCE_S
         daemon.stop()
         said = b""
@@ -493,7 +491,7 @@ def test_outcomes_travel_over_pub_and_not_over_router(daemon: Daemon, context: z
 
 
 def test_the_daemon_loads_no_libzmq(daemon: Daemon, context: zmq.Context[Any]) -> None:
-    """A hostile peer can end a process with sockets of libzmq 4.3.5. And pyzmq takes memory and time to load."""
+    """A hostile peer can end a process that has sockets of libzmq 4.3.5. And pyzmq takes memory and time to load."""
     Peer(daemon, context).connect()
     mapped = [each.path for each in psutil.Process(daemon.pid).memory_maps()]
     assert any("timerd" in path for path in mapped) and not any("zmq" in path for path in mapped)

@@ -20,15 +20,15 @@ from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, UpKind
 
 SECRET = b"nobody else knows this key"
-THIRD = 1_000_000  # a connection for outcomes without a client
+THIRD = 1_000_000  # a connection for outcomes that belongs to no client
 SECRET_ID = b"nor knows it id!"
 SENDERS = ("itself", "nobody", "someone")  # whose session a damaged frame shows
 
 # Codes with which a daemon never answers a frame: errors of the caller, of a file, or of a start.
 ELSEWHERE = {
     ErrorCode.NONE,
-    ErrorCode.KEY_TOO_LONG,  # a key's length on the wire is a byte
-    ErrorCode.TOO_OLD_TO_TELL,  # needs a window of ids that has moved on: test_ids
+    ErrorCode.KEY_TOO_LONG,  # on the wire, a key's length is a byte: 255 at most
+    ErrorCode.TOO_OLD_TO_TELL,  # needs a window of ids that has moved on, as in test_ids
     ErrorCode.UNAVAILABLE,
     ErrorCode.BACKPRESSURE,
     ErrorCode.CLOSED,
@@ -36,7 +36,7 @@ ELSEWHERE = {
     ErrorCode.ARENA_NOT_READY,
     ErrorCode.ARENA_TRUNCATED,
     ErrorCode.ARENA_DAMAGED,
-    ErrorCode.SESSION_GONE,  # a frame of another kind reports it
+    ErrorCode.SESSION_GONE,  # reported by a frame of the kind SESSION_GONE
     ErrorCode.INSTANCE_RUNNING,
     ErrorCode.INVALID_CONFIG,
     ErrorCode.RESOURCE_LIMIT,

@@ -54,7 +54,7 @@ def deferred(holds: Holds) -> Deferred:
 
 
 def served(deferred: Deferred, records: int = 1, *, done: bool = True) -> tuple[Session, bytes]:
-    """Serve the next frame, which takes some records."""
+    """Serve the next frame, which takes `records`."""
     found = deferred.first()
     deferred.charge(records)
     deferred.pass_on(done=done)
@@ -85,7 +85,7 @@ def test_an_unfinished_frame_stays_first_of_its_client_and_the_next_client_is_se
 
 def test_a_process_pays_for_its_event_before_its_next_frame(deferred: Deferred) -> None:
     hog, light = session(1), session(2)
-    deferred.add_begun(hog, 7, b"hog", 0)  # its event is long, and then its frame has more
+    deferred.add_begun(hog, 7, b"hog", 0)  # its event is long, and more commands follow in its frame
     deferred.add(light, 8, b"light")
     deferred.charge(100_000)
     before = 0
@@ -102,7 +102,7 @@ def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_ot
         deferred.add(hog, process, b"hog")
     light = session(100)
     for _ in hogs:
-        served(deferred, 100_000)  # before these, all processes owe the same
+        served(deferred, 100_000)  # until each hog has had an event, all processes owe the same
     for process, hog in hogs.items():
         deferred.add(hog, process, b"hog")
     for _ in range(50):
@@ -118,7 +118,10 @@ def test_a_light_process_is_next_after_the_event_under_way_whatever_number_of_ot
 def test_a_process_that_caused_a_long_event_waits_for_a_bounded_number_of_events_of_ever_new_processes(
     deferred: Deferred,
 ) -> None:
-    """It owes 150,000 records, and expects 300,000. Each event of another process pays half of an event of that."""
+    """The process owes 150,000 records, and its next frame is expected to take 300,000.
+
+    Two processes wait all the time. So each event of another process pays off 150,000 records, half of the event.
+    """
     honest, other = session(1), session(2)
     deferred.add(honest, 1, b"long")
     deferred.add(other, 2, b"waits")
@@ -133,7 +136,7 @@ def test_a_process_that_caused_a_long_event_waits_for_a_bounded_number_of_events
 
 
 def test_processes_that_were_light_do_not_keep_another_process_waiting_by_long_events(deferred: Deferred) -> None:
-    """As long as each is light by its last frame it has precedence, but after its long event that is over."""
+    """Small frames make a process light, so its long event goes first. After that, overdue processes go first."""
     honest = session(0)
     prepared = [session(number) for number in range(1, 400)]
     for one in prepared:
@@ -178,7 +181,7 @@ class Dues:
 
     def __init__(self) -> None:
         self.frames: dict[int, deque[int]] = {}  # records of the frames of each process
-        self.owed: dict[int, float] = {}  # what each is due, without what it got; below 0 it has got more
+        self.owed: dict[int, float] = {}  # what each is due less what it got; below 0: it got more than its due
 
     def add(self, process: int, records: int) -> None:
         self.frames.setdefault(process, deque()).append(records)
@@ -189,13 +192,13 @@ class Dues:
         for each, owed in self.owed.items():
             if self.frames[each]:
                 self.owed[each] += records / len(waiting)
-            elif owed < 0:  # a debt is paid by time as well
+            elif owed < 0:  # a process that does not wait pays its debt as well
                 self.owed[each] = min(0, owed + records / len(waiting))
         self.owed[process] -= records
 
     def done(self, process: int) -> None:
         self.frames[process].popleft()
-        if not self.frames[process]:  # it saves nothing up
+        if not self.frames[process]:  # a process without frames saves nothing up
             self.owed[process] = min(self.owed[process], 0)
         if not any(self.frames.values()):
             self.owed = dict.fromkeys(self.owed, 0)
@@ -208,7 +211,7 @@ class Dues:
 def test_no_process_lags_behind_its_due_by_more_than_three_of_the_largest_events(
     rng: random.Random, at_once: int
 ) -> None:
-    """Residents have events of all sizes. Ever new processes have one or two events, the first of them often small."""
+    """Resident processes have events of all sizes. Ever new processes have one or two events, the first often small."""
     largest, step = 100_000, 10_000
     holds, dues = Holds(), Dues()
     deferred = Deferred(holds, holds.charge)
@@ -289,7 +292,7 @@ def test_a_process_that_was_away_has_saved_nothing_up(deferred: Deferred) -> Non
 
 
 def test_random_processes_get_equal_shares_and_each_clients_frames_stay_in_order(rng: random.Random) -> None:
-    """While two processes always have frames, what they have taken differs by one frame's records at most."""
+    """The four processes always have frames. So what they have taken differs by two of the largest frames at most."""
     holds = Holds()
     deferred = Deferred(holds, holds.charge)
     clients = [(session(number), number % 4) for number in range(9)]
@@ -327,7 +330,7 @@ def test_processes_that_owe_nothing_are_forgotten(deferred: Deferred) -> None:
 def test_only_some_of_many_short_lived_processes_that_all_owe_something_are_remembered(
     deferred: Deferred,
 ) -> None:
-    """Before, each of them was remembered until nothing was deferred any more, which may be never."""
+    """An earlier version remembered each of them until nothing was deferred any more, which may be never."""
     busy = session(0)
     deferred.add(busy, 0, b"busy")
     for process in range(1, 4 * LINES_KEPT):

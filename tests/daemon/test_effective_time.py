@@ -1,4 +1,7 @@
-"""Effective times: whether an event counts for a deadline does not depend on how late the wheel is (rule 4)."""
+"""Effective times: whether an event counts for a deadline does not depend on how late the wheel is.
+
+This is rule 4 of timerd/DESIGN.md.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ RING_EVENTS = 16
 
 
 def late_turn(rig: Rig, *frames: tuple[Client, Command], before_gap_ns: int | None = None) -> None:
-    """Read these commands in a turn that begins LATE_MS later, and move the wheel only then."""
+    """Read these commands in a turn that begins LATE_MS later. Then move the wheel, unless the turn is in a gap."""
     rig.now_ns += LATE_MS * MS
     gap = () if before_gap_ns is None else (before_gap_ns,)
     rig.core.begin_turn(rig.now_ns, *gap)
@@ -147,7 +150,7 @@ def test_a_deadline_before_the_gap_expires_although_the_wheel_had_not_come_to_it
 
 @pytest.mark.parametrize("fires", [False, True])
 def test_an_operation_registered_in_a_gap_waits_for_the_events_of_the_gap(fires: bool) -> None:
-    """The daemon slept through the deadline. In the sockets an event, fired in time, follows the registration."""
+    """The deadline passed while the daemon was stopped. In the sockets, an event fired in time may follow."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     rig.do(firer, fire(b"other"))

@@ -411,7 +411,7 @@ def test_a_daemon_that_was_stopped_suspects_no_client(world: World) -> None:
     a_daemon_that_was_stopped_suspects_nobody(world)
 
 
-def test_a_turn_that_is_late_but_no_gap_counts_as_a_heartbeat_at_most(world: World) -> None:
+def test_a_late_turn_that_is_no_gap_adds_a_heartbeat_of_silence_at_most(world: World) -> None:
     alice = world.client("alice")
     late_ns = BEAT_NS + GAP_NS - 2 * MS
     turns = LEASE // HEARTBEAT_NS - 1
@@ -453,7 +453,7 @@ def test_no_client_is_silenced_before_the_sockets_are_read_dry() -> None:
 def test_an_hour_of_silence_is_death_and_not_the_end_of_the_numbering(world: World) -> None:
     alice = world.client("alice")
     waits(alice)
-    alice.hold()  # like that of a stopped process, her connection stays
+    alice.hold()  # her connection stays, like that of a stopped process
     world.run(DEAD_AFTER_NS - S)
     assert state_of(alice) is ClientState.SILENT
     assert world.counter("orphans_cancelled") == 0

@@ -426,7 +426,7 @@ def test_the_session_of_a_tombstone_with_another_incarnation_is_refused(world: W
     assert state_of(world, alice) is ClientState.TOMBSTONE
 
 
-def test_the_proof_of_a_tombstone_without_its_session_is_a_new_client(world: World) -> None:
+def test_the_proof_of_a_tombstone_without_its_session_opens_a_new_client(world: World) -> None:
     """A client that has lost its session begins anew: it gets neither the slot nor the numbering."""
     alice, again = world.client("alice"), Peer(world, "again")
     alice.send(fire())

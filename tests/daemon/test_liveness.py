@@ -143,7 +143,7 @@ def test_a_dropped_watch_is_closed_and_gives_no_sign(
 # connections that break the rules ---------------------------------------------------------------------------------
 
 
-def test_a_watch_that_is_dropped_after_it_was_noticed_leaves_no_sign_to_the_next_descriptor(
+def test_a_watch_that_is_dropped_after_its_end_was_polled_leaves_no_sign_to_the_next_descriptor(
     watches: PolledWatches, connect: Callable[..., socket.socket]
 ) -> None:
     connection = connect(SESSION)
@@ -227,7 +227,7 @@ def test_beyond_the_bound_connections_are_closed_and_counted(
     assert len(drain(watches)) == 3
     assert [is_closed(each) for each in crowd] == [False] * 3 + [True] * 2
     assert watches.take_refused() == 2
-    assert watches.watch(os.getpid()) == 0, "pidfds are not under the same bound"
+    assert watches.watch(os.getpid()) == 0, "a pidfd is watched beyond the bound"
 
 
 def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
@@ -247,7 +247,7 @@ def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
 def test_a_connection_that_the_kernel_refuses_to_watch_is_closed_and_counted(
     watches: PolledWatches, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fs.epoll.max_user_watches is one number for all processes of a user."""
+    """fs.epoll.max_user_watches is one limit for all processes of a user, so they may have used it up."""
 
     def refuse(descriptor: int, interest: int, owner: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Locks: a neighbour that locks every file that it may open prevents no start, and it cannot pass for a daemon."""
+"""Locks: a neighbour that locks every file that it may open prevents no start, and cannot pretend to be a daemon."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ only_root = pytest.mark.root("starts a process of another user")
 
 
 def lock_all(paths: list[Path]) -> str:
-    """Hold a POSIX lock and flock, exclusive if possible, on each file that opens. Returns the names of these files."""
+    """Hold a POSIX lock and flock, exclusive if possible, on each file that can be opened. Returns their names."""
     opened = []
     for path in paths:
         try:
@@ -56,7 +56,7 @@ def lock_all(paths: list[Path]) -> str:
 
 @pytest.fixture
 def group(runtime_dir: Path) -> grp.struct_group:
-    """A group that the test's user is in, or may give files to. Skips where other users cannot come to these files."""
+    """A group that the test's user is in, or may give files to. Skips where other users cannot reach the files."""
     for parent in runtime_dir.parents:
         if not parent.stat().st_mode & stat.S_IXOTH:
             pytest.skip(f"other users cannot come through {parent}: set TMPDIR to another directory")
@@ -155,7 +155,7 @@ def test_two_daemons_of_one_arena_file_are_excluded_although_their_directories_d
 
 
 def test_a_start_is_refused_while_a_daemon_listens_though_its_lock_file_was_removed(daemon: Daemon) -> None:
-    """A clean-up may have removed it. The lock of the arena also holds off a second daemon of the same arena."""
+    """A clean-up may have removed the file. The lock of the arena also prevents a second daemon of the same arena."""
     daemon.paths.lock.unlink()
     with pytest.raises(InstanceRunningError, match=r"'default' is running in .*\(pid not known\)"):
         InstanceLock(daemon.paths)
@@ -198,7 +198,7 @@ def test_a_lock_that_is_held_where_no_daemon_runs_is_named_with_the_way_to_find_
 
 @only_root
 @pytest.mark.parametrize("command", ["destroy", "check"])
-def test_a_neighbour_learns_who_may_run_a_command_that_it_may_not(
+def test_a_neighbour_learns_who_may_run_a_command_that_it_may_not_run(
     make_daemon: MakeDaemon, group: grp.struct_group, command: str
 ) -> None:
     """`destroy` is for the daemon's user alone, whoever is in the unix group."""
@@ -221,10 +221,10 @@ def test_a_neighbour_learns_who_may_run_a_command_that_it_may_not(
         assert "Permission denied: " in said and remedies[command] in said, said
 
 
-def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) -> None:
+def test_a_full_queue_of_connections_shows_that_a_daemon_runs(runtime_dir: Path) -> None:
     paths = InstancePaths(runtime_dir, "default")
     watches = PolledWatches(paths, watches_max=8)
-    watches._listener.listen(8)  # as full as a queue of 4,096, with fewer files
+    watches._listener.listen(8)  # so that few files fill the queue, which else has room for 4,096
     waiting = []
     try:
         while True:
@@ -239,7 +239,7 @@ def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) ->
     assert not daemon_running(paths)
 
 
-def test_looks_are_not_counted_as_refused_connections(runtime_dir: Path) -> None:
+def test_probes_for_a_running_daemon_are_not_counted_as_refused_connections(runtime_dir: Path) -> None:
     paths = InstancePaths(runtime_dir, "default")
     watches = PolledWatches(paths, watches_max=8)
     for _ in range(10):

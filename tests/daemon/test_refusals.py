@@ -133,7 +133,7 @@ def test_a_refusal_does_not_replace_the_exception_that_ends_a_block(
     assert "close() after ValueError raises QuotaExceededError" in caplog.text
 
 
-def test_a_refusal_with_an_operation_or_an_answer_is_reported_there_alone(make_daemon: MakeDaemon) -> None:
+def test_a_refusal_that_an_operation_or_an_answer_reports_is_not_raised_by_flush(make_daemon: MakeDaemon) -> None:
     make_daemon("--quota-operations=1")
     with td.connect() as client:
         client.register("k", timeout=60)
@@ -145,7 +145,7 @@ def test_a_refusal_with_an_operation_or_an_answer_is_reported_there_alone(make_d
         assert client.stats().commands_refused == 0
 
 
-def test_a_refusal_at_a_shell_is_no_success(make_daemon: MakeDaemon, run: Run) -> None:
+def test_a_command_at_a_shell_fails_if_it_is_refused(make_daemon: MakeDaemon, run: Run) -> None:
     make_daemon("--watermarks=1")
     status, _, err = run("advance", "a", "1")
     assert (status, err) == (Exit.OK, "")

@@ -24,7 +24,7 @@ KEY = (Key(b"k"),)
 MORE_BYTES = 32 << 20
 WORK_S = 0.5
 TURN_NS = 20_000_000
-FLOOD = 100_000  # subscriptions. In a trie for all clients, they took 114 MB, and a turn of a second
+FLOOD = 100_000  # subscriptions. When one trie had those of all clients, they took 114 MB, and a turn took a second
 
 
 # real sockets -----------------------------------------------------------------------------------------------------
@@ -33,8 +33,8 @@ FLOOD = 100_000  # subscriptions. In a trie for all clients, they took 114 MB, a
 def assert_unhurt(daemon: Daemon, attack: Callable[[], None]) -> None:
     """Beside an attack a bystander is served, and neither the daemon's memory nor its turns are burdened.
 
-    The kernel also counts time that the host of a virtual machine takes as the daemon's CPU time. So the attack is
-    played again if it seems to take much: the burden is the least of three.
+    In a virtual machine, the daemon's CPU time also contains time that the host has taken. So an attack that seems to
+    take too much is run again: one of three runs has to stay below the bound.
     """
     process = psutil.Process(daemon.pid)
     before = process.memory_info().rss
@@ -135,7 +135,7 @@ def test_a_second_subscription_closes_the_outlet_and_nothing_is_lost(world: Worl
 
 
 def test_the_newest_connection_that_shows_a_session_has_its_outcomes(world: World) -> None:
-    bob, thief = world.client("bob"), -1  # no other test's peer has this number
+    bob, thief = world.client("bob"), -1  # a number that no peer has
     world.network.asking.append((thief, bob.session))  # only bob can do this: nobody else knows his session
     world.settle()
     bob.take_published()

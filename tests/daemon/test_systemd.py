@@ -1,4 +1,4 @@
-"""The systemd units keep their promises, and systemd rates them as secure."""
+"""The systemd units: restarts, rights and flags of the daemon, and how secure systemd rates them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_service_notifies_systemd_and_has_a_watchdog(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_service_is_started_again_however_often_it_ends(name: str) -> None:
-    """Except where a start cannot succeed: a wrong knob, a daemon that runs already, an arena of another layout."""
+    """It is not if no start can succeed: a wrong knob, a daemon that runs already, an arena of another layout."""
     assert service(name)["Restart"] == "always"
     assert section(name, "Unit")["StartLimitIntervalSec"] == "0"
     assert service(name)["RestartSec"] == "200ms", "systemd does not limit the starts, so a pause is needed"

@@ -49,7 +49,7 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
 
 
 class Quiet:
-    """The conductor, the transport, the watches on clients and the clock. Nothing happens until a SIGTERM comes."""
+    """Stands in for the conductor, the transport, the watches on clients and the clock. Only a SIGTERM ever comes."""
 
     due_ns = NEVER
 

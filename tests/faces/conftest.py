@@ -1,9 +1,9 @@
 """Each test of this folder that asks for `face` or `client` runs over both faces, unless it is marked `@THREADED`.
 
-Every test runs over both transports. `make test` runs each set of a test's parameters over one of them, and both
-transports get some sets. So the threaded face runs over ZeroMQ, and the asyncio face over packets. A test without
-parameters runs over ZeroMQ, and in the files of OVER_PACKETS, where the transport matters, over packets too. `make
-test-long` runs the rest.
+`make test` and `make test-long` together run every test over both transports. `make test` runs each set of a test's
+parameters over one transport, and each transport gets about half of the sets. So a test whose only parameter is the
+face runs the threaded face over ZeroMQ, and the asyncio face over packets. A test without parameters runs over ZeroMQ.
+In the files of OVER_PACKETS, where the transport matters, it runs over packets too. `make test-long` runs the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pytest_itemcollected(item: pytest.Function) -> None:
     if THREADED.mark in item.own_markers:
         del numbers["face"]
     if numbers:
-        # Arguments of one `parametrize` have one index. It counts once: the sum of two equal indexes is always even.
+        # All arguments of one `parametrize` have the same index, which counts once: twice the index is always even.
         short = (sum(set(numbers.values())) + transport) % 2 == 0
     else:
         short = transport == 0 or item.path.stem in OVER_PACKETS

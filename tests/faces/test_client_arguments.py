@@ -434,7 +434,7 @@ def test_a_thread_does_not_wait_for_operations_of_a_loop(daemon: Daemon, wait: C
     asyncio.run(main())
 
 
-def test_a_loop_does_not_wait_for_operations_of_threads_together(daemon: Daemon) -> None:
+def test_a_loop_does_not_wait_for_operations_of_a_threaded_client(daemon: Daemon) -> None:
     async def main(operation: td.Operation) -> None:
         with pytest.raises(InvalidValueError, match=r"of a client with threads: await it, or give it to td.wait"):
             await aio.wait([operation])  # type: ignore[type-var]
@@ -512,7 +512,7 @@ def test_the_error_counts_commands_in_singular_and_plural() -> None:
 
 
 def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:
-    # gunicorn takes an OSError of a view for the broken connection of its HTTP client, and sends no answer.
+    # If a view raises an OSError, gunicorn believes that the HTTP client's connection is broken, and sends no answer.
     assert not issubclass(TimerdUnavailableError, OSError)
 
 

@@ -1,6 +1,6 @@
 """A full window, a daemon that stands still, flush() and close(): how a client treats unacknowledged commands.
 
-When the window is full, a thread's call waits for up to a second; in a loop, `await client.room()` does that. So only
+When the window is full, a thread's call waits for up to a second; in a loop, `await client.room()` waits. So only
 in the threaded client may a registration wait for the window. And only the threaded client has a thread of its own, in
 which a callback may run during close().
 """
@@ -60,7 +60,7 @@ def test_a_batch_that_met_backpressure_is_withdrawn_as_a_whole(client: Any, daem
     assert not client._protocol.ledger.pending
 
 
-def test_a_registration_that_was_not_answered_is_withdrawn_where_its_caller_has_no_handle(
+def test_a_registration_without_an_answer_is_withdrawn_because_its_caller_has_no_handle(
     client: Any, daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.flush()
@@ -101,7 +101,7 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_events_meanwhi
         assert outcome._record.registered_ns < started + waited
 
 
-def test_flush_raises_session_gone_when_it_cannot_know(client: Any, daemon: Daemon) -> None:
+def test_flush_raises_session_gone_when_it_cannot_know_what_was_applied(client: Any, daemon: Daemon) -> None:
     daemon.kill()
     for _ in range(10):
         client.fire("k")
@@ -114,7 +114,7 @@ def test_flush_raises_session_gone_when_it_cannot_know(client: Any, daemon: Daem
     client.flush(timeout=PATIENCE_S)
 
 
-def test_close_acknowledges_first_and_fails_pending_operations(daemon: Daemon, face: Face) -> None:
+def test_close_may_be_called_twice_and_fails_pending_operations(daemon: Daemon, face: Face) -> None:
     client = face.connect()
     operation = client.register("k", timeout=60)
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""The promises of each method of a client, with a real daemon. They are the same in both faces."""
+"""The guarantees of each method of a client, with a real daemon. They are the same in both faces."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_commands_before_a_flush_are_applied(client: Any) -> None:
 
 
 def test_the_next_flush_raises_a_refusal(client: Any) -> None:
-    client._link.sender.issue(b"\x01" + client._cancel_id_command("never", 0)[1:])  # a daemon cannot read this command
+    client._link.sender.issue(b"\x01" + client._cancel_id_command("never", 0)[1:])  # no daemon can read this command
     with pytest.raises(td.TimerdError, match="a command was refused"):
         client.flush(timeout=PATIENCE_S)
     client.flush(timeout=PATIENCE_S)
@@ -465,7 +465,7 @@ def test_a_watermark_is_asked_for_once_and_then_read(client: Any, fresh: str, mo
         other.flush()
         assert (client.watermark(keys[0]), len(asked)) == (39, 8)
         other.forget(keys[0])
-        other.advance(f"{fresh}/another", 7)  # this watermark takes the free record
+        other.advance(f"{fresh}/another", 7)  # this watermark takes the record that forget() has freed
         other.flush()
     assert client.watermark(keys[0]) is None and len(asked) == 9
     assert client.watermark(f"{fresh}/another") == 7

@@ -1,4 +1,7 @@
-"""set_orphans() decides about all pending operations of an ended client. runtime_dir= is the only place searched."""
+"""set_orphans() decides what happens to all pending operations when their client ends.
+
+One test is about another argument: with `runtime_dir=`, a client searches no other directory.
+"""
 
 from __future__ import annotations
 

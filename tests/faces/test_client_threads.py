@@ -55,7 +55,7 @@ def test_a_wait_in_the_thread_of_a_loop_warns_where_it_is_called(client: td.Clie
 def test_errors_of_callbacks_are_logged_and_reach_nobody_else(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also errors of `on_complete`, and of a callback that is added to a settled operation and runs in the caller."""
+    """So are errors of `on_complete`, and of a callback that is added to a settled operation and runs in the caller."""
 
     def fails(_: object = None) -> None:
         raise ZeroDivisionError
@@ -178,7 +178,7 @@ def test_a_wait_under_a_lock_that_a_callback_wants_names_the_callback_and_not_th
     with lock:
         client.fire("k")
         assert entered.wait(PATIENCE_S)
-        time.sleep(0.2)  # a callback counts as one that blocks after 0.1 s
+        time.sleep(0.2)  # after 0.1 s, a callback that still runs counts as blocked
         with pytest.raises((td.TimerdUnavailableError, td.CheckIncompleteError, TimeoutError)) as raised:
             WAITS[call](client)
     message = str(raised.value)

@@ -1,6 +1,6 @@
 """Workers time out, drop their operations, or end: no job is lost, and no job is done twice.
 
-A job is a limited event. `fire_wait` reports that an operation has got the job, so a caller must see it.
+A job is a limited event. Once `fire_wait` has reported that an operation got the job, some caller must see the job.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def working(face: str, *, keeps: bool = False) -> Iterator[Worker]:
 
 
 def give(client: td.Client) -> None:
-    """Fire all jobs. An operation gets each job."""
+    """Fire all jobs. Each of them completes one operation."""
     for number in range(JOBS):
         assert client.fire_wait("jobs", value=b"%d" % number, limit=1) == 1
 
@@ -275,7 +275,7 @@ def test_a_signal_that_ends_the_wait_in_the_main_thread_loses_no_job(daemon: Dae
         raise Alarm
 
     before = signal.signal(signal.SIGALRM, ring)
-    gc.disable()  # no cycle keeps an operation whose wait was interrupted
+    gc.disable()  # reference counts alone must free an operation whose wait was interrupted
     try:
         with td.connect() as client, td.connect() as other:
             for _ in range(JOBS):

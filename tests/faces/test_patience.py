@@ -162,7 +162,7 @@ def test_each_wait_takes_none_and_inf_for_a_wait_without_end(face: Face, member:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_wait_takes_a_negative_time_for_one_that_is_over(face: Face, member: Any, call: str) -> None:
+def test_each_wait_with_a_time_of_zero_or_less_is_over_at_once(face: Face, member: Any, call: str) -> None:
     for timeout in OVER:
         try:
             CALLS[call](face, member, timeout)
@@ -177,7 +177,7 @@ def test_each_wait_refuses_what_is_no_time(face: Face, member: Any, call: str) -
             CALLS[call](face, member, timeout)
 
 
-def test_rooms_and_copies_take_the_same_times(daemon: Daemon) -> None:
+def test_snapshots_and_delayed_operations_take_the_same_times(daemon: Daemon) -> None:
     with td.connect(timeout=math.inf) as client:
         assert client.snapshot(timeout=math.inf)
         with pytest.raises(td.TimeoutOutOfRangeError):
@@ -197,5 +197,5 @@ def test_rooms_and_copies_take_the_same_times(daemon: Daemon) -> None:
         (100.5, "100.5 s"),
     ],
 )
-def test_what_is_left_of_a_patience_is_rounded_in_messages(seconds: float, words: str) -> None:
+def test_messages_round_the_time_that_a_caller_waits(seconds: float, words: str) -> None:
     assert within(seconds) == f"within {words}"

@@ -123,7 +123,7 @@ def test_a_wait_that_begins_in_an_ended_request_ends_at_once(client: td.Client, 
 
 @THREADED
 def test_questions_to_the_daemon_are_answered_in_an_ended_request(client: td.Client) -> None:
-    """The commands of a question are sent at once. A question that raised would be repeated, and send them twice."""
+    """A question sends its commands at once. If it then raised, its caller would repeat it, and send them twice."""
     scope = Scope()
     scope.end("drain")
     watch = client.register("k", timeout=PATIENCE_S)
@@ -207,7 +207,7 @@ def at_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
 
 @pytest.mark.parametrize("wakes", [True, False], ids=["wakes", "wakes nobody"])
 @pytest.mark.parametrize("way", WAITS)
-def test_a_handler_of_a_signal_ends_the_wait_in_whose_thread_it_runs(
+def test_a_signal_handler_ends_the_wait_of_the_thread_in_which_it_runs(
     daemon: Daemon, way: str, wakes: bool, at_signal: Callable[[Callable[[], object]], None]
 ) -> None:
     """In gunicorn's sync worker, the view waits in the thread in which the handler of SIGTERM runs.
@@ -234,7 +234,9 @@ def test_a_handler_of_a_signal_ends_the_wait_in_whose_thread_it_runs(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Event loop is closed"), td.ClosedError("closed"), ValueError("mine")])
-def test_a_wait_that_cannot_be_ended_holds_up_no_other_end(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_that_cannot_be_ended_does_not_keep_other_waits_from_ending(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     scope, ended = Scope(), []
 
     def fail() -> None:
@@ -262,7 +264,7 @@ def test_a_request_remembers_that_the_daemon_was_not_there() -> None:
 
 
 @THREADED
-def test_requests_end_no_waits_of_others(client: td.Client) -> None:
+def test_the_end_of_a_request_ends_no_wait_outside_of_it(client: td.Client) -> None:
     scope = Scope()
     with scope.entered():
         pass

@@ -20,7 +20,7 @@ from timerd_client.scope import Scope
 
 
 def take(subscription: Any, count: int) -> list[Any]:
-    """The next items; fails when one does not come in time."""
+    """The next items. Fails if one of them does not come in time."""
     found: list[Any] = []
     for _ in range(count):
         item = subscription.next(timeout=PATIENCE_S)
@@ -151,7 +151,7 @@ def test_the_text_of_a_mark_is_its_arena_and_sequence(client: td.Client) -> None
     assert parsed == td.Mark(mark.incarnation, mark.sequence) and str(parsed) == str(mark)
 
 
-def test_a_mark_from_the_future_neither_stops_others_nor_turns_in_circles(client: Any) -> None:
+def test_a_mark_from_the_future_neither_stops_other_subscribers_nor_adds_watches(client: Any) -> None:
     live = client.subscribe("k")
     arena = client.mark().incarnation
     late = client.subscribe("k", since=td.Mark(arena, 1 << 60))
@@ -179,7 +179,7 @@ def test_a_slow_subscriber_gets_a_gap_and_the_others_do_not(client: Any) -> None
     assert found[4] == td.Gap(everything[-1].mark, "buffer")
     client.fire("k", value=b"next")
     assert take(slow, 1)[0].value == take(quick, 1)[0].value == b"next"
-    missed = client.subscribe("k", since=found[3].mark)  # the ring has what the buffer had no room for
+    missed = client.subscribe("k", since=found[3].mark)  # the ring has the events for which the buffer had no room
     assert [each.value for each in take(missed, 47)] == [each.value for each in everything[4:]] + [b"next"]
 
 
@@ -219,11 +219,11 @@ def test_nothing_is_missed_when_the_daemon_is_killed(daemon: Daemon, face: Face,
     assert [int(each.value) for each in items] == list(range(30)) and in_order(items)
 
 
-def test_another_arena_is_a_gap_and_nothing_of_it_is_missed(daemon: Daemon, face: Face, client: Any) -> None:
+def test_another_arena_is_a_gap_and_none_of_its_events_is_missed(daemon: Daemon, face: Face, client: Any) -> None:
     with client.subscribe("k") as subscription:
         client.fire("k", value=b"old")
         old = take(subscription, 1)[0].mark
-        client.flush(timeout=PATIENCE_S)  # else close() says that it is unknown what was applied
+        client.flush(timeout=PATIENCE_S)  # else close() raises, because it does not know which commands were applied
         daemon.destroy()
         daemon.start()
         with face.connect(timeout=PATIENCE_S) as other:
@@ -246,7 +246,7 @@ def test_without_a_daemon_a_subscription_waits_for_the_first_event(daemon: Daemo
             assert [each.value for each in take(subscription, 1)] == [b"first"]
 
 
-# its end ------------------------------------------------------------------------------------------------------------
+# the end of a subscription ------------------------------------------------------------------------------------------
 
 
 def test_the_loop_ends_when_nothing_has_come_for_its_timeout(client: Any) -> None:
@@ -255,7 +255,7 @@ def test_the_loop_ends_when_nothing_has_come_for_its_timeout(client: Any) -> Non
         assert len(take(subscription, 2)) == 2
         assert list(subscription) == []
         client.fire("k")
-        assert len(until(lambda: list(subscription))) == 1  # the loop may begin again
+        assert len(until(lambda: list(subscription))) == 1  # a loop over the subscription may begin again
     assert list(subscription) == []
 
 
@@ -422,7 +422,7 @@ def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Clie
 def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_mark_that_the_client_does_not_know_yet(
     client: td.Client,
 ) -> None:
-    """A client that cannot map the arena knows no event after its last frame. Marks of other processes may be newer."""
+    """A client that cannot map the arena knows no event after its last frame. Another process may have a newer mark."""
     before = client.mark()
     for number in range(3):
         client.fire_wait("k", value=b"%d" % number)
@@ -435,7 +435,7 @@ def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_mark_t
     assert [event.value for event in events if isinstance(event, td.Event)] == [b"0", b"1", b"2"]
 
 
-# what is there now ----------------------------------------------------------------------------------------------------
+# callers that do not wait -------------------------------------------------------------------------------------------
 
 
 def test_a_caller_that_does_not_wait_gets_every_event_that_is_there(face: Face, client: Any) -> None:

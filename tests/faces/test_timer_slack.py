@@ -30,5 +30,5 @@ def test_the_threads_of_the_client_and_of_the_daemon_are_woken_in_time(daemon: D
 
 
 def slack_ns(thread: int) -> int:
-    """The timer slack of a thread: the system may wake the thread later than asked by this time."""
+    """The timer slack of a thread: the system may wake the thread up to this much later than asked."""
     return int(Path(f"/proc/{thread}/timerslack_ns").read_text())

@@ -95,13 +95,13 @@ def connected(settings: dict[str, str]) -> SparkSession:
     for name, value in {**DEFAULTS, **settings, **own}.items():
         builder = builder.config(name, value)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the server has its settings, and gets some of them again
+        warnings.simplefilter("ignore", UserWarning)  # pyspark warns that the server already has some of these settings
         return builder.getOrCreate()
 
 
 @pytest.fixture(scope="session")
 def is_connect(request: pytest.FixtureRequest) -> bool:
-    """Whether the session is a client of Spark Connect: it has nothing of the JVM."""
+    """Whether the session is a client of Spark Connect. Such a session gives no access to the JVM."""
     return bool(request.config.getoption("connect"))
 
 

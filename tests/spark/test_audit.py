@@ -234,7 +234,7 @@ def sent(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def in_buckets(sent: pa.Table, buckets: int) -> pa.Table:
-    """The parcels of rows, each with the bucket in which Spark would place it if no keys depend on each other."""
+    """The parcels of rows, each with the bucket in which Spark would place it if no keys depended on each other."""
     share = sent["share"].to_numpy()
     fragments = pa.Table.from_batches(parcels_of_fragments(sent.filter(share == FRAGMENTS).to_batches()))
     of_keys = pa.concat_tables([sent, fragments])
@@ -335,7 +335,7 @@ def test_an_audit_reads_the_files_as_they_are_at_its_start(
 
 
 def written(directory: Path, incarnation: int) -> Path:
-    """A journal of four segments, which ends in order."""
+    """A journal of four segments, with a row END at its end."""
     rig = JournaledRig(directory, incarnation=incarnation)
     settle_all(rig, rig.client(), 0, 500)
     rig.end()
@@ -343,7 +343,7 @@ def written(directory: Path, incarnation: int) -> Path:
     return directory
 
 
-def test_what_is_left_out_is_a_finding_that_comes_first_and_nothing_behind_it_is_complete(
+def test_rows_that_are_left_out_are_the_first_findings_and_other_findings_may_follow_from_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """`audit` and `audit_journal` read four journals: one is whole, the others lost a block, a file and the end."""

@@ -1,4 +1,4 @@
-"""Rows that numpy accepts without an Audit: an Audit of the other rows still finds that a journal is falsified."""
+"""numpy accepts some rows without an Audit. An Audit of the other rows still finds that a journal is falsified."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def forgotten(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def numbered_anew(lie: Rows, rows: Rows) -> Rows:
-    """The rows in this order, with the numbers of the true rows. The last row also states its number, and keeps it."""
+    """The rows in this order, with the numbers of the true rows. The last row keeps its number: its bytes state it."""
     numbers = [row["row"] for row in rows]
     return [{**row, "row": number} for row, number in zip(lie[:-1], numbers, strict=False)] + lie[-1:]
 

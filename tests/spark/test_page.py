@@ -34,9 +34,7 @@ def reported(**more: Any) -> dict[str, Any]:
 
 def estimated(timeout_ms: int, ratio: float, flying: float, beyond: bool = False) -> dict[str, Any]:
     row = {"timeout_ns": timeout_ms * 1_000_000, "timeout_ratio": ratio, "in_flight": flying, "beyond": beyond}
-    return row | {
-        "rate": 9_420.0
-    }  # counts registrations; the report's rate counts outcomes, and the waits are the same
+    return row | {"rate": 9_420.0}  # of registrations; the report's rate is of outcomes
 
 
 def test_a_machine_that_sends_late_is_called_overloaded_and_one_with_other_work_disturbed() -> None:
@@ -91,7 +89,7 @@ def test_the_page_shows_the_audit_and_its_extent() -> None:
     assert shorts == ["the audit holds", "the audit disagrees with the daemon", "no audit"]
 
 
-def test_the_page_calls_no_journal_complete_whose_end_or_middle_is_not_there() -> None:
+def test_the_page_calls_no_journal_complete_that_lacks_its_end_or_other_rows() -> None:
     again = "40 outcomes were computed again from the events in 1 segment of the journal, with no gaps"
     is_open = {"findings": 0, "follows": 0, "causes": [], "arenas": [ARENA | {"ended": False}]}
     assert verdicts.of_audit(is_open) == (
@@ -162,7 +160,7 @@ def test_the_rest_of_a_run_is_estimated_from_the_steps_that_are_done() -> None:
     assert rest.of(steps[3]) == 20.0, "this machine is slow, or was cold: other steps count as twice as slow at most"
     assert rest.head(steps[3]) == "[4/4] do audit: some 20 s" and rest.line(steps[3], 5.0) == "25% of it, 15 s left"
     rest.done(steps[3], 1e9)
-    assert rest.of(Step("audit", "", dict, 10.0)) == 100.0, "there is a limit"
+    assert rest.of(Step("audit", "", dict, 10.0)) == 100.0, "a step counts as ten times as long as expected, at most"
 
 
 def test_a_query_tells_how_much_of_the_journal_it_has_read() -> None:
@@ -232,7 +230,7 @@ class FewOperations:
 
 @pytest.mark.long  # some twenty small jobs of Spark; the sentences are above
 @pytest.mark.timeout(240)
-def test_the_page_shows_what_was_played_first_and_planned_operations_never_on_its_axes(
+def test_the_page_shows_played_operations_first_and_planned_operations_on_axes_of_their_own(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     run = FewOperations(spark)
@@ -244,7 +242,7 @@ def test_the_page_shows_what_was_played_first_and_planned_operations_never_on_it
     assert "Hot keys" not in html, "no key has two operations"
     assert re.search(r"<td>as it was</td>\s*<td[^>]*>2.50%<", html)
     drawn = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
-    # A line of what was planned has its own colour, and no other figure has it.
+    # Planned operations have a colour of their own, which only one figure has.
     planned = [figure for figure in drawn if "series-2," in figure]
     assert len(planned) == 1 and "series-0," not in planned[0] and "series-1," not in planned[0]
     assert len(drawn) == 8 and all(figure.startswith('<svg role="img"') or 'role="img"' in figure for figure in drawn)

@@ -106,7 +106,7 @@ def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark:
 
 
 def test_rates_and_means_leave_out_the_pauses_between_rounds(spark: SparkSession, tmp_path: Path) -> None:
-    """Three rounds of 2 s, with pauses of 40 s and 95 s. Each begins 100 operations a second, of 50 ms each."""
+    """Three rounds of 2 s, with pauses of 40 s and 95 s. In a round, 100 operations of 50 ms begin each second."""
     starts = [0, 42_000, 139_000]
     df = lives(spark, *(life(start + 10 * at, 50) for start in starts for at in range(200)), partitions=2).cache()
     (row,) = report(df).collect()

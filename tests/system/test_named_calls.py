@@ -47,7 +47,7 @@ async def aio_member() -> AsyncIterator[aio.Client]:
 
 
 def test_a_coroutine_function_is_refused_by_a_threaded_client(client: td.Client) -> None:
-    """Before, its calls were acknowledged without having run."""
+    """In an earlier version, its calls were acknowledged without having run."""
     calls = td.Calls()
 
     @calls.handler("never")
@@ -79,7 +79,7 @@ def test_a_function_that_returns_a_coroutine_has_failed(client: td.Client, caplo
 
 
 @pytest.mark.parametrize("how", ["raises", "cancels its task", "cancels and returns"])
-def test_a_handler_that_is_cancelled_by_itself_does_not_end_its_schedule(daemon: Daemon, how: str) -> None:
+def test_a_handler_that_cancels_itself_does_not_end_its_schedule(daemon: Daemon, how: str) -> None:
     async def work() -> None:
         attempts: list[int] = []
 
@@ -105,7 +105,7 @@ def test_a_handler_that_is_cancelled_by_itself_does_not_end_its_schedule(daemon:
 def test_a_handler_that_raises_has_failed_and_its_call_is_retried(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, the call counted as done."""
+    """In an earlier version, such a call counted as done."""
     attempts: list[int] = []
     failed: list[tuple[td.Call, BaseException]] = []
     calls = td.Calls(group="web")
@@ -130,7 +130,7 @@ def test_a_handler_that_raises_has_failed_and_its_call_is_retried(
 
 
 def test_a_second_call_of_a_name_is_a_call_of_its_own(client: td.Client) -> None:
-    """Before, the second call was dropped, and call_later() returned False."""
+    """In an earlier version, the second call was dropped, and call_later() returned False."""
     payloads: list[bytes] = []
     serve(client, "remind", lambda call: payloads.append(call.payload))
     for user in (7, 8):

@@ -37,7 +37,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def judge_jumps(calls: list[td.Call], start: datetime) -> None:
-    """Judge the calls of a schedule. After two seconds, the clock was an hour ahead for two seconds."""
+    """Judge the calls of a schedule. The clock was right for two seconds, and then an hour ahead for two seconds."""
     found = points(calls, start)
     assert len(set(found)) == len(found), "a point ran twice"
     assert len([each for each in found if each > 3_500]) >= 1, "the schedule had no call while the clock was wrong"

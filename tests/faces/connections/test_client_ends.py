@@ -1,7 +1,7 @@
 """Clients and daemons that die, stop and come back, and clients that fork: with real processes.
 
-Here a client that ends has a process of its own, mostly with a threaded client. The daemon notices the end of the
-process by what both faces share: the lifeline and the session. One test shows this with an asyncio client.
+Each client that ends here has a process of its own. Most of these clients are threaded, because the daemon notices the
+end of a process by its lifeline and its session, which both faces share. One test shows this with an asyncio client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ import os
 def refuse(pid, flags=0): raise PermissionError(1, "Operation not permitted")
 os.pidfd_open = refuse
 """
-# From its start on, no client gets a connection to NAME.live. The socket stays: it shows that the daemon runs.
+# The daemon closes every connection to NAME.live at once. The socket stays, because it shows that the daemon runs.
 NO_LIVENESS = """
 import contextlib, timerd.clients.liveness as l
 def refuse(self, found, now_ns):
@@ -59,7 +59,7 @@ SHORT_LEASE = 'import timerd.config.config as c; c.KNOBS["lease"] = c.KNOBS["lea
 SHORT_HOUR = "import timerd.clients.silence as s; s.DEAD_AFTER_NS = 2_000_000_000\n"
 SHORT_RETURN = "import timerd.clients.silence as s; s.BACK_WITHIN_NS = 1_500_000_000\n"
 
-# A client that registers an operation on "k", and then does what it reads.
+# A client that registers an operation on "k", and then runs each line that it reads.
 CLIENT = """
 import os, sys, threading
 import timerd_client as td
@@ -142,7 +142,7 @@ class Look:
 
 
 def held_connections(daemon: Daemon) -> int:
-    """The number of connections by which the daemon notices ends of clients. Its listening socket does not count."""
+    """How many connections show the daemon the ends of clients, without its listening socket."""
     over_packets = os.environ[TRANSPORT_VARIABLE] == "unix"
     path = daemon.paths.packets if over_packets else daemon.paths.liveness
     mine = psutil.Process(daemon.pid).net_connections("unix")
@@ -196,9 +196,8 @@ def test_a_client_of_another_pid_namespace_is_noticed_by_its_connection(make_dae
     with look.reader() as reader:
         assert [client.pid for client in reader.clients if client.state] == [0]
     victim.end()
-    eventually(
-        lambda: look.pending() == 0, "the operation was not cancelled"
-    )  # by silence alone the client is dead an hour later
+    # By silence alone, the client would count as dead only an hour later.
+    eventually(lambda: look.pending() == 0, "the operation was not cancelled")
 
 
 AIO = """
@@ -219,9 +218,8 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
     daemon = make_daemon(patch=NO_PIDFD)
     victim, look = spawn(patch=OF_ANOTHER_NAMESPACE, script=AIO), Look(daemon)
     victim.end()
-    eventually(
-        lambda: look.pending() == 0, "the operation was not cancelled"
-    )  # by silence alone the client is dead an hour later
+    # By silence alone, the client would count as dead only an hour later.
+    eventually(lambda: look.pending() == 0, "the operation was not cancelled")
 
 
 @OVER_ZEROMQ
@@ -330,7 +328,7 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     daemon.start()
     eventually(lambda: held_connections(daemon) == 2, "the clients hold no connection to the new daemon")
     for victim in victims:
-        victim.do("client.fire('nobody'); client.flush(timeout=15)")  # after an answer the client has shown its session
+        victim.do("client.fire('nobody'); client.flush(timeout=15)")  # once answered, it has shown its session
     victims[0].end()
     eventually(lambda: look.pending() == 1, "the operation was not cancelled")
 
@@ -343,9 +341,11 @@ def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_n
         connection = line if isinstance(line, Lifeline) else reached.sockets
 
         eventually(lambda: line.fileno() >= 0 and time.monotonic_ns() - made_ns(connection) > REFUSED_NS)
-        stop(daemon.pid)  # so that no frame is under way when it ends: the frame would show a live daemon
+        stop(daemon.pid)  # so that no frame is under way when the daemon ends: such a frame would show a live daemon
         stopped_ns = time.monotonic_ns()
-        eventually(lambda: silence._looked_ns > stopped_ns + 300_000_000, "the client does not look")
+        eventually(
+            lambda: silence._looked_ns > stopped_ns + 300_000_000, "the client does not look whether its daemon runs"
+        )
         start = time.monotonic()
         daemon.kill()
         eventually(lambda: not client.connected, "the client did not notice")
@@ -404,7 +404,7 @@ def test_the_end_of_a_child_does_not_end_its_parent(daemon: Daemon, spawn: Spawn
 
 
 def test_a_fork_while_connections_are_made_leaves_no_copy_behind(daemon: Daemon, spawn: Spawn) -> None:
-    """The child of a fork in another thread has no descriptor of a client that its parent was just making."""
+    """While one thread connects a client, another thread forks. The child has no descriptor of that connection."""
     forker = """
 import os, sys, threading, time
 import timerd_client as td

@@ -1,7 +1,8 @@
-"""A client and its process: fork, autostart, the end of a script, many clients, and what people see of them.
+"""A client and its process: fork, autostart, the end of a script, many clients, and how clients look to people.
 
-Only a threaded client has a lock that another thread may hold during a fork, a thread that may import, and events to
-send when its script ends. Forks beside the client of a loop are in test_client_aio.py.
+Some of these tests use only threaded clients. Only a threaded client has a lock that another thread may hold during a
+fork, a thread that may import modules, and events to send when its script ends. Forks of a process with an asyncio
+client are in test_client_aio.py.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def test_a_fork_under_the_clients_lock_leaves_the_child_no_lock_to_wait_for(daem
     pending = parent.register("k", timeout=60)
     batch = parent.register_many(["k", "l"], timeout=60)
     read, write = os.pipe()
-    with parent._link.lock:  # for the child, another thread holds it
+    with parent._link.lock:  # the child finds this lock held, as if by another thread
         pid = os.fork()
         if pid == 0:
             said = []
@@ -163,7 +164,7 @@ with td.connect("auto", autostart=True, timeout=10) as client:
         eventually(lambda: ended(pid))
 
 
-def test_a_failed_autostart_says_how_to_see_why_and_leaves_no_files(
+def test_a_failed_autostart_says_why_it_failed_and_leaves_no_files(
     face: Face, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
     monkeypatch.setenv("TIMERD_TICK", "an hour")

@@ -1,6 +1,6 @@
 """Clients whose real daemon is killed, stopped and started again.
 
-Only the threaded client has `snapshot` (timerctl asks for it) and delayed operations that need no await.
+Only the threaded client has `snapshot()`, which timerctl needs, and delayed operations that need no await.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOST_S = 0.3
 
 
 class Outage:
-    """A daemon that is killed and started again, and a client of either face, which must notice both."""
+    """Kills a daemon and starts it again. Waits each time until a client, of either face, has noticed it."""
 
     def __init__(self, face: Face, client: Any, daemon: Daemon) -> None:
         self._face = face
@@ -38,7 +38,7 @@ class Outage:
         self._daemon = daemon
 
     def hasten(self, *, lost_ns: int = int(LOST_S * 1e9), grace_ns: int = 100 * MS) -> None:
-        """Set short bounds. The defaults suit a daemon that is killed: a living daemon may be silent for longer."""
+        """Set short bounds. The defaults are for a killed daemon: a running daemon may be silent for longer."""
 
         def change() -> None:
             link, protocol = self._client._link, self._client._protocol
@@ -244,7 +244,7 @@ def test_wait_for_polls_while_the_daemon_is_lost(lost: Any) -> None:
         client.wait_for(ready, "k", timeout=0.05)
     issued = client._protocol.ledger.issued
     client.wait_for(ready, "k", timeout=0.05, unavailable="poll", poll_interval=0.02)
-    assert client._protocol.ledger.issued == issued  # no operation is registered without a caller
+    assert client._protocol.ledger.issued == issued  # while it polls, wait_for registers no operation
     for wrong in ({"unavailable": "ignore"}, {"poll_interval": 0}, {"poll_interval": float("nan")}):
         with pytest.raises(td.InvalidValueError):
             client.wait_for(ready, "k", timeout=1, **wrong)
@@ -287,7 +287,9 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: Any, outage:
 def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
-    with td.connect(timeout=PATIENCE_S) as other:  # before `short`: a connect may take longer than its timeout
+    with td.connect(
+        timeout=PATIENCE_S
+    ) as other:  # first, because a connect may take longer than the timeout of `short`
         long = client.register("long", timeout=60)
         short = client.register("short", timeout=0.6)
         client.flush()
@@ -297,7 +299,7 @@ def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
             outage.hasten()
             assert short.result(PATIENCE_S).state is State.UNAVAILABLE
             assert not long.done()
-            time.sleep(1.2)  # longer than a gap
+            time.sleep(1.2)  # long enough for a gap
         finally:
             os.kill(daemon.pid, signal.SIGCONT)
         outage.relax()

@@ -1,7 +1,8 @@
 """Commands that are issued while a client is being closed: each command is refused, or arrives.
 
-In one face, threads race with a close, in the other face tasks. So each face has a test of its own. Only a task can be
-cancelled while it awaits. Only a threaded client still runs when its process ends: a loop has ended by then.
+In the threaded face, threads race with a close, and in the asyncio face, tasks. So each face has a test of its own.
+Only a task can be cancelled while it awaits. Only a threaded client still runs when its process ends: a loop has ended
+by then.
 """
 
 from __future__ import annotations
@@ -208,6 +209,7 @@ def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_messa
 def test_a_caller_that_receives_must_not_wait_for_another_receiver_at_the_end(
     client: td.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`must_not_wait()` is true in the thread that receives, and only while it receives."""
     seen: list[bool] = []
     sleep = Seat.sleep
 

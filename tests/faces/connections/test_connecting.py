@@ -124,7 +124,7 @@ def test_connect_with_a_timeout_waits_for_a_daemon_that_is_not_started_yet(make_
 def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon is found only when the timeout is over. Earlier, connect() then failed "within 0 s"."""
+    """The daemon is found only when the timeout is over. An old version of connect() then failed "within 0 s"."""
     daemon = make_daemon()
     look = Search.look
 
@@ -171,7 +171,7 @@ def test_the_command_in_the_message_names_the_given_directory(face: Face, tmp_pa
 def test_an_instance_behind_too_long_a_path_is_an_error_that_names_both_lengths(
     daemon: Daemon, face: Face, tmp_path: Path
 ) -> None:
-    """The daemon runs, and the path is another name of its directory: "It is not running: start it" would not help."""
+    """The daemon runs, and the path is another name of its directory. So "start the daemon" would be wrong advice."""
     alias = tmp_path / ("d" * 120)
     alias.symlink_to(daemon.paths.directory)
     with pytest.raises(td.ResourceLimitError, match=f"a socket's path at most {IPC_PATH_MAX}: choose another"):

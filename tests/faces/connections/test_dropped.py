@@ -1,4 +1,4 @@
-"""A client without references that was never closed ends when it has no pending operation."""
+"""A client that was never closed, and to which no reference is left, ends once it has no pending operation."""
 
 from __future__ import annotations
 

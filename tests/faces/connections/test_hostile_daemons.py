@@ -1,4 +1,4 @@
-"""A client beside a hostile daemon, over real sockets: each odd answer is a TimerdError that says what was odd."""
+"""A client beside a hostile daemon, over real sockets: each odd answer raises a TimerdError that says what was odd."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HostileDaemon:
     """A FakeDaemon whose answers and frames a test changes. Serves one client at a time, over both transports.
 
     daemon.results["watermark"] = {"watermark": "x"}         # answers to questions
-    daemon.twist = lambda frame: [frame[:9]]                 # any frame down
+    daemon.twist = lambda frame: [frame[:9]]                 # any frame to the client
     """
 
     def __init__(self, paths: InstancePaths) -> None:
@@ -200,7 +200,7 @@ def test_odd_answers_to_questions_are_errors_that_show_them(hostile: HostileDaem
             with pytest.raises(MalformedError, match="the daemon's answer is odd: path is "):
                 client.snapshot(timeout=PATIENCE_S)
         hostile.results["snapshot"] = {"path": "/elsewhere/default.snapshot.17"}
-        assert client.snapshot(timeout=PATIENCE_S) == str(hostile.paths.snapshot(17)), "the directory is this client's"
+        assert client.snapshot(timeout=PATIENCE_S) == str(hostile.paths.snapshot(17)), "it is in the client's directory"
 
     async def ask() -> None:
         async with td.aio.connect(transport=transport, timeout=PATIENCE_S) as client:
@@ -213,7 +213,7 @@ def test_odd_answers_to_questions_are_errors_that_show_them(hostile: HostileDaem
 
 @pytest.mark.parametrize("state", [0, 5, 6, 255])
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_state_that_no_operation_has_is_unavailable_and_says_so(
+def test_an_outcome_in_an_unknown_state_is_unavailable_and_names_that_state(
     hostile: HostileDaemon, transport: td.Transport, state: int
 ) -> None:
     hostile.twist = in_state(state)

@@ -1,4 +1,4 @@
-"""A client is made without a daemon. It connects at its first use, anew in each process, and keeps the calls before."""
+"""A client that is made opens nothing. Each process connects at its first use. Calls are kept until a daemon runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def opened() -> set[str]:
 
 
 def test_a_client_that_is_made_opens_no_file_and_starts_no_thread(face: Face) -> None:
-    face.run(lambda: None)  # what the face itself starts
+    face.run(lambda: None)  # now all that the face itself starts is there
     before = opened()
     client = face.make("nowhere")
     assert (client.connected, client.closed, client.state.name) == (False, False, "CONNECTING")

@@ -57,7 +57,7 @@ def pending(daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon: MakeDaemon, how: str) -> None:
-    """Without pidfds, only the end of the connection shows the death, so the child must hold no copy of it."""
+    """Without pidfds, only the end of the connection shows the death, so no child may hold a copy of the connection."""
     refused = "import os\ndef refuse(pid, flags=0): raise PermissionError(1, 'no')\nos.pidfd_open = refuse\n"
     daemon = make_daemon(patch=refused)
     took = []
@@ -115,7 +115,7 @@ def test_a_caller_that_waits_gets_its_outcome_after_the_daemon_was_killed_and_st
 def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon("--clients=400", "--quota-clients=400")
     before = len(os.listdir(f"/proc/{daemon.pid}/fd"))
-    number = 300 if os.environ[TRANSPORT_VARIABLE] == "unix" else 60  # two threads of libzmq serve all of them
+    number = 300 if os.environ[TRANSPORT_VARIABLE] == "unix" else 60  # two threads of libzmq serve all clients
     clients = [td.connect(timeout=PATIENCE_S) for _ in range(number)]
     operations = [client.register(f"k/{index}", timeout=60) for index, client in enumerate(clients)]
     for index, client in enumerate(reversed(clients)):
@@ -173,7 +173,7 @@ def test_a_child_closes_its_other_copies_if_one_cannot_be_closed(
 def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch, runs_first: bool
 ) -> None:
-    """A thread forks just after the client has found its daemon. With a copy, the client's death would be unnoticed."""
+    """A thread forks just after the client has found its daemon. A copy would hide the client's death."""
     daemon = make_daemon()
     if not runs_first:
         daemon.stop()
@@ -201,7 +201,7 @@ def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
 def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connection(
     daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a copy, no death would be noticed. Another thread may fork before the client knows its own connection."""
+    """Another thread may fork before the client knows its own connection. A copy would hide the client's death."""
     before = connections_of_this_process()  # earlier tests may have left some
     inherited: list[set[int]] = []
     threads: list[threading.Thread] = []

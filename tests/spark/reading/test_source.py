@@ -1,4 +1,7 @@
-"""The journal as a source: every row and field is as JournalReader shows it, wherever spans begin. Also damage."""
+"""The journal as a source: every row and field is as JournalReader shows it, wherever spans begin.
+
+Some tests are about damaged journals, and journals of older versions.
+"""
 
 from __future__ import annotations
 
@@ -301,7 +304,7 @@ def test_segments_of_an_older_version_are_read_with_nulls(small: Path, tmp_path:
     found = rows_of(spans_of(tmp_path / "older"), "events")
     for row in [*whole, *found]:
         if row["kind"] in lacks:
-            del row["bytes"]  # the bytes of a row stay in the older version
+            del row["bytes"]  # the bytes of a row keep the older layout
     assert found == whole
     assert rows_of(spans_of(tmp_path / "older"), "terminal") == rows_of(spans_of(small), "terminal")
 
@@ -319,7 +322,7 @@ def test_a_segment_removed_between_listing_and_opening_is_reported(
     assert {span.segment for span in Walk(copied, Offset(1, 0), skip=True).spans()} == set(there[1:])
 
 
-def test_a_journal_whose_newest_file_was_removed_under_the_daemon_reads_the_same_with_both_readers(
+def test_a_journal_whose_newest_file_was_removed_while_the_daemon_ran_reads_the_same_with_both_readers(
     tmp_path: Path,
 ) -> None:
     """The texts of the removed blocks are not known, but the other rows are not damaged."""

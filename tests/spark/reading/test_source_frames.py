@@ -60,7 +60,7 @@ def test_a_journal_is_a_table(spark: SparkSession, small: Path, form: str) -> No
     assert segments_of(small), "DROP TABLE leaves the journal where it is"
 
 
-@pytest.fixture(params=in_tiers(["true", "false"], 1))  # the first test of frames also flips the switch itself
+@pytest.fixture(params=in_tiers(["true", "false"], 1))  # the first test below also sets the other value
 def switch(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Spark's switch for filters that Python sources take. This source takes none, so the switch changes nothing."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", request.param)

@@ -141,14 +141,14 @@ def test_several_paths_are_read_together_and_keep_their_names_in_offsets(small: 
     for name in ("one/journal", "two/journal"):
         shutil.copytree(small, tmp_path / name)
     paths = json.dumps([f"{tmp_path}/one/journal", f"{tmp_path}/t*", f"{tmp_path}/one/journal"])
-    reader = stream(small, paths=paths)  # `path` is one more
+    reader = stream(small, paths=paths)  # the option `path` names one more journal
     begun = reader.initialOffset()
     assert sorted(begun) == sorted(map(str, (small.absolute(), tmp_path / "one/journal", tmp_path / "two/journal")))
     assert len(to_end(reader)) == 3 * len(rows_of(spans_of(small), "terminal"))
 
 
 def test_a_time_is_found_behind_a_long_part_without_times(tmp_path: Path) -> None:
-    """Within a turn the rows of registrations have no time of the daemon's, and a turn may be long."""
+    """Within a turn, the rows of registrations have no time of the daemon, and a turn may be long."""
     rig = JournaledRig(tmp_path, capacity=8192, buffer_rows=1 << 15, segment_size=8 << 20)
     client = rig.client()
     settle_all(rig, client, 0, 20)
@@ -220,7 +220,7 @@ def test_a_query_on_spark_says_how_far_it_is_behind(spark: SparkSession, small: 
         query.stop()
 
 
-def test_columns_have_comments_and_ids_their_hashes(spark: SparkSession, small: Path) -> None:
+def test_columns_have_comments_and_id_hash_gives_the_hashes_of_ids(spark: SparkSession, small: Path) -> None:
     spark.sql("DROP TABLE IF EXISTS described")
     spark.sql(f"CREATE TABLE described USING timerd LOCATION '{small}'")
     try:

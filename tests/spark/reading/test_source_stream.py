@@ -36,7 +36,7 @@ def test_a_stream_whose_checkpoint_has_another_name_of_a_journal_names_both_and_
     by_pattern = many.latestOffset(many.initialOffset(), ReadAllAvailable())
     with pytest.raises(JournalError, match=rf"a journal 'web1/journal'.*'journal'.*such as '{re.escape(pattern)}'"):
         alone.latestOffset(by_pattern, ReadAllAvailable())
-    # A checkpoint with both names goes on. A host that has left is not taken for a host that has come.
+    # A checkpoint with both names goes on. A host that has left is not mistaken for a new host.
     shutil.copytree(small, second)
     lenient = stream(pattern, failOnDataLoss="false")
     assert set(lenient.latestOffset(by_itself | by_pattern, ReadAllAvailable())) == {"journal", *hosts_of(pattern)}
@@ -170,7 +170,7 @@ def test_rows_that_were_removed_are_a_row_of_the_events_view_if_the_option_allow
     rig.drop_journal()
 
 
-def test_rows_that_were_removed_are_missed_also_where_a_journal_had_no_segment_yet(tmp_path: Path) -> None:
+def test_rows_that_were_removed_are_reported_also_where_a_journal_had_no_segment_yet(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path, keep=2 * 64 << 10)
     client = rig.client()
     reader = stream(tmp_path)

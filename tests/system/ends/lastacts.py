@@ -31,7 +31,7 @@ def call(client: Any, key: str, verb: str) -> None:
 
 
 def act(key: str = "") -> None:
-    """Make the call that the key names after its slash; if the key names none, all calls, fire and advance last."""
+    """Make the call that the key names after its last slash. If the key names none, make all calls, `fire` last."""
     call_all(td.client(), key or KEY)
 
 
@@ -309,7 +309,7 @@ def _() -> None:
 
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         pool.map(act, [KEY])
-        pool.map(int, [0], 1)  # with a chunk size: the earlier child has ended, and map() needs children to compute one
+        pool.map(int, [0], 1)  # states a chunk size: to compute one, map() needs children, and the child has ended
         pool.close()
         pool.join()
 

@@ -1,4 +1,7 @@
-"""Workers that drain, as processes of their own: what they hold goes to other workers, and each end of theirs works."""
+"""Workers that drain, each in a process of its own: what they hold goes to other workers.
+
+Each of their ends flushes, and none waits for long, not even for a loop that hangs.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ class Worker:
         eventually(lambda: self.do("found = signals") == "[15]", "the server's own handler was not called")
 
     def end(self) -> str:
-        """End of file on stdin: an ordinary end. Returns what the process has written to stderr."""
+        """End the process in the ordinary way, by an end of file. Returns what it has written to stderr."""
         _, said = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0, said
         return said
@@ -193,7 +196,9 @@ def test_the_requests_of_a_loop_that_has_ended_hold_up_no_drain(asker: td.Client
         assert worker.do("found = {one.reason for one in [*left, other]}") == "{'drain'}"
 
 
-def test_a_peer_that_goes_is_noticed_after_the_request_of_a_loop_that_has_ended(asker: td.Client, group: str) -> None:
+def test_peers_that_disconnect_are_noticed_although_some_requests_are_of_a_loop_that_has_ended(
+    asker: td.Client, group: str
+) -> None:
     peers = """
         import socket
         from timerd_client.web.disconnects import disconnects
@@ -304,7 +309,7 @@ STOPS_THE_DAEMON = """
 """
 
 
-def test_a_flush_before_a_signal_spends_nothing_of_later_flushes(
+def test_a_flush_before_a_signal_takes_no_time_from_later_flushes(
     make_daemon: Callable[..., Daemon], group: str
 ) -> None:
     daemon = make_daemon()

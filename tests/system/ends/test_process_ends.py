@@ -318,7 +318,7 @@ async def application(scope, receive, send):
     assert (await receive())["type"] == "lifespan.startup"
     await send({"type": "lifespan.startup.complete"})
     await receive()
-    td.client().fire(sys.argv[1])  # the first use of a plain view's client
+    td.client().fire(sys.argv[1])  # here the client of plain views is used for the first time
     td.aio.client().fire(sys.argv[2])
     await send({"type": "lifespan.shutdown.complete"})
 
@@ -340,7 +340,7 @@ def test_the_last_calls_before_a_server_that_raises_sigterm_again_arrive(daemon:
     ran = subprocess.run([sys.executable, "-c", RAISED_AGAIN, "raised/1", "raised/2"], timeout=4 * PATIENCE_S)
     assert ran.returncode == -signal.SIGTERM
     assert all(client.register(key, timeout=0, since=mark).result(PATIENCE_S) for key in ("raised/1", "raised/2"))
-    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)  # that of the test
+    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)  # the client of the test
     assert daemon.stats()["counters"]["clients_died"] == 0, "a client ended without a goodbye"
 
 
