@@ -90,7 +90,7 @@ def attack_from(
 def attacking(
     act: Act, transport: Transport, paths: InstancePaths, seed: int, as_stranger: bool = False
 ) -> Iterator[Any]:
-    """Attack while the block runs. Gives the count of acts. With `as_stranger` as another user: that needs root."""
+    """Attack while the block runs. Gives the count of acts. With `as_stranger` (needs root) as another user."""
     context = multiprocessing.get_context("spawn")
     ready, stop, acts = context.Event(), context.Event(), context.Value(ctypes.c_longlong, 0, lock=False)
     arguments = (act, transport, paths, ready, stop, acts, seed, as_stranger)

@@ -1,4 +1,4 @@
-"""Mixtures of commands for three processes. The suite `search` draws them, and its worst ones are attacks of the gate.
+"""Mixtures of commands for three processes. The suite `search` draws them, and looks for the worst.
 
     [["register", 5000, "one", 3], ["fire", 20, "one", 0]],  [["advance", 1, "few", 0]],  [["snapshot", 1, "one", 0]]
 
