@@ -197,7 +197,7 @@ def test_a_start_with_another_seed_makes_all_hashes_anew() -> None:
 
 
 def test_after_another_seed_a_mark_before_the_oldest_event_is_too_old() -> None:
-    """So for every key, because nobody knows the keys of events that left the ring. Marks within the ring are good."""
+    """This holds for every key: nobody knows the keys of events that left the ring. Marks within the ring are good."""
     rig = Rig(ring_events=16)
     early = Mark(rig.core.newest, 0)
     rig.do(rig.client(), *(fire(b"other%d" % number) for number in range(40)))
