@@ -103,7 +103,7 @@ def test_a_frame_larger_than_a_share_gets_room_while_its_process_holds_nothing(b
 
 
 def test_a_frame_for_which_nobody_is_over_its_share_waits_in_peace_and_gets_its_room_after_a_time() -> None:
-    """It once woke its connection in each turn, in vain: the daemon was busy, and the frame never came."""
+    """Once such a frame woke its connection in each turn, in vain: the daemon was busy, and the frame never came."""
     budget = Budget(8 * MIB)
     hogs, late = [Process(budget) for _ in range(30)], Process(budget)
     for hog in hogs:
