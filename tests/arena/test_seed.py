@@ -141,8 +141,9 @@ def test_an_operator_learns_why_a_seed_was_replaced(
 
 
 def test_a_worker_gets_calls_after_its_daemon_lost_the_seed(daemon: Daemon) -> None:
-    """The arena has hashes of the names that a member handles, but not the names, from which a start could compute the
-    hashes again. So these hashes use no seed.
+    """The arena has hashes of the names that a member handles, but not the names.
+
+    So a start could not compute these hashes again with another seed. Therefore they use no seed.
     """
     done: list[bytes] = []
     with td.connect(group="web", timeout=PATIENCE_S) as worker:
