@@ -156,7 +156,7 @@ def test_a_call_whose_members_are_silent_does_not_say_that_they_are_busy(
 def test_a_stopped_process_is_named_with_the_command_that_lets_it_go_on(
     rig: Rig, purgatory: int, explain: Explain, run: Run
 ) -> None:
-    """Also before its lease is over: until then a stopped member is live for the daemon."""
+    """It is named even before its lease is over. Until then the daemon takes a stopped member for live."""
     process = subprocess.Popen(["sleep", "600"])
     try:
         stop(process.pid)
