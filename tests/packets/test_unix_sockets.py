@@ -263,7 +263,7 @@ def test_an_end_that_another_thread_finds_in_the_midst_of_a_send_is_no_error(
     frame: bytes,
     fills: bool,
 ) -> None:
-    """A caller that waits receives without the link's lock, while another thread sends with it."""
+    """A waiting caller receives without the link's lock. Meanwhile another thread, which has this lock, may send."""
     ended = False
 
     class Interrupted(Packets):
