@@ -97,7 +97,7 @@ def test_a_frame_larger_than_a_share_gets_room_while_its_process_holds_nothing(b
             pass
     share = budget.share_of(late)
     beyond = sum(max(hog.memory - share, 0) for hog in hogs)
-    assert share < 4 * MIB <= FOR_TAKERS - budget.used + beyond, "these four have what it wants beyond their share"
+    assert share < 4 * MIB <= FOR_TAKERS - budget.used + beyond, "four processes hold enough beyond their share"
     assert late.get(4 * MIB) and budget.used <= FOR_TAKERS
     assert not any(hog.lost for hog in hogs[4:])
 
