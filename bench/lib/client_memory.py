@@ -56,7 +56,7 @@ def register(rig: Rig, rows: list[Keys], kept: list[Any]) -> None:
 
 
 def register_many(rig: Rig, rows: list[Keys], kept: list[Any]) -> None:
-    """Register them in bulk calls."""
+    """Register the rows in bulk calls."""
     for at, piece in enumerate(pieces_of(rows)):
         kept[at] = rig.purgatory.register_many(piece, timeout=TIMEOUT_S, payloads=PAYLOAD)
         rig.settle()

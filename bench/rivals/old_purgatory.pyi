@@ -47,7 +47,7 @@ class OldPurgatory:
         Raises ValueError for more keys, payload or requests than this purgatory was made for.
         """
     def complete(self, number: int, now_ns: int) -> bool:
-        """Complete a request that has a delay, even if that is not over. Returns whether this call completed it."""
+        """Complete a request with a delay, even before the delay is over. Returns whether this call completed it."""
     def check_and_complete(self, key: bytes, now_ns: int) -> int:
         """Try all requests that watch this key. Returns the number that completed."""
     def reap(self, now_ns: int) -> bool:
@@ -62,7 +62,7 @@ class OldPurgatory:
         Ends when all are registered, or at `give_up_ns`. No thread completes a request whose delay is NEVER.
         """
     def complete_all(self, numbers: ReadableBuffer, due_ns: ReadableBuffer, start_ns: int) -> None:
-        """Complete these requests (uint32) at these times, each only once all requests due before it are registered."""
+        """Complete these requests (uint32) at these times. Each waits until all due before it are registered."""
     def reap_until_stopped(self) -> None: ...
     def stop(self) -> None:
         """End the work of the threads."""

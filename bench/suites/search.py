@@ -7,9 +7,10 @@ A mixture gives each of three processes some commands, which the process repeats
 that the worst of member, newcomer and call has 0.4 of its bound at p99.
 
 A climb begins with the worst of DRAWS new mixtures, and then changes it a little, step by step. A change is kept if the
-lateness grows: by the median of three runs, because one run may have been late by chance. After STALE changes without
-growth the next climb begins. At the end the worst mixture of each climb has five runs more, each beside a run whose
-attack goes to another daemon: this is the *floor*, because the processes also take the witnesses' processors.
+lateness grows. The median of three runs counts here, because one run may have been late by chance. After STALE changes
+without growth the next climb begins. At the end the worst mixture of each climb has five further runs. Beside each of
+these there is a run whose attack goes to another daemon. It shows the *floor*: how long the witnesses wait only because
+the attacker's processes take their processors.
 
 The suite writes each worst mixture as JSON, which from_rows() in attack/attackers/mixtures.py reads.
 """
