@@ -174,7 +174,7 @@ def manual() -> Iterator[Manual]:
     from timerd.testing import Manual
     from timerd_client.groups.membership import serving
 
-    serving.clear()  # else clients of earlier tests would connect, as those of a module do
+    serving.clear()  # otherwise clients of earlier tests would connect here, as the clients of a module do
     with Manual() as made:
         yield made
 
@@ -195,7 +195,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def dead(runtime_dir: Path) -> Rig:
-    """An arena in which everything is in use, as the default instance, whose daemon is dead."""
+    """An arena in which everything is in use: that of the default instance, whose daemon is dead."""
     from support.real.remains import bury, rig_of_this_boot
 
     rig = rig_of_this_boot()

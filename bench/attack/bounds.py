@@ -8,7 +8,7 @@ from bench.lib.common import Suite
 from timerd.config.config import FRAME_MEMORY
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 
-OVERLOAD = 3.0  # the offered rate is at least this multiple of the sustained one: 1 + (3 - 1) / slack, with --slack
+OVERLOAD = 3.0  # the least multiple of the sustained rate that is offered. With --slack it is 1 + (3 - 1) / slack
 SPARE_BYTES = 64 << 20  # for the daemon itself, and for what malloc keeps
 
 
@@ -33,10 +33,10 @@ BOUNDS = {
         "share each CPU",
     ),
     "fire_wait_during_p99_ms": Bound(250.0, "as for a cancel"),
-    "recovered_ms": Bound(1e3, "service is normal within a second after the end"),
+    "recovered_ms": Bound(1e3, "service is normal within a second after the end of the flood"),
     "stats_max_ms": Bound(5e3, "Python starts among busy processes; reading the arena needs no daemon"),
     "lateness_p99_ms": Bound(250.0, "as for a cancel: an expiry waits for the turn that is under way"),
-    "lateness_max_ms": Bound(1e3, "operations expire also while others fill each turn"),
+    "lateness_max_ms": Bound(1e3, "operations expire even while the commands of others fill each turn"),
     "full_refusal_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "a full arena is reported at once, not after a timeout"),
     "full_lateness_max_ms": Bound(1e3, "settling needs no free records"),
 }
@@ -67,7 +67,7 @@ def bounds(suite: Suite, run: dict[str, Any], full: dict[str, Any], slack: float
     if run["flood"] == "commands":
         over, least = run["offered_rate"] / max(run["sustained_rate"], 1), 1 + (OVERLOAD - 1) / slack
         says = f"{over:.1f} times the sustained rate was offered, and at least {least:.1f} is needed"
-        suite.check("offered", over >= least, f"{says} (offered: the lower of asked and unhindered; see --help)")
+        suite.check("offered", over >= least, f"{says} (offered: the lower rate of asked and unhindered; see --help)")
     memory = run["private_bytes"]
     held = memory["max"] <= memory["bound"]
     suite.check("private_bytes", held, f"{memory['max']:,} bytes at most; the bound is {memory['bound']:,}")

@@ -22,7 +22,7 @@ def fill(seconds: float) -> dict[str, Any]:
     with daemon(f"--capacity={SMALL}") as (paths, _), contextlib.ExitStack() as stack:
         customer, *fillers = [stack.enter_context(td.connect(paths.instance, timeout=PATIENCE_S)) for _ in range(3)]
         many = SMALL // 8
-        # The customer's operations are due in the second half: in the first half no record is freed.
+        # The customer's operations are due in the second half of the time, so that no record is freed in the first.
         due = [seconds * (0.5 + 0.5 * n / many) for n in range(many)]
         pending, kept = customer.register_many([b"due"] * many, timeout=due), customer.register("kept", timeout=None)
         customer.flush()

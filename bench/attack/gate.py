@@ -1,14 +1,14 @@
-"""The gate: limits that the daemon and the witnesses must keep under each attack. A run, and the verdict over runs.
+"""The gate: limits that the daemon and the witnesses must keep under each attack. `judge()` plays and judges its runs.
 
     the daemon       at most 20 ms of the conductor's CPU in any turn, and at most 64 MB more memory, in every run
     the witnesses    p99 at most 20 ms for a member, 100 ms for a newcomer, 50 ms for a call, and nothing UNAVAILABLE:
                      the median of the attacked runs (witnesses.py)
     the daemon's end none. With `locks` the suite kills the daemon once, and its unit starts it again
 
-The runs of an attack alternate with runs at peace, without it. Eight attackers take the processors from the witnesses:
-there, a run at peace attacks another daemon, and the limits are of the time beyond that. A run is repeated if the host
-took over 2 % of the machine's time meanwhile, or as much as a turn was over its limit: such times do not measure the
-daemon.
+The runs of an attack alternate with runs at peace, without it. A crowd of eight attackers takes the processors from the
+witnesses, whatever the daemon does. So in a crowd's runs at peace it attacks another daemon, and the witnesses' limits
+apply to what their p99 is above the p99 of these runs. A run is repeated if the host took over 2 % of the machine's
+time meanwhile, or as much time as a turn took beyond its limit: such a run does not measure the daemon.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def play_run(
 ) -> Run:
     """Run a daemon and the witnesses, and beside them the attack if this is an attacked run.
 
-    With `elsewhere` the attack goes to a second daemon: so the figures are the floor that this machine sets, whose
-    processors the attacker's processes share with the witnesses.
+    With `elsewhere` the attack goes to a second daemon. The figures are then the floor that this machine sets: they
+    show only what the attacker's processes take from the witnesses by running on the same processors.
     """
     stolen = Stolen()
     with contextlib.ExitStack() as stack:

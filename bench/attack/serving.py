@@ -91,7 +91,7 @@ class Unit:
         until_s = time.monotonic() + END_S
         while self._thread.is_alive():
             self._process.terminate() if time.monotonic() < until_s else self._process.kill()
-            self._thread.join(0.2)  # again: the thread may have started a daemon meanwhile
+            self._thread.join(0.2)  # not only once: the thread may have started another daemon meanwhile
         for path in ArenaLocation("shm", self.paths.shm_name, 0).files:
             path.unlink(missing_ok=True)
 

@@ -29,7 +29,7 @@ OUTCOME_S = 3 * TIMEOUT_S
 CLONE_NEWPID = 0x20000000
 WRONG_MAX = 20
 
-Trip = Callable[[], None]  # one request; raises what is wrong
+Trip = Callable[[], None]  # one request; raises Unavailable, Wrong, or an error of the client
 
 
 class Unavailable(Exception):

@@ -15,10 +15,11 @@ The commands were acknowledged, and the list that holds the handles is not count
 * *pending*, *settled*, *read* (settled, and `outcome()` was called): the growth of the process for a handle, by
   `tracemalloc` (bytes that were asked for) and by the kernel (resident pages, with what the allocators round up). Only
   the kernel's figure has the memory that the client gets from the C library.
-* Parts. *object* is the handle itself, with the slots for its callbacks, its id and its reply. *collector's header* is
-  the header of the garbage collector, which lies in front of the object. *table entry* is the handle's share of the
-  table of pending operations. *settlement* is what the handle gained when it settled: the record and the value.
-  *command* is kept until the daemon has acknowledged it; it is counted with the spare room in the list of commands.
+* The parts of this memory: *object* is the handle itself, with the slots for its callbacks, its id and its reply.
+  *collector's header* is the header of the garbage collector, which lies in front of the object. *key* is the str.
+  *table entry* is the handle's share of the table of pending operations. *settlement* is what the handle gained when it
+  settled: the record and the value. *command* is kept until the daemon has acknowledged it; its figure includes the
+  spare room in the list of commands.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ PARTS = ("object", "collector's header", "key", "table entry", "settlement", "co
 
 
 def register(rig: Rig, rows: list[Keys], kept: list[Any]) -> None:
-    """Register each by itself. `kept` has a place for each handle."""
+    """Register each row by a call of its own. `kept` has a place for each handle."""
     for at, row in enumerate(rows):
         kept[at] = rig.purgatory.register(row, timeout=TIMEOUT_S, payload=PAYLOAD)
         if at % TOGETHER == 0:
@@ -55,7 +56,7 @@ def register(rig: Rig, rows: list[Keys], kept: list[Any]) -> None:
 
 
 def register_many(rig: Rig, rows: list[Keys], kept: list[Any]) -> None:
-    """Register them in bulk calls."""
+    """Register the rows in bulk calls."""
     for at, piece in enumerate(pieces_of(rows)):
         kept[at] = rig.purgatory.register_many(piece, timeout=TIMEOUT_S, payloads=PAYLOAD)
         rig.settle()
@@ -106,7 +107,7 @@ def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, 
         rig.receive(rig.header())
 
     others: list[Any] = []
-    for count in (CHUNK, handles):  # the first pass is not counted: it makes what is made only once
+    for count in (CHUNK, handles):  # the first pass is not counted: it allocates what a process allocates only once
         made: list[Any] = [None] * count
         gc.collect()
         before = used()

@@ -1,4 +1,4 @@
-"""A client without a daemon and a socket: its frames are dropped, and its reports are made beforehand."""
+"""A client without a daemon or a socket: the frames that it sends are dropped, and its reports are made beforehand."""
 
 from __future__ import annotations
 

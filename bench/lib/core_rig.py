@@ -232,7 +232,7 @@ def measure(pending: int, seed: int, huge: bool = False, keys: int = 1) -> dict[
     left, total, worst = len(live), 0.0, 0.0
     assert rig.count("pending") == left, (rig.count("pending"), left)
     while rig.count("pending"):
-        rig.now_ns = rig.core.next_wake_ns()  # as the daemon does: nothing is due in the ticks between
+        rig.now_ns = rig.core.next_wake_ns()  # as the daemon does: it skips the ticks in which nothing is due
         began = time.perf_counter()
         rig.core.begin_turn(rig.now_ns)
         rig.core.advance(rig.now_ns, BUDGET)

@@ -51,7 +51,7 @@ class Target(NamedTuple):
     suite: str
     find: Find  # in the rows of `table`
     table: str
-    at_least: bool = False  # else at most
+    at_least: bool = False  # whether the figure has to be at least the goal; otherwise at most
 
     def reached(self, documents: Documents) -> float | None:
         """The measured figure; None if it was not measured."""
@@ -64,7 +64,7 @@ class Target(NamedTuple):
 
 
 def cell(column: str, **where: Any) -> Find:
-    """Finds a column of the row with these values. If several rows have them, the last one counts."""
+    """Finds a column of the row that has the values `where`. If several rows have them, the last one counts."""
 
     def find(rows: list[Row]) -> float | None:
         found = rows_with(rows, where)
@@ -74,7 +74,7 @@ def cell(column: str, **where: Any) -> Find:
 
 
 def highest(column: str, held: str, **where: Any) -> Find:
-    """Finds the largest value of a column in the rows with these values and `held` true; 0 if there are none."""
+    """Finds the largest value of a column in rows that have the values `where`, and true in column `held`; else 0."""
 
     def find(rows: list[Row]) -> float | None:
         found = rows_with(rows, where)
@@ -214,7 +214,7 @@ def snapshots(size: str, pending: int) -> Target:
     return Target(what, 5, "ms", "snapshots", cell("turn_cpu_ms", pending=pending), "snapshots")
 
 
-# Limits of the CPU of all processes for a request, in us, where a goal of the ladder has one.
+# For some goals of the ladder: a limit of the CPU (us) that all processes together use for a request.
 CPU_US = {
     Goal(1, "per-op", "low", 300_000): 6,
     Goal(1, "bulk", "low", M): 2,

@@ -1,1 +1,1 @@
-"""Rivals of timerd: other designs, other libraries, and the floor below each."""
+"""Rivals of timerd: other designs and other libraries, and bare loops and hops, which show the least possible cost."""

@@ -57,7 +57,7 @@ KEYS = (b"fakeKey17", b"fakeKey42", b"fakeKey80")  # drawn once for a whole run,
 BATCH = 4_096
 TURN_COMMANDS = BATCH  # in a turn, at most: the daemon's turns are bounded too (32,768 records)
 BUDGET = 1 << 40
-PATIENCE = 1.25  # after so many times the planned time, a design that is still behind stops registering
+PATIENCE = 1.25  # a design that is still behind after this multiple of the planned time stops registering
 DRAIN_NS = TIMEOUT_NS + S  # after the last registration: a request that has not settled by then counts as unsettled
 HEAD_START_NS = 20 * MS
 # Regions with records of an operation.

@@ -5,7 +5,7 @@ walk-through in Kafka's wiki, and Confluent's article "Apache Kafka, Purgatory, 
 
 * A new request is tried, which means that its condition is evaluated. If the condition does not hold, the request is
   put in the list of each of its keys, tried again, and put in the delay queue.
-* A request completes once, by a compare-and-swap. It stays in the queue and in its lists then.
+* A request completes once, by a compare-and-swap. It still stays in the queue and in its lists.
 * A completed request leaves a list when the list is checked or purged. It leaves the queue when it is due, or at a
   purge.
 * The reaper removes due requests from the queue, one at a time. After each, or after 200 ms without one, it purges:
@@ -47,7 +47,7 @@ class OldPurgatory:
         Raises ValueError for more keys, payload or requests than this purgatory was made for.
         """
     def complete(self, number: int, now_ns: int) -> bool:
-        """Complete a request that has a delay, before or after this delay. Returns whether this call completed it."""
+        """Complete a request with a delay, even before the delay is over. Returns whether this call completed it."""
     def check_and_complete(self, key: bytes, now_ns: int) -> int:
         """Try all requests that watch this key. Returns the number that completed."""
     def reap(self, now_ns: int) -> bool:
@@ -62,7 +62,7 @@ class OldPurgatory:
         Ends when all are registered, or at `give_up_ns`. No thread completes a request whose delay is NEVER.
         """
     def complete_all(self, numbers: ReadableBuffer, due_ns: ReadableBuffer, start_ns: int) -> None:
-        """Complete these requests (uint32) at these times. Before each, all requests due by then must be registered."""
+        """Complete these requests (uint32) at these times. Each waits until all due before it are registered."""
     def reap_until_stopped(self) -> None: ...
     def stop(self) -> None:
         """End the work of the threads."""

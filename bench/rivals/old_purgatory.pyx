@@ -135,7 +135,7 @@ cdef void generate(
 cdef void complete_all(
     Purgatory *p, const uint32_t *numbers, uint32_t count, const int64_t *due_ns, int64_t start_ns
 ) noexcept nogil:
-    """Complete requests when they are due, but each only after the registrations that were planned before that time."""
+    """Complete requests when they are due. Each waits until the registrations that were planned before it are done."""
     cdef uint32_t at = 0
     cdef int64_t now_ns
     while at < count and not read32(&p.stopping):

@@ -4,7 +4,7 @@
 
 Each rival keeps timers with a name of 12 bytes and a deadline in ms. Each has the same operations: insert; cancel, by
 the handle that insert returned; complete, by name; reschedule; expire. A measurement is a loop over many timers,
-without a function call for each. So a figure holds the rival's own work, a dict for the names, and a turn of Python's
+without a function call for each. So a figure holds the rival's own work, a dict for the names, and one pass of Python's
 loop. Each rival runs in a process of its own, so that its memory can be measured. Once the timers that stay are
 inserted, gc.freeze() is called, so that no garbage collection walks them. `small` or `huge` is the size of the memory's
 pages; only the compiled rivals can use huge pages.

@@ -81,8 +81,9 @@ def times_of(load: Load, spent: Spent) -> tuple[float, ...]:
 
 
 def fit(runs: Sequence[tuple[Load, Spent]]) -> Terms:
-    """The terms, none below 0, with the least squares of the relative errors. (One term after the other is moved to its
-    best value. That is slow, but needs no library in the tests.)
+    """The terms, none below 0, with the least squares of the relative errors.
+
+    One term after the other is moved to its best value. That is slow, but needs no library in the tests.
     """
     rows = [[times / spent.cpu_us for times in times_of(load, spent)] for load, spent in runs]
     columns = list(zip(*rows, strict=True))

@@ -12,12 +12,13 @@ Table `callbacks`: a process sends records over HTTP, in lanes. The server answe
 Meanwhile the process and the daemon are stopped (SIGSTOP) and go on (SIGCONT), in turn, for up to `--seconds-stopped`.
 Each record has to settle once. For records that settled after delivery_timeout, `beyond` is the time from
 delivery_timeout to the callback. If the process itself was stopped, `beyond` counts from its SIGCONT. Records whose
-deadline passed while the daemon was stopped have a row of their own: the process waits a second and a half for the
-daemon then. Records whose deadline passed while the process was stopped also have their own row. Their callbacks run
-one after the other when the process goes on, so `beyond` grows with the rate: each rate has a run of its own. `catching
-up` are records whose deadline came within a quarter of a second after a SIGCONT: their callbacks run after the overdue
-callbacks. Each rate is run with Python's cyclic garbage collector and without it, because a full collection stops every
-thread of the process, and takes longer if the process has more objects.
+deadline passed while the daemon was stopped have a row of their own, because the process waits a second and a half for
+the daemon before it runs their callbacks. Records whose deadline passed while the process was stopped also have their
+own row. Their callbacks run one after the other when the process goes on, so `beyond` grows with the rate. Therefore
+each rate has a run of its own. `catching up` are records whose deadline came within a quarter of a second after a
+SIGCONT: their callbacks run after the overdue callbacks. Each rate is run with Python's cyclic garbage collector and
+without it, because a full collection stops every thread of the process, and takes longer if the process has more
+objects.
 
 Table `bursts`: how many records were overdue at a SIGCONT of the process, and the time for each. `floor_us` is the time
 for each in a bare loop that settles as many futures of concurrent.futures, each with a callback.

@@ -28,7 +28,7 @@ from bench.lib.common import Parser, Row, Suite, amount, run_suite
 from bench.lib.parallel import each
 
 FRAMES_PER_WORLD = 12_000
-PER_TURN = 12  # of each attacker
+PER_TURN = 12  # frames of each attacker in a turn
 ATTACKERS = 2
 FAILURES_SHOWN = 20
 SAY_EVERY = 1_000  # worlds

@@ -27,11 +27,11 @@ it), `single` (the same commands, one in a frame), `largest` (frames of 4 MiB, f
 100,000 waits), `asks` (from clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`,
 `snapshots`. For the kinds without commands, RATES in attack/frames.py has the rate asked for.
 
---flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): one hostile process beside
-three witnesses, whose requests are measured: a member, a newcomer, and a worker of a group. Runs with and without the
-attack alternate. With `locks` the daemon is also killed and started again, as by its systemd unit. `--gate` plays all
-attacks. attack/gate.py has the gate, and judges the runs. The results of `--gate` go to results/gate.json, unless
---json says otherwise.
+--flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): a hostile process, or
+several, beside three witnesses, whose requests are measured: a member, a newcomer, and a worker of a group. Runs with
+and without the attack alternate. With `locks` the daemon is also killed and started again, as by its systemd unit.
+`--gate` plays all attacks. attack/gate.py has the gate's limits, and judges the runs. The results of `--gate` go to
+results/gate.json, unless --json says otherwise.
 
 The bounds are in attack/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
 `--slack 3` makes the bounds of time three times as wide, and a flood of commands must then offer at least 1.7 times the
@@ -61,7 +61,7 @@ from bench.lib.common import ROOT, Parser, Suite, amount, real, run_suite
 from timerctl.load.report import percentiles
 
 MS = 1_000_000
-ASKED = 6.0  # times what one sender sustains
+ASKED = 6.0  # the rate that a flood asks for, as a multiple of the sustained rate
 PENDING = 5_000
 SLICE_NS, SLOWER_NS = 100 * MS, 10 * MS
 FLOOD_S, SHORT_S, ATTACK_S = 30.0, 3.0, 5.0  # lengths of a flood, a short flood, an attack
@@ -100,7 +100,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
         counts.phase.value = Phase.END
         after_ns = time.monotonic_ns()
         time.sleep(1.0 + short_s)
-        rounds = list(customer.rounds)  # without later rounds, which share this process with the computation
+        rounds = list(customer.rounds)  # no later ones: they are slowed by the computation below, in the same process
         outcomes = batch.outcomes(PATIENCE_S)
         states = {outcome.state.name for outcome in outcomes}
         wrong = [] if states == {"EXPIRED"} else [f"pending operations ended as {states}"]
@@ -188,7 +188,7 @@ def main() -> int:
         "--seconds",
         type=real(1, 3_600, "seconds"),
         metavar="N",
-        help=f"of the flood ({FLOOD_S:g}; short: {SHORT_S:g}; an attack: {ATTACK_S:g})",
+        help=f"length of the flood ({FLOOD_S:g}; short: {SHORT_S:g}; an attack: {ATTACK_S:g})",
     )
     parser.add_argument("--senders", type=amount(1, 64, "processes"), default=3, help="processes that send (3)")
     parser.add_argument(
@@ -199,7 +199,7 @@ def main() -> int:
         help=f"what is sent (commands): {', '.join((*FLOODS, *ATTACKS))}",
     )
     parser.add_argument("--gate", action="store_true", help="play all attacks, and check the gate's limits")
-    parser.size("--runs", amount(1, 100, "runs"), "5", "1", "of an attack, and as many without it")
+    parser.size("--runs", amount(1, 100, "runs"), "5", "1", "runs with an attack, and as many without it")
     parser.add_argument(
         "--slack", type=real(1, 1_000, ""), default=1.0, help="make the bounds of time N times as wide, see above (1)"
     )

@@ -14,12 +14,12 @@ the decoding. Bytes for a timer are bytes of the arena for timerd, bytes of reco
 "bare", and the growth of the process for the others. "bare" is no rival but the floor: the core's records, lists and
 hash without the core's promises (bench/rivals/bare.pyx).
 
-With --huge-pages timerd, "wheel of 20" and "bare" are also measured on pages of 2 MiB, in turns with the others.
+With --huge-pages, timerd, "wheel of 20" and "bare" are also measured on pages of 2 MiB, in turns with the others.
 `huge_share` is the share of their memory that is on such pages.
 
-Figures are medians of the repeats, but the worst tick is the least of them, because any tick can be interrupted.
-Beside a million pending timers only timerd, "wheel of 20" and "bare" have all repeats. Beside more than a million each
-contestant has one run.
+Figures are medians of the repeats. Only for the worst tick the lowest repeat counts, because any tick can be
+interrupted. Beside a million pending timers only timerd, "wheel of 20" and "bare" have all repeats. Beside more than a
+million each contestant has one run.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ A mixture gives each of three processes some commands, which the process repeats
 that the worst of member, newcomer and call has 0.4 of its bound at p99.
 
 A climb begins with the worst of DRAWS new mixtures, and then changes it a little, step by step. A change is kept if the
-lateness grows: by the median of three runs, because one run may have been late by chance. After STALE changes without
-growth the next climb begins. At the end the worst mixture of each climb has five runs more, each beside a run whose
-attack goes to another daemon: this is the *floor*, because the processes also take the witnesses' processors.
+lateness grows. The median of three runs counts here, because one run may have been late by chance. After STALE changes
+without growth the next climb begins. At the end the worst mixture of each climb has five further runs. Beside each of
+these there is a run whose attack goes to another daemon. It shows the *floor*: how long the witnesses wait only because
+the attacker's processes take their processors.
 
-The suite writes each worst mixture as JSON. WORST in attack/attackers/mixtures.py keeps such mixtures for the gate.
+The suite writes each worst mixture as JSON, which from_rows() in attack/attackers/mixtures.py reads.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ HOUR_S, SHORT_S = 3_600.0, 60.0
 EACH_S = 2.0
 DRAWS = 12
 STALE = 25
-AGAIN = 2  # runs more of a mixture that seems later than the worst so far
+AGAIN = 2  # further runs of a mixture whose first run is later than the worst mixture so far
 LAST_RUNS = 5
 
 
@@ -44,7 +45,7 @@ class Found(NamedTuple):
 
 
 def lateness(run: Run) -> float:
-    """The worst p99 of the witnesses, as a share of the gate's bound. An unserved witness counts as ten times it."""
+    """The worst p99 of the witnesses, as a share of the gate's bound. It is 10 if a witness was not served."""
     if run.unavailable or not run.rounds:
         return 10.0
     return max(float(getattr(run, f"{name}_p99_ms")) / kind.p99_ms_max for name, kind in WITNESSES.items())
@@ -78,14 +79,14 @@ class Search:
         return run
 
     def look(self, mixture: Mixture, least: float) -> Found:
-        """The lateness of a mixture. If one run has more than `least`, it is the median with more runs."""
+        """The lateness of a mixture in one run. If it is above `least`: the median of it and of AGAIN further runs."""
         seen = [lateness(self.run(mixture))]
         if seen[0] > least:
             seen += [lateness(self.run(mixture)) for _ in range(AGAIN)]
         return Found(mixture, statistics.median(seen))
 
     def climb(self) -> Found:
-        """Climb from a new mixture until nothing is found for long, or the time is over."""
+        """Climb from a new mixture, until STALE changes in a row brought no growth, or the time is over."""
         worst = Found((), 0.0)
         for _ in range(DRAWS):
             if not self.is_over:
@@ -140,10 +141,10 @@ def main() -> int:
         "--seconds",
         type=real(1, 86_400, "seconds"),
         metavar="N",
-        help=f"of the search, without the last runs ({HOUR_S:g}; short: {SHORT_S:g})",
+        help=f"length of the search, without the last runs ({HOUR_S:g}; short: {SHORT_S:g})",
     )
     parser.add_argument(
-        "--each", type=real(0.5, 60, "seconds"), default=EACH_S, metavar="N", help=f"of each run ({EACH_S:g})"
+        "--each", type=real(0.5, 60, "seconds"), default=EACH_S, metavar="N", help=f"seconds of each run ({EACH_S:g})"
     )
     return run_suite(parser, play)
 

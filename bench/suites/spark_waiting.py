@@ -12,8 +12,8 @@ await_events a sink has it at the end of the task or stage, with transformWithSt
 
 The columns show how long after its event a completed row was made, and how long after its deadline an expired row was
 made. With await_events a row's timeout begins when the task gets the row's batch. The table `capacity` has await_events
-alone: as many rows as --capacity says wait at once, first with a timeout of 10 ms, then of 8 s. The difference between
-the two memories is the cost of waiting rows for a Python worker.
+alone: --capacity rows wait at once, first with a timeout of 10 ms, then with one of 8 s. The difference between the two
+figures of memory is what the waiting rows cost a Python worker.
 
 The suite needs `protobuf` (pip install protobuf), which transformWithState imports.
 """

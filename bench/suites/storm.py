@@ -268,7 +268,7 @@ class Storm:
         self.tend(calls, calls)
         while not is_over():
             if time.monotonic() > until:
-                raise Failed(f"after {CALM_S:g} s of calm {what}")
+                raise Failed(f"after {CALM_S:g} s of calm, {what}")
             time.sleep(0.1)
             self.tend(calls, calls)
 

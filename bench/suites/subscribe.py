@@ -2,10 +2,10 @@
 
     python bench/suites/subscribe.py [--subscribers 10k] [--keys 1,10k] [--events 50] [--short] [--json FILE]
 
-The subscribers divide the keys among them. With one key all share a watch. With as many keys as subscribers, each
-subscriber has its own watch. Another client of the process fires on all keys, and waits until every subscriber has its
-event. *bytes* is the growth of the process's memory for each subscriber and its task. *first* is the time from the call
-of fire_many() until the first subscriber has its event, and *all* is the time until all have it. *events_s* is the
+The subscribers divide the keys among them. With one key, all of them share one watch. With as many keys as subscribers,
+each subscriber has its own watch. Another client of the process fires on all keys, and waits until every subscriber has
+its event. *bytes* is the growth of the process's memory for each subscriber and its task. *first* is the time from the
+call of fire_many() until the first subscriber has its event, and *all* is the time until all have it. *events_s* is the
 number of events that subscribers received in a second.
 """
 

@@ -53,7 +53,7 @@ def large() -> Rig:
 def test_keys_that_are_chosen_by_the_arenas_content_share_no_chain() -> None:
     rig = large()
     register_keys(rig, keys_by_inversion(rig, MANY))
-    assert rig.arena.keys_in_use() == MANY, "no attack"
+    assert rig.arena.keys_in_use() == MANY, "some keys of the attack are missing"
     assert longest_chain(rig, Region.KEY_TABLE, Region.NODES) <= CHAIN_MOST
     rig.check()
 
@@ -61,7 +61,7 @@ def test_keys_that_are_chosen_by_the_arenas_content_share_no_chain() -> None:
 def test_ids_that_a_client_chooses_share_no_chain() -> None:
     rig = large()
     register_ids(rig, ids_of_one_chain(MANY))
-    assert rig.arena.in_use()["IDS"] == MANY, "no attack"
+    assert rig.arena.in_use()["IDS"] == MANY, "some ids of the attack are missing"
     assert longest_chain(rig, Region.ID_TABLE, Region.IDS) <= CHAIN_MOST
     rig.check()
 
@@ -69,7 +69,7 @@ def test_ids_that_a_client_chooses_share_no_chain() -> None:
 def test_command_numbers_that_a_client_chooses_are_no_neighbours_in_the_table_of_operations() -> None:
     rig = large()
     register_numbers(rig, numbers_of_one_run(rig, 0, MANY), 0)
-    assert rig.arena.in_use()["OPS"] == MANY, "no attack"
+    assert rig.arena.in_use()["OPS"] == MANY, "some operations of the attack are missing"
     assert longest_probing(rig) <= 4 * CHAIN_MOST
     rig.check()
 
@@ -197,7 +197,7 @@ def test_a_start_with_another_seed_makes_all_hashes_anew() -> None:
 
 
 def test_after_another_seed_a_mark_before_the_oldest_event_is_too_old() -> None:
-    """So for every key, because nobody knows the keys of events that left the ring. Marks within the ring are good."""
+    """This holds for every key: nobody knows the keys of events that left the ring. Marks within the ring are good."""
     rig = Rig(ring_events=16)
     early = Mark(rig.core.newest, 0)
     rig.do(rig.client(), *(fire(b"other%d" % number) for number in range(40)))

@@ -86,7 +86,7 @@ def test_every_derived_field_is_checked_against_the_records(grouped: bytes, regi
         if (means_nothing := UNCHECKED.get((region, field))) and means_nothing(record):
             continue
         pen.set(region, index, field, getattr(record, field) ^ 1)
-        assert check(memory, seed=SEED), f"{region.name}[{index}].{field} was not {getattr(record, field)}, unnoticed"
+        assert check(memory, seed=SEED), f"check() missed: {region.name}[{index}].{field} was {getattr(record, field)}"
         assert not examine(memory, seed=SEED).truth, examine(memory, seed=SEED).truth
         told += 1
     assert told, "the field means nothing in any of these records"

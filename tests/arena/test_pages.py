@@ -14,7 +14,7 @@ from timerd.arena import pages
 HUGE = "99 25 {major}:{minor} / /mnt rw,relatime shared:5 - tmpfs tmpfs rw,size=1024k,huge={huge}\n"
 PLAIN = "99 25 {major}:{minor} / /mnt rw,relatime - {kind} {source} rw,size=1024k\n"
 
-# It runs in a mount namespace of its own, where a mount needs no privilege.
+# This program runs in a mount namespace of its own, where a mount needs no privilege.
 ON_HUGE_PAGES = """
 import os, sys
 from pathlib import Path

@@ -141,7 +141,10 @@ def test_an_operator_learns_why_a_seed_was_replaced(
 
 
 def test_a_worker_gets_calls_after_its_daemon_lost_the_seed(daemon: Daemon) -> None:
-    """The arena has hashes of the names that a member handles, and not the names. So these hashes use no seed."""
+    """The arena has hashes of the names that a member handles, but not the names.
+
+    So a start could not compute these hashes again with another seed. Therefore they use no seed.
+    """
     done: list[bytes] = []
     with td.connect(group="web", timeout=PATIENCE_S) as worker:
         serve(worker, "work", lambda call: done.append(call.payload))

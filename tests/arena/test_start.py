@@ -64,7 +64,7 @@ def committed() -> int:
 
 
 def test_a_start_commits_little_memory_beside_the_arena() -> None:
-    """Before: 68 bytes for each operation of the capacity, 1.1 GB with 16 million."""
+    """An earlier version committed 68 bytes for each operation of the capacity: 1.1 GB for 16 million."""
     capacity = 1 << 17
     rig = Rig(capacity=capacity, nodes=1_024, blocks=1_024, ids=1_024)
     memory, before = bytearray(rig.memory), committed()
@@ -75,7 +75,7 @@ def test_a_start_commits_little_memory_beside_the_arena() -> None:
 
 @pytest.mark.long
 def test_memory_beside_the_arena_grows_with_the_calls_that_wait() -> None:
-    """The names of calls take 40 bytes each, and memory grows by 1 MiB: the last names here are in the second one."""
+    """The names of calls take 40 bytes each, in memory that grows by 1 MiB at a time. Here it has to grow twice."""
     rig = Rig(capacity=1 << 15, quota_operations=1 << 15)
     asker = rig.client(group=b"web")
     for number in range(27_000):

@@ -200,7 +200,8 @@ def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: p
         plan(workload), sent_ns, returned_ns, state, told, none, none, none, delivered_ns, 14 * ms, 3, none, {},
         Usage(0, 0), "",
     )  # fmt: skip
-    # 0 completed, so the events of 1 and 3, fired before the event of 0, were handled. The event of 2 was fired later.
+    # Operation 0 completed, so the events of operations 1 and 3 were handled: they were fired before the event of
+    # operation 0. The event of operation 2 was fired later.
     events = Events(none, array("I", [1, 3, 0, 2]), array("I"))
     at_ns = array("q", [20 * ms, 21 * ms, 25 * ms, 30 * ms])
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 2

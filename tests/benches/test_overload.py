@@ -35,7 +35,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     failed = {name for name, check in run["checks"].items() if not check["held"]}
     # Bounds of times are meant for a machine that does nothing else: here other tests may take the processors for a
     # second. `offered` compares two rates that are measured one after the other, and a busy machine changes in between.
-    # Another check below shows that the load was too high: the transport held senders back.
+    # A check below shows in another way that more was offered than the daemon could apply: senders were held back.
     timed = {name for name in failed if name.endswith("_ms")}
     assert run["checks"] and failed - timed <= {"offered"}, done.stdout
     assert done.returncode == bool(failed), done.stdout

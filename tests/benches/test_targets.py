@@ -1,4 +1,4 @@
-"""The numbers to reach, and the ladder's series: a target finds its figure in results, or None if not measured."""
+"""The numbers to reach, and the ladder's series: a target finds its figure in the results, or None."""
 
 from __future__ import annotations
 

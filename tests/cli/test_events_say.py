@@ -188,7 +188,7 @@ def test_ping_says_whether_the_daemon_answers_and_how_fast(daemon: Daemon, run: 
     row: dict[str, Any] = json_of(run, "ping", *PATIENT)
     assert row["answers"] is True and row["error"] is None
     assert row["round_trip_ns"] > 0 and row["connect_ns"] > 0
-    eventually(lambda: json_of(run, "clients") == [], "a ping leaves no client")
+    eventually(lambda: json_of(run, "clients") == [], "the client of a ping is still there")
 
 
 def test_ping_has_status_1_for_each_way_of_no_answer_and_2_for_a_wrong_command_line(

@@ -156,7 +156,7 @@ def test_a_call_whose_members_are_silent_does_not_say_that_they_are_busy(
 def test_a_stopped_process_is_named_with_the_command_that_lets_it_go_on(
     rig: Rig, purgatory: int, explain: Explain, run: Run
 ) -> None:
-    """Also before its lease is over: until then a stopped member is live for the daemon."""
+    """It is named even before its lease is over. Until then the daemon takes a stopped member for live."""
     process = subprocess.Popen(["sleep", "600"])
     try:
         stop(process.pid)
@@ -193,7 +193,7 @@ def test_a_call_of_a_group_without_members_names_the_group_that_handles_it(
 def test_a_misspelt_handler_is_answered_with_the_near_name(
     rig: Rig, purgatory: int, explain: Explain, run: Run, with_a_call: bool
 ) -> None:
-    """Also if the arena has no call of the right name: it has the hash of the name."""
+    """The near name is found even if the arena has no call of that name: it has the hash of each handled name."""
     worker = serving(rig, purgatory, b"send_mail", b"resize")
     if with_a_call:
         rig.do(worker, planned(b"send_mail", purgatory, "right", timeout_ns=HOUR))

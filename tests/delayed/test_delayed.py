@@ -282,7 +282,7 @@ def test_looks_outlive_the_daemon(manual: Manual, client: td.Client, other: td.C
 
 
 def test_an_evaluation_that_was_true_is_the_last_one(manual: Manual, client: td.Client, other: td.Client) -> None:
-    """Also if the daemon is lost before it confirms, and the next daemon first asks for a look at another event."""
+    """Even if the daemon is lost before it confirms, and the next daemon first asks for a look at another event."""
 
     class Completes(Delayed):
         def try_complete(self) -> bool:

@@ -86,7 +86,7 @@ def test_calls_of_an_id_run_one_after_the_other() -> None:
 
 
 def test_a_call_of_an_id_waits_while_another_one_is_held_though_both_were_requeued() -> None:
-    """One call ran in a process that ended, and the other call waited for it: no two members get them at once."""
+    """One call ran in a process that ended, and the other one waited for it. Two members must not hold both at once."""
     rig = Rig()
     victim = handler(rig, b"job")
     old = due(rig, victim, id=ID, payload=b"old")
@@ -117,7 +117,7 @@ def test_waiting_calls_of_an_id_are_delivered_when_the_held_call_is_withdrawn() 
     heir = handler(rig, b"job")
     rig.turn()
     assert names(heir) == [[b"new"]]
-    assert ask(rig, heir, cancel_id()) == 1, "the newer call"
+    assert ask(rig, heir, cancel_id()) == 1, "the newer call is not cancelled"
     rig.turn()
     assert names(heir) == [[b"new", b"old"]]
     assert ask(rig, heir, begun(heir.delivered_for_group[1])) == 1

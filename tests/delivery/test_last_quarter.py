@@ -72,7 +72,7 @@ CASES: dict[str, tuple[dict[str, Any], Region, Callable[[int], Register]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_ended_clients_leave_the_last_quarter_to_others(case: str) -> None:
-    """Before, three clients that ended one after the other filled the arena, until their deadlines, or for a week."""
+    """Without this rule, three such clients in a row filled the arena until the deadlines, or for a week."""
     sizes, region, what = CASES[case]
     rig = Rig(**sizes)
     clients_end_one_after_the_other(rig, what, 3)
@@ -93,7 +93,7 @@ def test_ended_clients_leave_the_last_quarter_to_others(case: str) -> None:
 
 
 def test_outcomes_that_make_room_do_not_keep_their_user_from_registering_more() -> None:
-    """Before, they counted as what never goes: a user whose ended clients had filled the arena was refused."""
+    """Once such outcomes counted as if they would stay: a user whose ended clients had filled the arena was refused."""
     outcomes_make_room_for_the_next_client_of_their_user(Rig(**SMALL))
 
 
@@ -143,7 +143,7 @@ def test_a_worker_for_the_groups_ends_the_refusals() -> None:
     rig = Rig(**SMALL)
     clients_end_one_after_the_other(rig, lambda _: PENDING, 3)
     worker = rig.client(group=b"group-1", uid=USER)
-    assert worker.answer(rig.do(worker, PENDING)) is not None, "a member that registers is none that takes the others"
+    assert worker.answer(rig.do(worker, PENDING)) is not None, "the member that registers counts as no worker"
     for group in (b"group-0", b"group-1", b"group-2"):
         rig.client(group=group, uid=OTHER)
     assert worker.answer(rig.do(worker, PENDING)) is None

@@ -130,7 +130,7 @@ def test_users_beyond_the_table_share_one_account_and_a_record_is_used_again() -
 
 
 def test_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> None:
-    """The issue: processes make as many outcomes as a group may have, each for a group of its own, and end."""
+    """The attack: each process makes as many outcomes as a group may have, for a group of its own, and ends."""
     rig = Rig(**SMALL)
     make_together(rig, {b"one": 30, b"two": 30, b"three": 4})
     bystander = rig.client(uid=OTHER)
@@ -211,7 +211,7 @@ def test_pending_operations_schedules_letters_and_what_a_member_holds_never_go()
     for each in (maker, plain, others):
         rig.close(each)
     assert [each.code for each in register(rig, rig.client(uid=OTHER), 15)] == [ErrorCode.ARENA_FULL]
-    assert left(rig) == {b"one": 6 + 16, b"two": 6, b"three": 16}, "plain calls of one, and three's beyond its part"
+    assert left(rig) == {b"one": 6 + 16, b"two": 6, b"three": 16}, "only plain calls and outcomes beyond a part went"
     assert rig.arena.record(Region.GROUPS, 0).pending == 6
     assert sum(op.state and op.flags & OpFlag.SCHEDULED != 0 for op in rig.arena.records(Region.OPS)) == 6
     letter = rig.client(group=b"three", uid=OTHER)
@@ -283,7 +283,7 @@ def test_a_call_that_makes_room_for_a_registration_is_not_replaced_by_it() -> No
 
 @pytest.mark.parametrize("how", ["replace", "follows"])
 def test_a_call_that_has_made_some_of_the_room_is_freed_once(how: str) -> None:
-    """Before, its record was freed twice, and the arena's first bytes were overwritten: every reader refused it."""
+    """Once its record was freed twice, which overwrote the arena's first bytes: then every reader refused the arena."""
     block, name = 112, b"x" * 16
     rig = Rig(**SMALL, blocks=64, quota_bytes=20 * block, ids=64, ring_events=16)
     rig.turn(rig.now_ns + MS)
@@ -340,7 +340,7 @@ def test_older_outcomes_of_a_live_maker_do_not_shield_those_that_may_go() -> Non
 
 
 def test_processes_that_come_and_go_leave_half_of_the_groups_to_others() -> None:
-    """Before, 64 processes, each with one outcome for a group of its own, kept other new groups out for an hour."""
+    """Without this rule 64 processes, each with one outcome for a group of its own, kept new groups out for an hour."""
     rig = Rig(**SMALL)
     for number in range(4):
         make(rig, b"mine-%d" % number, 1)

@@ -1,4 +1,4 @@
-"""Outcomes make room in a full arena: with values, and with ids. A walk over all records finds the same outcomes."""
+"""Outcomes make room in a full arena, also those with values or ids. A walk over all records finds the same ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OWN = Register((Key(b"own"),))
 
 @pytest.mark.parametrize("each", [1, 2])
 def test_outcomes_of_fired_values_make_room(each: int) -> None:
-    """Before, an outcome stayed while the ring, or another outcome, had its value. Then everybody was refused."""
+    """In an earlier version an outcome stayed while the ring or another outcome had its value: others were refused."""
     rig = Rig(capacity=128, quota_operations=64, clients=8, groups=8, blocks=64, quota_bytes=32 * BLOCK_DATA, ids=64)
     for name in (b"one", b"two", b"three", b"four"):
         rig.turn(rig.now_ns + MS)
@@ -81,7 +81,7 @@ def test_what_never_makes_room_takes_nothing_from_the_share_of_outcomes() -> Non
 
 
 def test_any_number_of_outcomes_that_stay_hides_none_that_may_go() -> None:
-    """Before, a search that ended just behind a list never came to the next one, and every turn was spent on it."""
+    """Once a search that ended just behind a list never came to the next list, and each turn spent its time on it."""
     rig = Rig(capacity=4096, clients=8, groups=4, quota_operations=1300)
     shields = [make(rig, b"one", 1024, ends=False), make(rig, b"two", 1, ends=False)]
     make(rig, b"one", 200)

@@ -11,7 +11,7 @@ from support.rig.makers import USER, make
 from timerd_shm.declare.errors import QuotaExceededError
 from timerd_shm.declare.limits import USERS_MAX
 
-# Names n1208 and so on: the low ten bits of their hashes (without a seed), plus 1, are the same.
+# The numbers of names (n1208 and so on) whose hashes, made without a seed, have the same low ten bits.
 ONE_CHAIN = [
     *(1208, 2089, 2333, 2343, 2800, 2919, 4507, 4723, 7397, 8082, 8410, 8442, 9821, 10722, 10928, 10988, 11424, 12827),
     *(13569, 13635, 14116, 14235, 15977, 16047, 16457, 16824, 18115, 19769, 21090, 23097, 23437, 23814, 26050, 27549),
@@ -20,7 +20,7 @@ ONE_CHAIN = [
 
 
 def test_a_call_that_waits_for_its_id_in_another_group_is_delivered_at_once() -> None:
-    """Ids are of a purgatory, and not of a group. Before, the call waited for the retention: an hour."""
+    """An id belongs to a purgatory, not to a group. Once such a call waited for the end of the retention: an hour."""
     rig = Rig(clients=8, groups=4)
     first, second = handler(rig, b"job", group=b"one", most=4), handler(rig, b"job", group=b"two", most=4)
     running = due(rig, first, id=ID)
@@ -52,7 +52,7 @@ def test_a_call_that_is_redelivered_waits_for_the_call_of_its_id_in_another_grou
 
 @pytest.mark.parametrize("other", [False, True])
 def test_a_call_that_a_member_passes_by_while_it_becomes_idle_waits_no_longer(other: bool) -> None:
-    """Another group's retention ends meanwhile. Before, that took the wake-up away, and the call waited for an hour."""
+    """With `other` another group's retention ends meanwhile. Once that removed the wake-up: the call waited an hour."""
     rig = Rig(clients=8, groups=4)
     many, one = handler(rig, b"job", most=16), handler(rig, b"job", most=1)
     if other:
@@ -76,7 +76,7 @@ def test_a_call_that_a_member_passes_by_while_it_becomes_idle_waits_no_longer(ot
 
 
 def test_names_of_calls_that_anybody_can_compute_share_no_chain() -> None:
-    """Before, the table of names was indexed by a hash without a seed: 5,000 calls took 365 turns."""
+    """When the table of names was indexed by a hash without a seed, 5,000 such calls took 365 turns."""
     touched = []
     for names in (range(1, len(ONE_CHAIN) + 1), ONE_CHAIN):
         rig = Rig(capacity=64)

@@ -19,7 +19,7 @@ from timerd_shm.declare import layout
 from timerd_shm.declare.fields import Role, fields
 
 TYPED = ["shm_layout", "client", "timerd", "tests", "bench", "examples"]
-# The folders that the user fixed, and those that every Python project has beside them.
+# The agreed files and folders at the top, and those that every Python project has beside them.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
 BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "examples"}
 # Third-party modules that each package may import.
@@ -260,7 +260,7 @@ def test_the_top_level_holds_only_the_agreed_names() -> None:
         pytest.skip("not in a git work tree")
     tops = {name.partition("/")[0] for name in listed.stdout.decode().splitlines()}
     wrong = (tops - BESIDE) ^ TOP_LEVEL - ({"bench"} - tops)  # bench may be deleted (.ci/products)
-    assert not wrong, f"unlike the user's list: {sorted(wrong)}"
+    assert not wrong, f"unlike the agreed list: {sorted(wrong)}"
 
 
 @pytest.mark.parametrize(

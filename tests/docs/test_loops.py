@@ -70,7 +70,7 @@ def recursive(text: str) -> list[str]:
 
 
 def test_each_recursion_of_a_turn_charges_its_steps_or_states_its_bound() -> None:
-    """A .pxd file cannot call one that it does not cimport, so a recursion stays within a file."""
+    """Files call only files that they cimport, and cimports form no circle. So a recursion stays within a file."""
     texts = {path: path.read_text() for path in sorted(PURGATORY.rglob("*.pxd")) if path.parent.name != "start"}
     wrong = [f"{path.relative_to(ROOT)}: {name}" for path, text in texts.items() for name in recursive(text)]
     assert not wrong, "add `a.turn.touched += ...`, or say `# bound: ...`:\n" + "\n".join(wrong)
@@ -98,7 +98,7 @@ cdef inline uint32_t next_of(Arena *a, uint32_t at) noexcept nogil:
 
 
 def test_each_loop_of_a_turn_charges_what_it_touches_or_states_its_bound() -> None:
-    """A start is no turn: nobody waits behind it but its own clients."""
+    """The loops of a start are left out. A start is not a turn: only the daemon's own clients wait for it."""
     files = [path for path in sorted(PURGATORY.rglob("*.pxd")) if path.parent.name != "start"]
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {line}" for path in files for number, line in unbounded(path.read_text())

@@ -147,7 +147,7 @@ def test_the_load_test_has_rooms_of_its_own() -> None:
 
 
 def test_no_import_goes_in_a_circle() -> None:
-    """Neither within a package nor between packages. Imports below TYPE_CHECKING and inside functions count, too."""
+    """There is none within a package or between packages. Imports below TYPE_CHECKING and in functions count, too."""
     found = circles(graph_of(*PACKAGES))
     assert not found, "\n".join(f"{len(circle)} modules: {', '.join(circle)}" for circle in found)
 

@@ -1,4 +1,4 @@
-"""A Django application under ASGI for tests. Each GET /pid fires an event with the client of the process."""
+"""A Django application under ASGI for tests. Each GET /pid advances a watermark with the client of the process."""
 
 from __future__ import annotations
 

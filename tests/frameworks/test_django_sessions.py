@@ -67,7 +67,7 @@ class User(threading.Thread):
             connection.request("POST", path, headers={"Cookie": f"sessionid={self.key}"} if self.key else {})
             response = connection.getresponse()
             return response.status, response.read().decode()
-        except (OSError, http.client.HTTPException):  # its worker was killed
+        except (OSError, http.client.HTTPException):  # the worker that had the request was killed
             return 0, ""
         finally:
             connection.close()

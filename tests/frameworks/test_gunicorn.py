@@ -56,7 +56,7 @@ def opened(server: Server, polls: Polls, daemon: Daemon, path: str, count: int) 
 
 
 def test_a_view_without_a_daemon_is_answered_with_a_server_error(runtime_dir: Path, directory: Path, kind: str) -> None:
-    """gunicorn takes an OSError of a view for its own client's broken connection, and answers nothing."""
+    """gunicorn takes an OSError of a view for a broken connection to its own client, and answers nothing."""
     with Server.gunicorn("pollers:bare", directory, *KINDS[kind], workers=1, hooks=False) as server:
         assert server.get("/ask/k").status == 500
         assert "TimerdUnavailableError" in server.log

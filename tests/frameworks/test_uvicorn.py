@@ -204,7 +204,7 @@ OF_THE_BODY = [
 
 
 def test_an_answer_in_place_of_a_500_has_no_header_of_the_body_that_it_replaces() -> None:
-    """For example, a browser cannot read a plain body of which Content-Encoding says that it is compressed."""
+    """For example, a browser cannot read a plain body if Content-Encoding says that it is compressed."""
 
     async def framework(scope: Any, receive: Any, send: Any) -> None:
         try:

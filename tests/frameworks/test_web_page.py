@@ -299,7 +299,7 @@ def post(server: Server) -> None:
 
 
 def again_at_reset(ask: Callable[[], Answer]) -> Answer:
-    """`ask`, and once more if the connection is reset: uvicorn resets those that a worker at its limit has accepted."""
+    """`ask`, and once more after a reset: uvicorn resets connections that a worker has accepted beyond its limit."""
     try:
         return ask()
     except ConnectionError:

@@ -193,7 +193,7 @@ class Group:
 
     @contextmanager
     def writing(self, seed: int, writers: int = 3) -> Iterator[None]:
-        """Jobs come all the time, some twenty a second from each writer. At the end all of them have their results."""
+        """Jobs come all the time, some twenty a second from each writer. At the end all jobs have their results."""
         self.writers = [Writer(self, number, seed) for number in range(writers)]
         for one in self.writers:
             one.start()

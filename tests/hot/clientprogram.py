@@ -195,7 +195,7 @@ class Program(World):
             self.operations.append(made)
 
     def some_mark(self) -> Any:
-        """A mark of this moment or an earlier one, of another client or arena; or no mark."""
+        """A mark of this moment or an earlier one, possibly of another client or arena; or what is no mark at all."""
         now = self.attempt("mark", self.purgatory.mark)
         if now is not None:
             self.marks.append(now)

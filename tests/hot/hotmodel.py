@@ -40,7 +40,7 @@ OUTCOME_SIZE = size_of(OutcomeRecord)
 FLAGS_AT = offset_of(OutcomeRecord, "flags")
 STATE_AT = offset_of(OutcomeRecord, "state")
 CODE_SIZE = 4  # bytes of the code of a failed key
-DROPPED_AT_ONCE = 1_024  # commands, or more: otherwise each acknowledgement would move the list
+DROPPED_AT_ONCE = 1_024  # commands, at least: if each acknowledgement cut the list, each would move the rest of it
 
 
 class Pending(dict[int, Waiter]):

@@ -134,7 +134,7 @@ def test_an_audit_of_a_new_program_each_run_finds_no_error(tmp_path: Path, seed:
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-# Without the situations with a silent client: a start makes the client live.
+# Situations with a silent client are left out, because a start makes the client live.
 @pytest.mark.parametrize("name", [name for name in SITUATIONS if "silent" not in name])
 def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
     no_row_is_lost_or_written_twice(tmp_path, name)

@@ -1,4 +1,4 @@
-"""The journal of batches (many commands in one transaction): a crash within a batch, and a buffer that fills in one."""
+"""The journal of batches (many commands in one transaction): a crash inside one, and a buffer that one fills."""
 
 from __future__ import annotations
 

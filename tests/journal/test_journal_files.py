@@ -1,4 +1,4 @@
-"""The journal's files: tailed while they are written, continued by a start, removed, on a full disk, held, locked."""
+"""The journal's files: read while they are written, continued by the next start, removed, locked; and a full disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neighbours plant files in holds/: none of these stops the journal's thread. If the thread ends, it is reported."""
+"""Files that neighbours plant in holds/ do not stop the journal's thread. If the thread ends, this is reported."""
 
 from __future__ import annotations
 

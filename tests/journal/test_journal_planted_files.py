@@ -217,8 +217,7 @@ def test_old_segments_are_removed_beside_planted_files(tmp_path: Path, attack: s
     assert "is not written" not in errors(rig)
 
 
-# headers with wrong numbers and right checksums
-# ------------------------------------------------------------------------
+# headers with wrong numbers and right checksums -----------------------------------------------------------------------
 
 FORGED = (
     {"first_block": 5},

@@ -65,7 +65,7 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
 ) -> None:
     daemon = make_daemon(*flags(directory, "--journal-level=events"))
     wanted: Counter[tuple[bytes, Outcome]] = Counter()
-    unknown: set[bytes] = set()  # given up during a slow start: in the journal with any outcome, or none
+    unknown: set[bytes] = set()  # given up during a slow start: the journal has them with any outcome, or not at all
     with connect(timeout=PATIENCE_S) as client:
         for storm in range(kills):
             waiting = []

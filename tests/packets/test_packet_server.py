@@ -111,7 +111,7 @@ def test_a_large_frame_goes_in_parts_both_ways(transport: PolledTransport, peer:
 def test_the_largest_packet_is_sent_where_the_system_gives_small_buffers(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example, net.core.wmem_default is 64 KiB. Before, the largest packet was dropped each time it was sent."""
+    """For example, if net.core.wmem_default is 64 KiB. Once the largest packet was dropped each time it was sent."""
     accept = socket.socket.accept
 
     def accept_with_little(listener: socket.socket) -> tuple[socket.socket, Any]:

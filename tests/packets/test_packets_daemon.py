@@ -117,7 +117,7 @@ assert 3 < fails < 29, fails
 
 
 def test_connect_without_a_file_left_names_the_limit_at_once_and_leaves_nothing(daemon: Daemon) -> None:
-    """Before, if the client's thread got no file, connect() waited in vain, and blamed the daemon."""
+    """In an earlier version, if the client's thread got no file, connect() waited in vain, and blamed the daemon."""
     subprocess.run([sys.executable, "-X", "dev", "-c", WITHOUT_FILES], check=True, timeout=2 * PATIENCE_S)
 
 

@@ -226,7 +226,7 @@ def test_an_end_soon_after_the_connection_is_a_refusal_and_a_later_one_is_the_en
 def test_a_connection_that_the_daemon_refuses_is_reported_until_a_session_is_shown(
     listening: Listening, sockets: UnixSockets, clock: Clock
 ) -> None:
-    """The process has all connections that it may have. Before, connect() took the daemon for stopped or overloaded."""
+    """The process has all connections that it may have. connect() must not call the daemon stopped or overloaded."""
     for _ in range(3):
         listening.accept().close()
         assert sockets.receive(published=True) is None
@@ -263,7 +263,7 @@ def test_an_end_that_another_thread_finds_in_the_midst_of_a_send_is_no_error(
     frame: bytes,
     fills: bool,
 ) -> None:
-    """A caller that waits receives without the link's lock, while another thread sends with it."""
+    """A waiting caller receives without the link's lock. Meanwhile another thread, which has this lock, may send."""
     ended = False
 
     class Interrupted(Packets):
@@ -386,7 +386,7 @@ def test_an_end_that_another_thread_finds_while_this_one_tends_is_followed_by_a_
 def test_a_connection_for_which_the_system_has_nothing_left_is_tried_again(
     listening: Listening, paths: InstancePaths, clock: Clock, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """Before, EMFILE ended the client's thread, and all pending operations failed."""
+    """In an earlier version EMFILE ended the client's thread, and all pending operations failed."""
     clients_end = listening.accept if refused == "watch" else lambda: None
     before = len(os.listdir("/proc/self/fd"))
 

@@ -1,4 +1,4 @@
-"""A directory or a socket that another user exchanges after somebody has looked at it leads no client to his daemon."""
+"""If another user exchanges a directory or a socket that a client has looked at, the client trusts no daemon of his."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LATER_NS = 100 * 1_000_000_000  # a connection that ends so late was not refused
 
 
 def names(paths: InstancePaths) -> list[Path]:
-    """The sockets that a false daemon needs. A client looks first at the last."""
+    """The sockets that a false daemon needs. A client looks at the last one first."""
     return [paths.commands, paths.packets, paths.outcomes, paths.liveness]
 
 
@@ -149,7 +149,7 @@ def test_a_socket_of_ours_at_which_another_user_listens_is_refused(runtime_dir: 
 def test_a_link_that_anybody_may_have_made_chooses_no_user(
     tmp_path: Path, runtime_dir: Path, owner: int, is_used: bool
 ) -> None:
-    """Root has chosen nobody for nobody's directory, and not for the name that nobody has given to it."""
+    """Root gave the directory to the user `nobody`, so it may be used. A link to it that `nobody` made may not."""
     directory = tmp_path / "home-of-nobody"
     directory.mkdir()
     os.chown(directory, NOBODY, -1)

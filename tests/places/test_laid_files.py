@@ -44,7 +44,7 @@ def room(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.root("lays files, and becomes another user")
 def test_a_start_names_each_file_that_another_user_has_laid(room: Path) -> None:
-    """Before: a bare PermissionError, with a traceback, for ARENA.journal, NAME.journal and NAME.arena."""
+    """In an earlier version ARENA.journal, NAME.journal and NAME.arena gave a bare PermissionError with a traceback."""
     laid: dict[str, Path] = {}
     for number, suffix in enumerate((*IN_DIRECTORY, *(f"ARENA{one}" for one in BESIDE_ARENA))):
         directory = room / str(number)

@@ -202,7 +202,7 @@ def test_a_second_daemon_that_clients_would_not_find_is_refused(own: OwnPlaces) 
 
 
 def test_a_daemon_that_begins_to_start_is_waited_for(own: OwnPlaces) -> None:
-    """The daemon has its lock, and is about to listen. Before, the client said that no daemon was there."""
+    """The daemon has its lock, and is about to listen. The client must not say that no daemon is there."""
     assert not has_run_lately(ANYWHERE)
     own.temporary.mkdir(mode=0o700)
     InstancePaths(own.temporary, "default").lock.touch()

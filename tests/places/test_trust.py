@@ -25,7 +25,7 @@ from timerd_shm.host.search import find_instance, make_instance
 from timerd_shm.host.trust import daemon_user_of, distrust
 from timerd_shm.read.reader import ArenaReader
 
-LONG_S = 60.0  # of a hang; nothing here waits
+LONG_S = 60.0  # a call that takes longer hangs: no call here may wait
 LEAD_NOWHERE = {"a link to itself", "a link to nothing"}  # there is no such file
 CLONE_NEWUSER = 0x10000000  # of linux/sched.h
 PR_SET_DUMPABLE = 4  # of linux/prctl.h
@@ -293,9 +293,9 @@ def in_a_namespace_without_root(act: Callable[[], str]) -> str:
     return said
 
 
-@pytest.mark.root("becomes another user; and nobody, who runs the other tests, has the very number in question")
+@pytest.mark.root("becomes another user; and the user nobody, who may run the tests, has the uid in question")
 def test_in_a_user_namespace_without_root_the_error_says_who_nobody_is() -> None:
-    """There, whatever belongs to root belongs to uid 65534, so nobody has chosen /run."""
+    """There, root's files show as files of uid 65534 (`nobody`), so /usr does not look like a choice of root."""
     said = in_a_namespace_without_root(lambda: distrust(Path("/usr")) + "\n" + distrust(Path("/usr"), NOBODY))
     if said == SKIPPED:
         pytest.skip("this machine allows no user namespace")

@@ -25,13 +25,13 @@ class Release(threading.Event):
 
     @property
     def hangs(self) -> bool:
-        """Whether a handler waits, or is about to wait: its line sets the attribute, and waits."""
+        """Whether a handler waits, or is about to: on one line it sets the attribute `is_awaited`, and waits."""
         return "is_awaited" in vars(self)
 
 
 @pytest.fixture
 def released() -> Iterator[Release]:
-    """Set at the end, so that no thread is left."""
+    """An event for handlers that hang. It is set at the end of the test, so that no thread is left."""
     event = Release()
     yield event
     event.set()

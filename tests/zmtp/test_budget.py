@@ -97,13 +97,13 @@ def test_a_frame_larger_than_a_share_gets_room_while_its_process_holds_nothing(b
             pass
     share = budget.share_of(late)
     beyond = sum(max(hog.memory - share, 0) for hog in hogs)
-    assert share < 4 * MIB <= FOR_TAKERS - budget.used + beyond, "these four have what it wants beyond their share"
+    assert share < 4 * MIB <= FOR_TAKERS - budget.used + beyond, "four processes hold enough beyond their share"
     assert late.get(4 * MIB) and budget.used <= FOR_TAKERS
     assert not any(hog.lost for hog in hogs[4:])
 
 
 def test_a_frame_for_which_nobody_is_over_its_share_waits_in_peace_and_gets_its_room_after_a_time() -> None:
-    """It once woke its connection in each turn, in vain: the daemon was busy, and the frame never came."""
+    """Once such a frame woke its connection in each turn, in vain: the daemon was busy, and the frame never came."""
     budget = Budget(8 * MIB)
     hogs, late = [Process(budget) for _ in range(30)], Process(budget)
     for hog in hogs:

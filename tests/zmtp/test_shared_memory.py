@@ -121,7 +121,7 @@ def test_a_process_at_its_maximum_gets_frames_over_a_connection_that_it_reads(ne
     net.fill(1, 8 * MIB)
     number, healthy = net.peer(1)
     budget, share = net.transport._shares.budget, net.share(1)
-    share.charge(budget.process_max - share.memory)  # the frames that were left unread leave a small rest
+    share.charge(budget.process_max - share.memory)  # takes the small rest that the unread frames leave
     assert not share.has_room(1)
     before = share.memory
     for _ in range(50):
@@ -170,7 +170,7 @@ def test_deferred_frames_are_in_the_budget_and_the_largest_of_them_give_way(net:
         net.transport.defer(process, -7 * MIB - 1)
 
     net.transport.on_shed(drop)
-    assert net.transport.defer(1, MIB), "there is room"
+    assert net.transport.defer(1, MIB), "there is no room, though nothing is in use"
     net.transport.defer(1, -MIB)
     net.transport.defer(1, 6 * MIB)
     assert not net.transport.defer(1, MIB + 1), "there is room, though most of the budget is in use"
@@ -181,7 +181,7 @@ def test_deferred_frames_are_in_the_budget_and_the_largest_of_them_give_way(net:
 
 
 def test_deferred_frames_of_many_processes_stay_within_the_budget_and_small_ones_are_kept(runtime_dir: Path) -> None:
-    """Before, each process could have 2 MiB and one frame of 4 MiB deferred, and all processes in sum had no bound."""
+    """Once each process could have 2 MiB and one frame of 4 MiB deferred, and all processes in sum had no bound."""
     with ExitStack() as stack:
         transport = Net(runtime_dir, stack, "commands").transport
         deferred = Deferred(transport.hold, transport.defer)
@@ -206,7 +206,7 @@ def test_deferred_frames_of_many_processes_stay_within_the_budget_and_small_ones
 def test_small_bytes_that_were_read_are_charged_while_they_are_kept(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    """Before, each connection kept up to 48 KiB that no budget counted, even when all its frames were dealt with."""
+    """Once each connection kept up to 48 KiB that no budget counted, even when all its frames were dealt with."""
     with ExitStack() as stack:
         net = Net(runtime_dir, stack, "commands")
         monkeypatch.setattr("timerd.host.listener.process_of", lambda accepted: net.coming)

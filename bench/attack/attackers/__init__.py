@@ -1,4 +1,4 @@
-"""The attacks of the suite `overload`: one hostile process beside three witnesses. Each target has a module.
+"""The attacks of the suite `overload`: a hostile process, or several, beside three witnesses. Each target has a module.
 
 An attack is a function of an `Attacker`. It goes on while `attacker.is_on()`, and counts in `attacker.acts` what it
 did. It uses the public client, libzmq or bare sockets, so it sends only what any neighbour may send. To add one: write
@@ -22,15 +22,15 @@ class Attack(NamedTuple):
     flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process
     files: int = 0  # that the daemon may open; 0: as many as this process
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
-    says: str = ""  # a text that the daemon's log must then have
+    says: str = ""  # a text that the daemon's log must have after the attack
     transport: Transport = "zeromq"  # of the attacker's clients, and of the witnesses
-    is_crowd: bool = False  # its processes take the processors from the witnesses: runs at peace attack another daemon
+    is_crowd: bool = False  # its processes take the witnesses' processors, so its runs at peace attack another daemon
     is_stranger: bool = False  # the attacker is another user than the witnesses. That needs root
 
 
 FEW_CLIENTS = ("--clients=64", "--quota-clients=64")
 FOR_ALL = ("--unix-group", "{group}")
-# Eight attackers may hold more than the default arena: each client half of it.
+# Each client may hold half of an arena, so eight attackers would fill the default arena.
 FOR_EIGHT = ("--capacity=1000000",)
 ATTACKS = {
     "subscriptions-stranger": Attack(outlets.subscribe_as_stranger),

@@ -63,7 +63,7 @@ Act = Callable[[Attacker], None]
 
 
 def become_stranger() -> None:
-    """Go on as the user nobody, with the group of the socket: the group of this process."""
+    """Go on as the user `nobody`, but keep the group of this process, which may use the daemon's socket."""
     group, nobody = os.getgid(), pwd.getpwnam("nobody")
     os.setgroups([group])
     os.setgid(nobody.pw_gid)
@@ -90,7 +90,7 @@ def attack_from(
 def attacking(
     act: Act, transport: Transport, paths: InstancePaths, seed: int, as_stranger: bool = False
 ) -> Iterator[Any]:
-    """Attack while the block runs. Gives the count of acts. With `as_stranger` as another user: that needs root."""
+    """Attack while the block runs. Gives the count of acts. `as_stranger` attacks as another user: this needs root."""
     context = multiprocessing.get_context("spawn")
     ready, stop, acts = context.Event(), context.Event(), context.Value(ctypes.c_longlong, 0, lock=False)
     arguments = (act, transport, paths, ready, stop, acts, seed, as_stranger)

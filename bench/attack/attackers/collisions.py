@@ -1,9 +1,9 @@
 """Attacks on the tables of keys and of ids: names that shared one chain while the hashes had no secret.
 
-The attacker is a neighbour, so it reads the arena. It does not know the seed, which stands in a file of the daemon's
-user. So it can use two kinds of names. Names of the first kind would share a chain under the old hash (the finalizer of
-MurmurHash3) if the hash's seed were the number that now stands at the seed's old offset. Names of the second kind have
-the same low bits.
+The attacker is a neighbour, so it can read the arena. But the seed is no longer there: it is in a file that only the
+daemon's user may read. So the attacker guesses, with two kinds of names. Names of the first kind would share a chain
+under the old hash (the finalizer of MurmurHash3) if the hash's seed were the number that now stands at the seed's old
+offset. Names of the second kind have the same low bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from timerd_shm.host.paths import open_arena_file
 from .attacker import Attacker
 
 NAMES = 30_000  # names in a round; a client may have more than twice as many keys
-HEADS_MOST = 1 << 20  # more heads than any table has: keys that share one of these chains share one in every table
+HEADS_MOST = 1 << 20  # chains; no table has more. Keys that share a chain of so large a table share one in each table
 SEED_AT = offset_of(ArenaHeader, "size") + 8  # where the seed stood
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 MULTIPLIERS = (0xC4CE_B9FE_1A85_EC53, 0xFF51_AFD7_ED55_8CCD)

@@ -22,7 +22,7 @@ PROCESSES = 8
 CONNECTIONS = 8  # of each process: one queue holds 4 MiB at most, and all queues of a process 24 MiB
 FILL_S = 2.5  # until all processes are killed at once
 SILENT_PROCESSES = 20
-SILENT_CONNECTIONS = 180  # of each of these
+SILENT_CONNECTIONS = 180  # of each of these processes
 SMALL = 256  # bytes of a part
 REFUSED = b"x"  # a frame that is too short: the daemon answers it with an error
 
@@ -39,7 +39,7 @@ EIGHT: tuple[Act, ...] = (
 
 
 def leave_unread_and_die(attacker: Attacker) -> None:
-    """Cause answers over many connections and read none, then die at once; again and again."""
+    """Cause answers over many connections and read none. Then all processes die at the same moment; again and again."""
     _fill_and_die(attacker, _leave_unread)
 
 

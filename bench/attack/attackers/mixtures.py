@@ -1,9 +1,10 @@
-"""Mixtures of commands for three processes. The suite `search` draws them, and its worst ones are attacks of the gate.
+"""Mixtures of commands for three processes. The suite `search` draws them, and looks for the worst.
 
     [["register", 5000, "one", 3], ["fire", 20, "one", 0]],  [["advance", 1, "few", 0]],  [["snapshot", 1, "one", 0]]
 
-Each process plays its *steps* in this order, again and again. A step has a verb, an amount, the keys, and a manner: a
-number that chooses among the ways of the verb, modulo their number. All commands are those of the public client.
+Each process plays its *steps* in this order, again and again. A step has a verb, an amount, keys, and a manner. A verb
+can be played in several ways, and the manner (modulo their number) chooses one. All commands are those of the public
+client.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Step(NamedTuple):
 
 
 Steps = tuple[Step, ...]
-Mixture = tuple[Steps, ...]  # of PROCESSES
+Mixture = tuple[Steps, ...]  # the steps of each process
 
 
 class Player:
@@ -119,14 +120,14 @@ def wait_for_marks(player: Player, step: Step) -> None:
 
 
 def advance(player: Player, step: Step) -> None:
-    """Raise a watermark: a little, or above all that wait for it."""
+    """Raise a watermark by a little, or above every number that an operation waits for."""
     for _ in range(step.amount):
         player.mark += 1 << (30 if step.manner % 2 else 10)
         player.client.advance(player.key(step), player.mark)
 
 
 def fire(player: Player, step: Step) -> None:
-    """Fire: all watchers, one of them, or with a value."""
+    """Fire for all watchers, for one of them, or with a value."""
     for _ in range(step.amount):
         match step.manner % 3:
             case 0:
@@ -160,13 +161,13 @@ def serve(player: Player, step: Step) -> None:
 
 
 def leave_to_group(player: Player, step: Step) -> None:
-    """Make outcomes for the group, which nobody takes."""
+    """Make outcomes for the group. Nobody takes them."""
     for _ in range(step.amount):
         player.client.register(player.key(step), timeout=timeout_of(step.manner), group=True)
 
 
 def connect(player: Player, step: Step) -> None:
-    """Go on with a new client. The old one says goodbye, or is left."""
+    """Go on with a new client. The old one says goodbye, or is dropped without a goodbye."""
     for _ in range(min(step.amount, 100)):
         old, orphans = player.client, ("cancel", "keep", "group")[step.manner // 2 % 3]
         player.client = player.attacker.client(name="mixture", group=GROUP, orphans=orphans)
@@ -200,7 +201,7 @@ def snapshot(player: Player, step: Step) -> None:
 
 
 def purgatory(player: Player, step: Step) -> None:
-    """Use a purgatory of a new name."""
+    """Use a purgatory with a new name."""
     for _ in range(min(step.amount, 100)):
         player._new += 1
         player.client.purgatory(f"p{player._new}").fire(player.key(step))

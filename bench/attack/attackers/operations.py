@@ -110,7 +110,7 @@ def leave_calls_unhandled(attacker: Attacker) -> None:
 def fire_past_dead_owners(attacker: Attacker) -> None:
     """Leave operations of ended clients on a key, and fire limited events that pass by all of them.
 
-    Soon the ended clients keep three quarters of the arena, all that those of one user may.
+    Soon the ended clients hold three quarters of the arena, which is all that ended clients may hold.
     """
     while attacker.is_on():
         with contextlib.suppress(td.TimerdError):

@@ -58,7 +58,7 @@ def send_smallest(attacker: Attacker) -> None:
 
 
 def show_sessions(attacker: Attacker) -> None:
-    """Show the attacker's session over connection after connection: each becomes the outlet instead of the last."""
+    """Show the attacker's session over many connections in turn: each becomes the outlet instead of the one before."""
     with attacker.client(name="attacker") as client:
         _over_many(attacker, [(SUBSCRIBE, client._link.protocol.session.secret)] * PACKETS)
 

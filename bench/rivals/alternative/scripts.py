@@ -179,7 +179,7 @@ class ScriptOwner(Owner):
             self._client.send(command(*words))
 
     def _listen(self) -> None:
-        """A message is *3, then the words message, CHANNEL and TEXT, each after its length."""
+        """Note the outcomes of each message: `*3`, then `message`, CHANNEL and the text, each after its length."""
         with suppress(OSError), self._listener.socket.makefile("rb") as lines:
             while lines.readline():
                 words = []

@@ -1,4 +1,4 @@
-"""Clients of the asyncio daemon (broker.py): calls that are due at one time go in one frame; a thread takes answers."""
+"""Clients of the asyncio daemon (broker.py). Commands due at one time go in one frame. A thread receives outcomes."""
 
 from __future__ import annotations
 
