@@ -7,7 +7,16 @@ from collections import deque
 
 import pytest
 
-from timerd.host.budget import RELEASED_PER_TURN, STARVED_NS, TRIM_NS, TRIM_SIZE, Account, Budget
+from timerd.host.budget import (
+    BEGINNING,
+    NEXT_TO_NOTHING,
+    RELEASED_PER_TURN,
+    STARVED_NS,
+    TRIM_NS,
+    TRIM_SIZE,
+    Account,
+    Budget,
+)
 from timerd.host.chunks import Chunk, Chunks
 from timerd_shm.declare.limits import NO_DEADLINE
 
@@ -121,6 +130,54 @@ def test_a_frame_for_which_nobody_is_over_its_share_waits_in_peace_and_gets_its_
     budget.tend(1 + STARVED_NS)
     assert waiting.is_awake and late.get(2 * MIB) and budget.used <= FOR_TAKERS // 4
     assert sum(hog.lost for hog in hogs) < 10 and not late.starved_ns
+
+
+def test_several_frames_of_a_process_that_holds_their_beginnings_alone_get_their_room_after_a_time() -> None:
+    """Before, the beginnings of three frames counted as much: no frame came, and the daemon's next turn was overdue."""
+    budget = Budget(8 * MIB)
+    hogs, late = [Process(budget) for _ in range(30)], Process(budget)
+    for hog in hogs:
+        assert hog.get(220_000)
+    budget.tend(1)
+    waiting = []
+    for _ in range(4):
+        late.charge(BEGINNING - 9)
+        late.pieces.append(BEGINNING - 9)
+        assert not late.get(MIB)
+        waiting.append(Waiting(late, MIB))
+    now_ns = 1
+    while waiting and now_ns < 30 * STARVED_NS:
+        now_ns += STARVED_NS // 4
+        budget.tend(now_ns)
+        for each in [each for each in waiting if each.is_awake]:
+            each.is_awake = False
+            if late.get(MIB):
+                late.put()  # the frame is applied
+                waiting.remove(each)
+            else:
+                late.wait(each)
+        assert budget.due_ns > now_ns or budget._has_given, "the next turn is not overdue"
+    assert not waiting and not late.lost
+
+
+def test_a_process_that_holds_more_meanwhile_is_not_starved_any_more() -> None:
+    """Before, its time went on, and was over in each turn: every turn of the daemon looked like a gap."""
+    budget = Budget(8 * MIB)
+    hogs, late = [Process(budget) for _ in range(30)], Process(budget)
+    for hog in hogs:
+        assert hog.get(220_000)
+    budget.tend(1)
+    assert not late.get(2 * MIB) and late.starved_ns
+    waiting = [Waiting(late, 2 * MIB) for _ in range(3)]
+    late.charge(NEXT_TO_NOTHING + 4 * BEGINNING)
+    for turn in range(1, 6):
+        now_ns = 2 * turn * STARVED_NS
+        budget.tend(now_ns)
+        for each in [each for each in waiting if each.is_awake]:
+            each.is_awake = False
+            assert not late.get(2 * MIB)
+            late.wait(each)
+        assert budget.due_ns > now_ns
 
 
 def test_who_has_stopped_asking_is_not_starved() -> None:

@@ -28,7 +28,9 @@ from typing import Protocol
 from timerd.host.chunks import CHUNK_COST, Chunk
 from timerd_shm.declare.limits import NO_DEADLINE
 
-NEXT_TO_NOTHING = 65_536  # bytes; even a process that waits for memory is charged with the beginning of its frame
+NEXT_TO_NOTHING = 65_536  # bytes
+BEGINNING = 32_768  # bytes of a frame that waits for memory: they were read already, and are charged
+BEGINNINGS_MAX = 8  # that count as nothing
 RELEASED_PER_TURN = 2 << 20  # bytes; to free them takes some 0.2 ms
 STARVED_NS = 5_000_000_000
 TRIM_SIZE = 4 << 20  # bytes that were freed, before malloc is asked to give memory back to the system
@@ -243,7 +245,8 @@ class Budget:
 
     def _is_starved(self, account: Account) -> bool:
         """Whether a process that gets no memory, and holds next to nothing, has been waiting for too long."""
-        if account.memory > NEXT_TO_NOTHING:
+        if not self._holds_next_to_nothing(account):
+            account.starved_ns = 0
             return False
         if not account.starved_ns or self._now_ns - account.asked_ns > 2 * STARVED_NS:
             account.starved_ns = self._now_ns
@@ -252,7 +255,11 @@ class Budget:
 
     def _has_right(self, account: Account, size: int) -> bool:
         """Whether others have to give way: this process stays below its share, or it holds next to nothing."""
-        return account.memory <= NEXT_TO_NOTHING or account.memory + size <= self.share_of(account)
+        return self._holds_next_to_nothing(account) or account.memory + size <= self.share_of(account)
+
+    def _holds_next_to_nothing(self, account: Account) -> bool:
+        beginnings = min(len(account.waiting), BEGINNINGS_MAX) * BEGINNING
+        return account.memory <= NEXT_TO_NOTHING + beginnings
 
     def _add(self, account: Account, size: int) -> None:
         if size:
