@@ -76,7 +76,8 @@ def loadtest(
     `players` tasks run at the same time, so the cluster needs as many free slots. Task i % players registers and fires
     operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual
     directory. `payload` is in bytes. `registered_at` is the intended time, and `wait_ns` counts from it. Each key
-    begins with `run`, so that two runs share no key. Each action on the result plays the plan again: write it first.
+    begins with `run`, so that two runs share no key. Each action on the result plays the plan again, so write the
+    result to a table before you use it.
 
     Raises InvalidValueError if `workload` is no plan. Without a daemon, the tasks raise TimerdUnavailableError.
     """

@@ -13,7 +13,7 @@ from timerd_client.audit.journal import OPEN_END
 from timerd_spark.reports.audit import counted
 
 LATE_MS: Final = 10.0  # if calls are later than this at p99, the run did not follow its plan
-OTHERS: Final = 0.10  # of the processors, for work that is not of the run
+OTHERS: Final = 0.10  # a run is disturbed if other work takes more than this share of the processors
 SAVING: Final = 0.10  # of the operations in flight: a smaller saving is not worth a sentence
 
 
@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
 
 
 def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | None) -> Verdict:
-    """Whether the run followed its plan: `played` and `seen` are rows of a report, `added` is of the rounds."""
+    """Whether the run followed its plan. `played` and `seen` are rows of a report, `added` is the row of all rounds."""
     behind = added["behind_p99_ms"]
     intended, registered = ms(seen["latency_p99_ms"]), ms(played["latency_p99_ms"])
     two = (

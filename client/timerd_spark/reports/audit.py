@@ -3,9 +3,9 @@
 Most operations are plain: audit_plain.py accepts them by numpy, and only the others go through the implementation.
 Operations depend on each other only through their keys, their ids, and the grants of limited events on their keys. The
 states of clients and the clocks of turns matter to all operations. So rows are grouped by (host, incarnation,
-purgatory, key) if all operations of the purgatory have one key and an id of their own, else by (host, incarnation,
-purgatory). Each group is audited in the order of its rows. Each task gets all CLIENT, SEGMENT, TURN, GAP and END rows.
-Spark handles no single rows: audit_parcels.py packs rows that stay together into parcels.
+purgatory, key) if each operation of the purgatory has one key and no two share an id, else by (host, incarnation,
+purgatory). Each group is audited in the order of its rows. Each task gets all CLIENT, SEGMENT, TURN, ANCHOR, GAP and
+END rows. Spark handles no single rows: audit_parcels.py packs rows that stay together into parcels.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AuditedArena(NamedTuple):
     gaps: int  # times in which the daemon could not write its journal
     left_out: int  # rows that failOnDataLoss=false has left out
     row: int  # the last row up to which no row is missing; -1: there is none, or it is not known
-    ended: bool  # by an END row: no row is missing behind the last one
+    ended: bool  # the last row is an END row, so no row is missing behind it
 
     def __str__(self) -> str:
         parts = [
@@ -93,10 +93,10 @@ def audit(
     Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect; -1: the
     journal's end), op_id (null: no operation), what (the finding in words), cause and follows (booleans).
 
-    A *cause* is no defect of the daemon: rows are missing. They were left out (`failOnDataLoss` is `false`) or dropped,
-    or the journal has no END row at its end, so that it may lack its last rows (no finding with `open_end`). A finding
-    that `follows` is behind a cause, and may come from it. The causes come first in the result, and the findings that
-    follow come last.
+    A *cause* says that rows are missing, which is no defect of the daemon. Rows were left out (`failOnDataLoss` is
+    `false`) or dropped, or the journal does not end with an END row, so that it may lack its last rows. With `open_end`
+    a journal without an END row is no finding. A finding that `follows` is behind a cause, and may come from it. The
+    causes come first in the result, and the findings that follow come last.
 
     `show` gets an AuditedArena of each arena, whose text is "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps,
     complete to row 29,873".
@@ -128,7 +128,7 @@ def audit(
 def _findings(
     sent: DataFrame, partitions: int | None, open_end: bool, show: Callable[[AuditedArena], object]
 ) -> DataFrame:
-    """The findings in parcels, with the columns ORDERED."""
+    """The findings about the rows in the parcels `sent`, with the columns ORDERED."""
     from pyspark.sql import functions as F
 
     arenas = _arenas(sent)

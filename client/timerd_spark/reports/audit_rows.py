@@ -344,7 +344,7 @@ class Joiner:
         self._held: list[Fragment] = []
         self._whole: list[list[Fragment]] = []
         self._left: list[Fragment] = []
-        self.left_over: dict[tuple[str, str], Facts] = {}  # by arena: facts of what packed() yielded from `_left`
+        self.left_over: dict[tuple[str, str], Facts] = {}  # by arena: facts of the fragments that packed() left over
 
     def take(self, fragments: Iterable[Fragment]) -> None:
         held = self._held

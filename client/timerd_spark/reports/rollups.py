@@ -41,10 +41,10 @@ ROLLUP: Final = {
     "lateness": HISTOGRAM,  # of the expired ones, ns
     "lateness_max_ns": "bigint",
     "in_flight_max": "bigint",
-    "pauses": "array<bigint>",  # of more than a second, that began in the window, in ms
+    "pauses": "array<bigint>",  # in ms: the pauses of more than a second that began in the window
 }
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
-# Names of columns of the steps, in rollup() and in the functions that read a rollup.
+# Names of columns in the inner queries of rollup(), and of the functions that read a rollup.
 INNER: Final = (
     "at", "before", "begin", "bucket", "cell", "count", "every", "exponent", "following", "guess", "most", "move",
     "net", "next", "one", "peak", "run", "silent", "step", "until", "value", "waited",
@@ -59,8 +59,8 @@ def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
     The result has a row for each group in which an operation has settled: columns `by`, then ROLLUP. `in_flight_max` is
     the largest number of registered and not settled operations at the end of a millisecond of the window; operations
-    from before the window count. Raises InvalidValueError if `df` is no terminal view, `by` no column or `window` no
-    duration.
+    that were registered before the window count, too. Raises InvalidValueError if `df` is no terminal view, `by` no
+    column or `window` no duration.
     """
     need_view(df, "terminal", NEEDED, "rollup()")
     names = quoted(names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER}))
@@ -191,7 +191,7 @@ def percentiles_of(histogram: str, total: str, largest: str, shares: Sequence[fl
 
 
 def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> DataFrame:
-    """The rollup of a query's counts by outcome and bucket, and of its in-flight maxima. `{rows}` in it is `df`."""
+    """The rollup that a query's counts and in-flight maxima make. `{rows}` in the query `counted` stands for `df`."""
     start, end = ("min(first)", "max(last)")
     if window_ns is not None:
         start, end = ("cell", f"timestamp_micros(unix_micros(cell) + {window_ns // 1_000}L)")

@@ -148,7 +148,7 @@ def claims_of(purgatory: str) -> str:
 
 
 def fire_later(events: Iterable[tuple[td.Purgatory, str | bytes, bytes]]) -> None:
-    """Fire events for which the arena was full, when there is room. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
+    """Fire events that the full arena has refused, once there is room. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
     end = time.monotonic() + FLUSH_TIMEOUT_S
     for purgatory, key, value in events:
         while True:

@@ -230,7 +230,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if not self.options.skip:
             raise JournalError(
                 f'{what}. Mount it again. If it is gone for good, go on without it by option("failOnDataLoss", '
-                '"false"): one run with it is enough'
+                '"false"): one run with this option is enough'
             )
         pass_over(what)
 
