@@ -110,7 +110,7 @@ class Group:
             self.instances[old.instance] = new_id
         if self.leader == old.id:
             self.leader = new_id
-        self.unsynced -= {old.id}  # the DelayedSync does not know the new id: the member's session alone watches it
+        self.unsynced -= {old.id}  # the DelayedSync does not know the new id: only the session watches the new member
         self.publish()
         return new
 
