@@ -52,7 +52,7 @@ $TIMERD_DAEMON_USER names the user.
 
 
 class Parser(argparse.ArgumentParser):
-    """Suggests the nearest choice when a word is not among them, and the form of a value that begins with a hyphen."""
+    """Suggests the nearest choice for a word that is no choice, and the form of a value that begins with a hyphen."""
 
     def error(self, message: str) -> NoReturn:
         option = re.fullmatch(r"argument (?:-\w/)?(--[\w-]+): expected one argument", message)

@@ -129,7 +129,7 @@ def _each(arguments: argparse.Namespace, done_to_it: str, act: Callable[[Client,
                 missing = f"There is no dead letter {number}: see `timerctl calls --failed`."
                 print(f"Dead letter {number} of group {groups[number]} was {done_to_it}." if done else missing)
     finally:
-        if arguments.json and rows:  # also those before an error: they are done
+        if arguments.json and rows:  # after an error, too: what was done before it is reported
             print_json({"rows": rows})
     return Exit.OK if all(row["done"] for row in rows) else Exit.PROBLEM
 

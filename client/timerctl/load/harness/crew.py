@@ -120,7 +120,7 @@ class Crew:
                 member.answer = None if isinstance(message, Failure) else message
 
     def close(self) -> None:
-        """End the processes: the end of its connection means Stop to a process."""
+        """End the processes. For a process, the end of its connection means Stop."""
         for member in self.members:
             member.connection.close()
         end = time.monotonic() + END_TIMEOUT_S
