@@ -73,7 +73,7 @@ def _subject(run: Results) -> str:
 
 
 def _provenance(run: Results, row: Any) -> str:
-    """The time of the operations of a report's row, and their source."""
+    """When the operations of a report's row were played or recorded, and when and where the run began."""
     machine, steps = run.state["machine"], run.state["steps"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     there = ""

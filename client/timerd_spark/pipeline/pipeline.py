@@ -249,7 +249,7 @@ class Pipeline:
         return {"operations": self.spark.read.parquet(str(self.out / "lives")).count()}
 
     def lives(self) -> DataFrame:
-        """The lives, which are one terminal row of each operation, with `what`: PLAYED, SEEN, PLANNED or RECORDED."""
+        """Terminal rows of operations, called lives, with the column `what`: PLAYED, SEEN, PLANNED or RECORDED."""
         from pyspark.sql import functions as F
 
         def of(lives: DataFrame, what: str) -> DataFrame:
@@ -333,7 +333,7 @@ def bytes_of(journal: str) -> int:
 def share_of(progress: Mapping[str, Any] | None) -> float | None:
     """The share of the journals that a query has read, from Spark's report; None if it is not known.
 
-    Rows are counted within an arena. So the share is not known if a journal has rows of a later arena.
+    Rows are counted within an arena. So the share is not known if the newest rows of a journal are of a later arena.
     """
     read = there = 0
     for source in progress["sources"] if progress else ():

@@ -140,7 +140,7 @@ def over_time(
 def what_if(asked: DataFrame, by: str | Sequence[str] = (), colours: Colours | None = None) -> Figure:
     """The timeout ratio under other timeouts, from what_if(), with its limits of confidence.
 
-    Hollow triangles that point down are upper bounds, beyond the data.
+    Hollow triangles that point down are upper bounds, for timeouts that the data do not reach.
     """
     names = [by] if isinstance(by, str) else list(by)
     limits = ["timeout_ratio_low", "timeout_ratio_high"]

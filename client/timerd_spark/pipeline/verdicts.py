@@ -130,7 +130,8 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
 def flying_now(row: Any, asked: Sequence[Any]) -> float:
     """The mean number of operations that were in flight, to compare with `asked`, the rows of what_if(); 0: not known.
 
-    `row` is of a report, which counts at the rate of outcomes. what_if() counts at the rate of registrations.
+    `row` is of a report, whose mean is for the rate of outcomes. what_if() computes with the rate of registrations, so
+    the mean is scaled to that rate.
     """
     rate = next((one["rate"] for one in asked if one["rate"]), 0.0)
     return float(rate * (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0))

@@ -114,12 +114,12 @@ def audit(
     is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
     if partitions is not None and not (is_number and 1 <= partitions <= 100_000):
         raise InvalidValueError(f"audit(): partitions={partitions!r}: give 1 to 100,000")
-    # Spark uses persisted rows again for each plan that is equal to theirs, even if the files of its path have changed.
-    # A killed audit may have left persisted rows. So this plan has a random condition, which Spark folds away.
+    # Spark uses persisted rows again for each plan that is equal to the plan that made them, even if the files have
+    # changed. A killed audit may have left persisted rows. So this plan has a random condition, which Spark folds away.
     new = F.lit(token_hex()).isNotNull()
     sent = df.select(*COLUMNS).where(new).mapInArrow(parcels, PARCELS).persist()
     try:
-        # Findings are not persisted, because they would stay. A checkpoint is freed with its last reference.
+        # Findings are not persisted, because persisted rows would stay. A checkpoint is freed with its last reference.
         return _findings(sent, partitions, open_end, show).localCheckpoint()
     finally:
         sent.unpersist()

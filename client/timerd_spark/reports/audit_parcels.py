@@ -219,9 +219,10 @@ def bound(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def index(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Makes parcels that tell the buckets of registrations: the operations' numbers, divided into shares by operation.
+    """Make parcels from which placed() takes the buckets of registrations.
 
-    `batches` has parcels with rows and buckets.
+    They have the numbers of the registered operations, in shares by operation. `batches` has parcels of rows, each with
+    its bucket.
     """
     import numpy as np
     import pyarrow.compute as pc
@@ -276,7 +277,8 @@ def ordered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
 def placed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Cancels and steps of groups, with the buckets of their registrations; bucket 0 if there is no registration.
 
-    `batches` has whole shares of operations, sorted by arena, share and `first`: parcels of index() come first.
+    `batches` has all parcels of each share by operation, sorted by arena, share and `first`. So the parcels of index()
+    come first.
     """
     import numpy as np
     import pyarrow as pa

@@ -1,7 +1,7 @@
 """Rollups: a row for each group of settled operations, with histograms that merge exactly.
 
     rollup(df, by=["purgatory"], window="10 seconds").write.parquet(path)     # df: the terminal view
-    report(spark.read.parquet(path), by=["purgatory"], window="1 hour")       # the same as from all rows
+    report(spark.read.parquet(path), by=["purgatory"], window="1 hour")       # the same as from df itself
 
 The histograms are those of timerd_shm/read: 16 steps in each power of two, so a bucket is at most 6.25 % wide. A
 percentile is the upper bound of its bucket: never below the true value, and at most ERROR above. Merging adds counts,
@@ -50,7 +50,7 @@ INNER: Final = (
     "net", "next", "one", "peak", "run", "silent", "step", "until", "value", "waited",
 )  # fmt: skip
 PAUSE_MS: Final = 1_000  # the shortest pause
-PAUSE_INTERVALS: Final = 100  # the shortest long pause, in mean intervals between operations
+PAUSE_INTERVALS: Final = 100  # a long pause is longer than this many mean intervals between operations
 CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are computed in parts of this length
 
 
@@ -88,7 +88,7 @@ def is_rollup(df: DataFrame) -> bool:
 
 
 def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
-    """Merge rollups into larger groups and windows. The result is a rollup, the same as from all their rows.
+    """Merge rollups into larger groups and windows. The result is the rollup that all their rows together would give.
 
     `in_flight_max` is the exception. The maximum of several groups together does not follow from their own maxima, so
     the column is null unless `by` has all columns that the rollup is grouped by. Raises InvalidValueError if `window`

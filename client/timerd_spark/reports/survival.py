@@ -46,7 +46,7 @@ TAKEN: Final = (
 )  # fmt: skip
 TIMEOUTS_MAX: Final = 1_000
 WATCHED_SHARE: Final = 0.01  # the estimate ends where a smaller share of all operations is still watched
-Z: Final = 1.959964  # of limits with a confidence of 95 %
+Z: Final = 1.959964  # for limits with a confidence of 95 %
 BEYOND_Z: Final = 0.025  # the probability beyond each of the two limits
 STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that more lives do not make more distinct times
 

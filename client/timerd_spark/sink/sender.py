@@ -91,7 +91,7 @@ def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
     """Register or fire all rows. Returns when the daemon has acknowledged the last row. Raises the daemon's refusals.
 
     When a client has reached its quota, another client sends the rest: the operations of an ended client count for no
-    quota.
+    client's quota.
     """
     send_part, size = (register, REGISTRATIONS) if options.action == REGISTER else (fire, EVENTS)
     total = Counts(0, 0)

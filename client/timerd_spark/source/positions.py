@@ -94,7 +94,10 @@ class Places:
                 self.begun.pop(host, None)
 
     def first(self, host: str, end: Places) -> Offset:
-        """Where the host's batch up to `end` begins: at this position, or the first batch at the `begun` of `end`."""
+        """Where the host's batch that ends at `end` begins: at this position.
+
+        If it is the first batch of the journal, it begins at the `begun` that `end` has.
+        """
         if host in self.offsets and (host not in self._unread or host not in end.begun):
             return self.offsets[host]
         return end.begun.get(host, BEGINNING)

@@ -196,7 +196,7 @@ def open_segment(directory: Path, sequence: int, *, being_made: bool) -> Segment
 
 
 def end_in(segment: Segment, finished: bool) -> int:
-    """The number of the record behind the last written one. Damaged records count."""
+    """The number of the record behind the last written one. Damaged records count as written."""
     if finished:
         blocks = segment.blocks()
     else:
