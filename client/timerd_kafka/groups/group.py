@@ -49,7 +49,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.instances: dict[str, str] = {}  # the member id of each static member
         self.pending: dict[str, Pending] = {}
-        self.bytes = 0  # held for its members
+        self.bytes = 0  # the bytes that the broker holds for the members
         self.join: Wait | None = None  # a DelayedJoin
         self.sync: Wait | None = None  # a DelayedSync
         # Operations read these in another thread. They are replaced, never changed.

@@ -41,7 +41,7 @@ class Member:
     assignment: bytes = b""
     is_new: bool = True  # it has been in no generation
     joining: asyncio.Future[JoinAnswer] | None = None  # the member's JoinGroup requests wait for this
-    syncing: asyncio.Future[SyncAnswer] | None = None  # likewise, the SyncGroup requests
+    syncing: asyncio.Future[SyncAnswer] | None = None  # the member's SyncGroup requests wait for this
     session: Session | None = None
 
     def update(self, asked: JoinRequest) -> None:
