@@ -82,7 +82,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     if len(found) > 1:
         raise UsageError(f"groups {', '.join(sorted(found))} have a call {word(shown)}: give one of them as --group")
     row: Row = {"id": shown, "group": next(iter(found), None), "done": False, "hints": []}
-    with suppress(UnicodeDecodeError):  # the id of a call is text, so no call has this one
+    with suppress(UnicodeDecodeError):  # the id of a call is text, so no call has this id
         wanted = arguments.id.decode()
         for group in found:
             with connected(arguments, group) as client:

@@ -24,9 +24,9 @@ from timerd_shm.read.watched import watches, watermarks
 class Watched(NamedTuple):
     """A key as it stood in the arena."""
 
-    events: int  # operations that wait for an event on it
+    events: int  # operations that wait for an event on the key
     targets: tuple[int, ...]  # the watermarks that operations wait for, the lowest first
-    owned: int  # operations whose owners evaluate the condition when an event comes on it
+    owned: int  # operations whose owners evaluate the condition when an event comes on the key
     subscriptions: int
     watermark: int | None
     elsewhere: dict[str, int]  # for each other purgatory, how many of its operations watch a key of this name

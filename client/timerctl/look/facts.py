@@ -174,7 +174,7 @@ class Facts:
     def _keep(kept: list[Row], event: Row) -> None:
         """Keep an older event of a key, unless a newer one has its kind and its client's name.
 
-        So an event that an operator fires to try something does not hide those of the program.
+        So an event that an operator fires to try something does not hide the events of the program.
         """
         if len(kept) < EVENTS_SHOWN and all(
             (e["kind"], e["client_name"]) != (event["kind"], event["client_name"]) for e in kept

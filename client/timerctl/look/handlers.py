@@ -148,7 +148,7 @@ def is_stopped(client: ClientRecord) -> bool:
 
 
 def listeners(clients: Iterable[ClientRecord], group: int) -> tuple[int, int]:
-    """How many members of a group (index + 1) take outcomes, live ones and silent ones."""
+    """How many live and how many silent members of a group take outcomes. `group` is the group's index + 1."""
     states = [each.state for each in members_of(clients, group) if each.flags & ClientFlag.LISTENS]
     return states.count(ClientState.LIVE), states.count(ClientState.SILENT)
 

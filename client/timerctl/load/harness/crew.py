@@ -88,7 +88,7 @@ class Crew:
                 member.answer = message
 
     def await_ready(self, check: Callable[[], None]) -> None:
-        """Wait until all are ready. Meanwhile it calls `check` again and again, which may raise."""
+        """Wait until all are ready. Meanwhile `check` is called again and again; it may raise."""
         while not all(member.ready for member in self.members):
             self.listen(POLL_S)
             check()
