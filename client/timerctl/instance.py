@@ -66,7 +66,7 @@ def life_of(paths: InstancePaths, header: ArenaHeader) -> Life:
 
 
 def running(arguments: argparse.Namespace) -> InstancePaths:
-    """The files of the instance that the command line means. Raises NoInstanceError; if no daemon runs, NoDaemonError."""
+    """The files of the instance that the command line means. Raises NoInstanceError, or NoDaemonError if none runs."""
     paths = paths_of(arguments)
     if not daemon_running(paths):
         raise NoDaemonError(

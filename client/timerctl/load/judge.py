@@ -154,7 +154,7 @@ def judge(
                     show("early", rows.registrar, row, span)
                 if applied.between(rows.registrar, row, marked, deadline):
                     overruled += 1
-                    show("expired though its event was applied before", rows.registrar, row, span)
+                    show("expired, though its event was applied before its deadline", rows.registrar, row, span)
             elif state == COMPLETED:
                 overtaken += 0 < fired < sent
                 if fired and stamp and stamp != fired and not workload.keys:
