@@ -110,7 +110,7 @@ def notes_of(rows: list[Row]) -> Iterator[str]:
 
 
 def row_of(call: CallInfo, now: datetime, most: int) -> Row:
-    """A call as a row. Its times are in ISO 8601. Except for `point`, they also count from now: in ns, and as a text."""
+    """A call as a row. Its times are in ISO 8601. Except for `point`, they also count from now: in ns and as text."""
     row: Row = {name: value for name, value in call._asdict().items() if name not in NOT_SHOWN}
     row["point"] = None if call.point is None else iso(call.point)
     for name in ("due", "since", "last_run"):
