@@ -42,9 +42,10 @@ shows none. Bytes that a terminal must not get are escaped.
 An operation that has settled is shown until its owner has acknowledged its
 outcome. After that an id is known for an hour with its outcome, and a number
 not at all: the journal has both (timerd --journal). The id of a call that is
-over is known for as long, but not whether it ran, failed or was cancelled: a
-journal of level events has that. A client has a name until another client has
-its slot. Exit status 1: there is no such operation, as far as the arena knows.
+over is known for an hour, too, but not whether the call ran, failed or was
+cancelled: a journal of level events has that. A client has a name until another
+client has its slot. Exit status 1: there is no such operation, as far as the
+arena knows.
 
 examples:
   timerctl explain session/9           by its id
@@ -332,7 +333,9 @@ def condition_text(row: Row) -> str:
         counts = [f"{states.count(state)} {state}" for state in ("satisfied", "failed", "missing") if state in states]
         parts.append(f"{row['key_count']} key{'' if row['key_count'] == 1 else 's'}: {', '.join(counts)}")
     elif not row["keys"]:
-        parts.append(f"{row['key_count']} key{'' if row['key_count'] == 1 else 's'}, whose names left with its outcome")
+        parts.append(
+            f"{row['key_count']} key{'' if row['key_count'] == 1 else 's'}, whose names are gone since it settled"
+        )
     if (look := row["look"]) is not None:
         due = "the owner has not looked yet" if look["due"] else "the owner has looked, and no look is due"
         parts.append(f"its owner evaluates it: {due}")

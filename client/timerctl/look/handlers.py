@@ -2,7 +2,7 @@
 
 The arena has only the hash of each name that a client handles. The names of the calls in the arena are known, and so is
 the hash of each name. A handler is known by name if a call of this name stands in the arena. A misspelt name is near a
-handled one if the hash of a name that differs by one edit is among the hashes of the handled names.
+handled one if one edit turns it into a name whose hash is among the hashes of the handled names.
 """
 
 from __future__ import annotations

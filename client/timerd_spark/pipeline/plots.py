@@ -276,7 +276,7 @@ def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The windows of a group, in parts without a gap. Windows at the ends of a part that are not full are left out."""
+    """The windows of a group, in parts without a gap. A window at an end of a part is left out if it is not full."""
     ends = [at for at, (row, following) in enumerate(pairwise(rows), 1) if following["start"] > row["end"]]
     for begin, end in pairwise([0, *ends, len(rows)]):
         part = rows[begin:end]
