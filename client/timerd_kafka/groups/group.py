@@ -31,7 +31,7 @@ class State(StrEnum):
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"  # members join
-    COMPLETING = "CompletingRebalance"  # they wait for the leader's assignment
+    COMPLETING = "CompletingRebalance"  # members wait for the leader's assignment
     STABLE = "Stable"
     DEAD = "Dead"
 

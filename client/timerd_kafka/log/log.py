@@ -21,7 +21,7 @@ CHECK_BYTES = 1 << 20
 
 
 class PartitionLog:
-    """The batches of a partition, from offset 0 on. One thread changes it; others may call end_offset and size_of."""
+    """The batches of a partition, from offset 0 on. One thread changes them; others may use end_offset and size_of."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)

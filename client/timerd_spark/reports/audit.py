@@ -106,7 +106,7 @@ def audit(
     four). A task holds the rows of its share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside
     pending operations. The findings stay on the executors as long as the program refers to the result.
 
-    Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
+    Raises InvalidValueError if `df` is no events view, or if its journal is of level outcomes or lacks its beginning.
     """
     from pyspark.sql import functions as F
 

@@ -147,7 +147,7 @@ def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch
             taken[first + at] = True
         for begin, end in _runs(~taken):
             if begin > 0:
-                joiner.end()  # a complete registration lies between the fragments before and these
+                joiner.end()  # a complete registration lies between these fragments and earlier ones
             joiner.take(_fragments(batch, lines, parts[begin:end]))
             if end < len(parts):
                 joiner.end()

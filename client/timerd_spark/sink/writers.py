@@ -123,7 +123,7 @@ def check_times(options: WriteOptions, times: Sequence[float | None], ids: Seque
     """Raises InvalidValueError for a timeout that no operation can have, and for a null if the options name no group.
 
     A null is an operation without a deadline, which stays only while it has an owner. The sink's client ends with its
-    task, so only a group can be the owner. An operation without one gets the daemon's retention as its deadline.
+    task, so only a group can be the owner. An operation without an owner gets the daemon's retention as its deadline.
     """
     for time, op_id in zip(times, ids, strict=True):
         if (time is None and options.group is not None) or (time is not None and 0 <= time <= TIMEOUT_S_MAX):

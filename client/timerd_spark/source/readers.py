@@ -225,7 +225,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     # files ---------------------------------------------------------------------------------------------------------
 
     def _vanished(self, host: str, why: str) -> None:
-        """A journal is away: log it, if rows may be left out. Else raises JournalError."""
+        """Log that a journal is away, if rows may be left out. Else raises JournalError."""
         what = f"the journal {host!r} is not in {shown(self.options.paths)} any more: {why}"
         if not self.options.skip:
             raise JournalError(

@@ -295,7 +295,7 @@ class Walk:
                         return
 
     def _lost(self, what: str, remedy: str = SKIP_HINT) -> None:
-        """Rows are lost: log it, if rows may be left out. Else raises JournalError."""
+        """Log that rows are lost, if rows may be left out. Else raises JournalError."""
         if not self._skip:
             raise JournalError(f"{what}; {remedy}")
         pass_over(what)
