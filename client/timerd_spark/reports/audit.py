@@ -90,8 +90,8 @@ def audit(
     """Compute all outcomes again from a journal's events. The result has a row for each finding: none, if all is right.
 
     `df` is the events view of the journals of any number of hosts, each from its row 0 on. It may have been stored as
-    Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect; -1: the
-    journal's end), op_id (null: no operation), what (the finding in words), cause and follows (booleans).
+    Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect; -1: no single
+    row shows it), op_id (null: no operation), what (the finding in words), cause and follows (booleans).
 
     A *cause* says that rows are missing, which is no defect of the daemon. Rows were left out (`failOnDataLoss` is
     `false`) or dropped, or the journal does not end with an END row, so that it may lack its last rows. With `open_end`
