@@ -55,8 +55,8 @@ state: live; silent (it sent nothing for its lease); "silent, keeps for 4 min"
 is doing); "live, stopped" (its process got SIGSTOP, or is in a debugger); dead
 (what it held is being removed); tombstone (dead, but its numbering is kept for
 an hour); ended (not one client: the row counts what ended clients of a user
-have made for a group and is still there). silent: how long it sent nothing
-while the daemon was reading. pending: operations that have not settled.
+have left in a group). silent: how long it sent nothing while the daemon was
+reading. pending: operations that have not settled.
 backlog: outcomes that it has not acknowledged. serves: what it takes of its
 group: "outcomes", if it iterates over outcomes(), and the names of its
 handlers. The arena has only the hash of such a name. So a name is shown if a
