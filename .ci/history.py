@@ -18,7 +18,7 @@ def git(*words: str) -> list[str]:
 
 
 def moved(before: str, after: str) -> list[str]:
-    """Paths of AFTER whose files had another path in BEFORE. Without the files that were made after BEFORE."""
+    """Paths of AFTER whose files had another path in BEFORE. Files that were made after BEFORE are left out."""
     origins: dict[str, str] = {}
     for line in git("log", "--reverse", "--diff-filter=R", "-M", "--name-status", "--format=", f"{before}..{after}"):
         _, old, new = line.split("\t")

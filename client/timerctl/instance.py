@@ -55,7 +55,7 @@ class Life(NamedTuple):
         return ""
 
     def row(self) -> dict[str, Any]:
-        """The same for programs: the first fields of each JSON document about an arena."""
+        """These facts for programs: the first fields of each JSON document about an arena."""
         return {"instance": self.instance, "alive": self.alive, "stopped": self.stopped}
 
 
@@ -66,7 +66,7 @@ def life_of(paths: InstancePaths, header: ArenaHeader) -> Life:
 
 
 def running(arguments: argparse.Namespace) -> InstancePaths:
-    """The files of the instance that the command line means. Raises NoInstanceError, NoDaemonError without a daemon."""
+    """The files of the instance that the command line means. Raises NoInstanceError, or NoDaemonError if none runs."""
     paths = paths_of(arguments)
     if not daemon_running(paths):
         raise NoDaemonError(
@@ -107,7 +107,8 @@ def command_line(
     named = [] if purgatory == PURGATORY else ["--purgatory", purgatory]
     given = [key_of(word) if isinstance(word, str) else word for word in words]
     dashes = ["--"] if any(word.startswith(b"-") for word in given) else []
-    before = (*instance, *verb.split(), *named, *options, *dashes)  # names that other users chose may be among them
+    # All are quoted for the shell: other users may have chosen some of these names.
+    before = (*instance, *verb.split(), *named, *options, *dashes)
     return " ".join(("timerctl", *(shell_word(key_of(word)) for word in before), *map(shell_word, given)))
 
 

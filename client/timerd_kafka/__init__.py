@@ -8,9 +8,11 @@ cluster/     settings, topics, and the brokers of each partition
 replicas/    the partitions of one broker: leader and follower
 waits/       the waits of requests, for operations of timerd
 groups/      groups of consumers
-broker/      one broker and its process
+broker/      the state of one broker
 apis/        one module for each API
+worker/      the process of one broker
 supervisor/  the process that starts brokers
+testing/     a cluster for tests, and its fixtures
 
 No other part of timerd imports this package. docs/kafka.md describes its use.
 """

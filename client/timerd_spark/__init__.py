@@ -2,9 +2,9 @@
 
     spark.read.format("timerd").load("/var/lib/timerd/journal")       # a row for each operation that has settled
 
-A module of this package is imported when one of its names is used, because each Python worker imports the package, and
-Spark imports it when it first looks for a data source. SPARK.md in this directory lists the pages with options,
-guarantees and limits.
+A module of this package is imported when one of its names is first used. So the import of the package is quick: each
+Python worker imports it, and so does Spark when it first looks for a data source. SPARK.md in this directory lists the
+pages with options, guarantees and limits.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--open-end",
         action="store_true",
-        help="report no open end of --journal as a finding: its daemon still runs, or was killed",
+        help="an open end of --journal is no finding: its daemon still runs, or was killed",
     )
     run.add_argument("--ops", type=int, default=5_000_000, help="operations, played and planned (default: %(default)s)")
     run.add_argument("--played", type=int, help=f"number of played operations (default: {PLAYED:,} at most)")
@@ -73,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_out(out, given.journal)
         if not MEMORY.fullmatch(given.memory):
             raise InvalidValueError(f"--memory={given.memory!r}: give a size such as 2g or 512m")
-        plan = given if given.journal is None else parser().parse_args(["run"])  # a journal is not played: defaults
+        # With --journal nothing is played, so the options of a workload have their defaults.
+        plan = given if given.journal is None else parser().parse_args(["run"])
         options = Options(
             given.journal,
             plan.ops,
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.mkdir(parents=True, exist_ok=True)
         show("starting Spark, some 5 s")
         logging.basicConfig(filename=out / SPARK_LOG)
-        with errors_into(out / SPARK_LOG):  # the session's processes keep this file
+        with errors_into(out / SPARK_LOG):  # Spark's processes begin here, and keep the file for their errors
             spark = local_session(given.cores, spark__driver__memory=given.memory, spark__log__level="ERROR")
         try:
             findings = pipeline.run(spark)
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (TimerdError, OSError) as error:  # for example: a directory that cannot be written, a disk that is full
         print(f"timerd_spark: {error}", file=sys.stderr)
         return FAILED
-    except Exception as error:  # the same errors, in Spark
+    except Exception as error:  # Spark raises errors of its own; their cause may be one of those above
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         print(f"timerd_spark: Spark failed: {cause_of(str(error))}; {out / SPARK_LOG} has its log", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Final
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.host import quantity
 
-# Spark's names of timerd's units. Each may end with an s.
+# The names that Spark has for timerd's units. Each name may end with an s.
 WORDS: Final = {
     "nanosecond": "ns",
     "microsecond": "us",

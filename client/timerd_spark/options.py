@@ -8,7 +8,8 @@ from difflib import get_close_matches
 
 from timerd_shm.declare.errors import InvalidConfigError
 
-# Spark adds these to the options of `CREATE TABLE ... USING timerd`: properties of the table, and each option again.
+# Spark adds to the options of `CREATE TABLE ... USING timerd` these properties of the table, and each option once more
+# with the prefix AGAIN.
 OF_TABLES = frozenset(
     ("owner", "provider", "location", "comment", "collation", "external", "is_managed_location", "serialization.format")
 )
@@ -29,7 +30,10 @@ def local_path(path: str) -> str | None:
 
 
 def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """The options by their proper names, from any case of letters. Raises InvalidConfigError for an unknown option."""
+    """The options by their proper names; they may be given in upper or lower case.
+
+    Raises InvalidConfigError for an unknown option.
+    """
     proper = {name.lower(): name for name in names}
     found = {}
     for name, value in options.items():

@@ -82,7 +82,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     if len(found) > 1:
         raise UsageError(f"groups {', '.join(sorted(found))} have a call {word(shown)}: give one of them as --group")
     row: Row = {"id": shown, "group": next(iter(found), None), "done": False, "hints": []}
-    with suppress(UnicodeDecodeError):  # the id of a call is text, so no call has this one
+    with suppress(UnicodeDecodeError):  # the id of a call is text, so no call has this id
         wanted = arguments.id.decode()
         for group in found:
             with connected(arguments, group) as client:
@@ -129,7 +129,7 @@ def _each(arguments: argparse.Namespace, done_to_it: str, act: Callable[[Client,
                 missing = f"There is no dead letter {number}: see `timerctl calls --failed`."
                 print(f"Dead letter {number} of group {groups[number]} was {done_to_it}." if done else missing)
     finally:
-        if arguments.json and rows:  # also those before an error: they are done
+        if arguments.json and rows:  # after an error, too: what was done before it is reported
             print_json({"rows": rows})
     return Exit.OK if all(row["done"] for row in rows) else Exit.PROBLEM
 

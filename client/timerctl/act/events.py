@@ -24,8 +24,8 @@ MET = """\
 The command prints what watched the key, and if nothing did, what may have been
 meant: an advance, another purgatory, or a key that is spelt nearly alike. The
 watchers are counted in the arena just before the event. A registration or an
-outcome between the count and the event is not seen. Among a million keys the
-search takes a few seconds.
+outcome between the count and the event is not seen. The search for a key that
+is spelt nearly alike takes a few seconds among a million keys.
 """
 FIRE_EPILOG = f"""\
 {MET}
@@ -79,17 +79,17 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     key.add_argument("key", metavar="KEY", type=key_of)
     add_purgatory(key)
     value = argparse.ArgumentParser(add_help=False)
-    value.add_argument("--value", metavar="TEXT", default="", help="the owners of the operations get it")
+    value.add_argument("--value", metavar="TEXT", default="", help="a text for the owners of the operations")
 
     def declare(name: str, parents: list[argparse.ArgumentParser], about: str, epilog: str) -> argparse.ArgumentParser:
         return declare_act(commands, parents, name, about, REFUSED, epilog)
 
     fire = declare("fire", [key, value], "fire an event on a key", FIRE_EPILOG)
     fire.add_argument(
-        "--amount", metavar="N", type=whole(1, U64_MAX), default=1, help="what it adds to a `total` (default 1)"
+        "--amount", metavar="N", type=whole(1, U64_MAX), default=1, help="what the event adds to a `total` (default 1)"
     )
     fire.add_argument("--limit", metavar="N", type=whole(1, U32_MAX), help="complete at most N operations")
-    fire.add_argument("--wait", action="store_true", help="print only how many it completed")
+    fire.add_argument("--wait", action="store_true", help="print only how many operations it completed")
     fire.set_defaults(run=run_fire)
 
     advance = declare("advance", [key], "raise a key's watermark", ADVANCE_EPILOG)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KNOWN = "Any process may have registered the operation. Exit status 1 when no operation\nof the id is pending."
 CANCEL_EPILOG = """\
-Its owner gets the outcome CANCELLED.
+The operation's owner gets the outcome CANCELLED.
 
 examples:
   timerctl register session/9 --timeout 15m --id session/9

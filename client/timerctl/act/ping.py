@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def asked(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The facts of the daemon's answer. Raises the client's error without an answer, and the errors of running()."""
+    """The facts of the daemon's answer. Raises the client's error if there is none, and the errors of running()."""
     from timerd_client import connect
 
     paths = running(arguments)

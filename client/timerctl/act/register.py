@@ -48,7 +48,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "register",
         run,
         help="register an operation and wait for its outcome",
-        description="Register an operation, wait for its outcome and print it. Ctrl-C cancels it.",
+        description="Register an operation, wait for its outcome and print it.\nCtrl-C cancels the operation.",
         epilog=EPILOG,
     )
     command.add_argument("keys", metavar="KEY", nargs="*", type=key_of, help="watch keys")
@@ -64,7 +64,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--when", metavar="WHEN", type=condition, default="any", help="what completes it (see below)")
     command.add_argument("--payload", metavar="TEXT", default="", help="a text that comes back with the outcome")
     command.add_argument("--id", metavar="ID", type=key_of, help="makes the registration idempotent")
-    command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="if ID exists")
+    command.add_argument(
+        "--if-exists", choices=("error", "keep", "replace"), default="error", help="what to do if ID exists"
+    )
     add_purgatory(command)
 
 

@@ -1,4 +1,4 @@
-"""The watchers of a key just before an event on it, and hints at what the event was meant for if there were none.
+"""The watchers of a key just before an event on it; if there were none, hints at what the event was meant for.
 
 The daemon counts the operations that an event completes, not the operations that watch the key. So the watchers are
 counted in the arena just before the event. A registration or an outcome between the count and the event is not seen.
@@ -24,9 +24,9 @@ from timerd_shm.read.watched import watches, watermarks
 class Watched(NamedTuple):
     """A key as it stood in the arena."""
 
-    events: int  # operations that wait for an event on it
+    events: int  # operations that wait for an event on the key
     targets: tuple[int, ...]  # the watermarks that operations wait for, the lowest first
-    owned: int  # operations whose owners evaluate the condition when an event comes on it
+    owned: int  # operations whose owners evaluate the condition when an event comes on the key
     subscriptions: int
     watermark: int | None
     elsewhere: dict[str, int]  # for each other purgatory, how many of its operations watch a key of this name
@@ -41,7 +41,7 @@ class Watched(NamedTuple):
         return bool(self.events or self.owned or others or (verb != "cancel-for-key" and self.subscriptions))
 
     def row(self) -> dict[str, Any]:
-        """The same for programs."""
+        """These facts for programs."""
         return {
             "events": self.events,
             "advances": len(self.targets),
@@ -97,7 +97,7 @@ def operations(number: int, what: str = "operation") -> str:
 def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> str:
     """The watchers and the watermark just before the command, in a sentence."""
     if seen is None:
-        return "The arena cannot be read by this user, so nobody knows what watched the key."
+        return "This user cannot read the arena, so it is not known what watched the key."
     key = word(plain(arguments.key))
     had = f"{key} had {'no watermark' if seen.watermark is None else f'the watermark {seen.watermark}'}"
     if verb == "forget":

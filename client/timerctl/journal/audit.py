@@ -17,7 +17,7 @@ from timerd_shm.read.segment import headers_of
 
 from .source import directory_of
 
-SHOWN = 100  # lines of findings that are printed
+SHOWN = 100  # the most lines of findings that are printed
 
 
 def run_audit(arguments: argparse.Namespace) -> int:

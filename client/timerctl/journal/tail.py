@@ -20,7 +20,7 @@ POLL_S = 0.2
 
 
 def run_tail(arguments: argparse.Namespace) -> int:
-    """Print the newest rows, and with --follow new ones."""
+    """Print the newest rows, and with --follow the rows that are written later."""
     start = arguments.start
     with opened(arguments, start) as reader:
         show = RowFormat(reader)

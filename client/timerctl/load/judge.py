@@ -16,9 +16,9 @@ The time of an event, and of an operation's settling, is the time of the turn in
 
 *Misjudged* is measured by the plan. An operation whose event is due more than MARGIN_NS before the timeout should have
 completed. If the event is due more than MARGIN_NS after the timeout, the operation should have expired. In between
-(`undecided`) either is right. If an operation settled otherwise, something was late, in the daemon or on the way. Many
-such operations mean that the rate was not sustained. A late registration loses no event: its mark was read before the
-registration was due, so an event that has overtaken the registration completes the operation (`overtaken`).
+(`undecided`) either outcome is right. If an operation settled otherwise, something was late, in the daemon or on the
+way. Many such operations mean that the rate was not sustained. A late registration loses no event: its mark was read
+before the registration was due, so an event that has overtaken the registration completes the operation (`overtaken`).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def judge(
                     show("early", rows.registrar, row, span)
                 if applied.between(rows.registrar, row, marked, deadline):
                     overruled += 1
-                    show("expired though its event was applied before", rows.registrar, row, span)
+                    show("expired, though its event was applied before its deadline", rows.registrar, row, span)
             elif state == COMPLETED:
                 overtaken += 0 < fired < sent
                 if fired and stamp and stamp != fired and not workload.keys:

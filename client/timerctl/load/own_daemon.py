@@ -26,7 +26,7 @@ from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 INSTANCE = "load"
 PREFIX = "td-load-"
 STARTING_S = 60.0  # a younger directory may be of a run whose daemon does not hold its lock yet
-SPARE_NS = 500_000_000  # room for the arrivals of this time more: for outcomes under way, and for a daemon that lags
+SPARE_NS = 500_000_000  # extra room, for the arrivals of this time: outcomes are under way, and a daemon may lag
 END_TIMEOUT_S = 10.0
 
 
@@ -77,7 +77,7 @@ def remove_remains() -> None:
 
 @contextmanager
 def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
-    """Run a daemon with these flags. Gives its files. Raises TimerdUnavailableError with its log if it fails."""
+    """Run a daemon with these flags. Gives its files. If it fails, raises TimerdUnavailableError with the log."""
     remove_remains()
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     paths = InstancePaths(directory, INSTANCE)

@@ -9,7 +9,7 @@ Latencies are in microseconds, each as p50, p99, p999, max over `count` operatio
     harness_lateness_us              of every register() and fire(): when it was called, less when it was due
     harness_own_lateness_us          the part of that lateness that the harness itself has caused (pace.py)
 
-At high rates only some operations have a callback (registrar.py); with --bulk, one of each call.
+At high rates only some operations have a callback (registrar.py); with --bulk, one operation of each call.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from .own_daemon import blocks_of, capacity_of
 
 BYTES_PER_OPERATION = 950  # in all processes of the harness together: plan, columns, answers, judging
 BYTES_PER_PENDING = 400
-ROOM = 1.2  # for operations that have settled and are not acknowledged yet, and for chance
+ROOM = 1.2  # more than the mean: for operations that are settled and not acknowledged yet, and for random peaks
 
 
 def check_machine(workload: Workload, pending: int, own: bool) -> None:

@@ -24,7 +24,7 @@ from .clocks import Clocks
 from .handlers import Handlers
 
 NOTES_MAX = 8  # hints below the table
-NOT_SHOWN = ("payload", "time_limit", "name_bytes")  # fields of a call that its row has in another form, or not
+NOT_SHOWN = ("payload", "time_limit", "name_bytes")  # fields of a call that its row has in another form, or not at all
 WORDS = {
     "deserted": "the group has no member",
     "unhandled": "no handler of this name",
@@ -34,9 +34,9 @@ WORDS = {
     "delivered": "is about to run",
 }
 EPILOG = """\
-now: when the call is due, or why it waits; below the table stands what helps.
-For a running call: its process, its running time and its deliveries. "pauses":
-an attempt failed, or a process has ended in it, and the call comes again.
+now: when the call is due, or why it waits; hints below the table say what
+helps. For a running call: its process, its running time and its deliveries.
+"pauses": an attempt failed or its process ended, and the call comes again.
 "late": the call runs for longer than its time_limit. "waits for another call":
 the call has to run alone, or another call of its id runs. "silent": all members
 that handle the call have sent nothing for as long as their lease. last run,
@@ -110,7 +110,7 @@ def notes_of(rows: list[Row]) -> Iterator[str]:
 
 
 def row_of(call: CallInfo, now: datetime, most: int) -> Row:
-    """A call as a row. Each time stands there in ISO 8601, in ns until or since then, and as a text for people."""
+    """A call as a row. Its times are in ISO 8601. Except for `point`, they also count from now: in ns and as text."""
     row: Row = {name: value for name, value in call._asdict().items() if name not in NOT_SHOWN}
     row["point"] = None if call.point is None else iso(call.point)
     for name in ("due", "since", "last_run"):

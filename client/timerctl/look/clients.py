@@ -54,16 +54,17 @@ state: live; silent (it sent nothing for its lease); "silent, keeps for 4 min"
 (silent, but its process runs: in 4 min other members of its group get what it
 is doing); "live, stopped" (its process got SIGSTOP, or is in a debugger); dead
 (what it held is being removed); tombstone (dead, but its numbering is kept for
-an hour); ended (no client: what ended clients of a user have made for a group,
-and what is still there). silent: how long it sent nothing while the daemon was
-reading. pending: operations that have not settled. backlog: outcomes that it
-has not acknowledged. serves: what it takes of its group: "outcomes", if it
-iterates over outcomes(), and the names of its handlers. The arena has only the
-hash of such a name. So a name is shown if a call of it stands there, and other
-handlers are counted. made: operations of its group that it has made, pending or
-not done. doing: outcomes and calls of its group that were delivered to it, and
-are not done. share: the quota that it has used most, and how much of it (--json
-has all quotas). `heard`: time since its last frame. lease: how long it may be
+an hour); ended (not one client: the row counts what ended clients of a user
+have left in a group). silent: how long it sent nothing while the daemon was
+reading. pending: operations that have not settled.
+backlog: outcomes that it has not acknowledged. serves: what it takes of its
+group: "outcomes", if it iterates over outcomes(), and the names of its
+handlers. The arena has only the hash of such a name. So a name is shown if a
+call in the arena has this name, and other handlers are counted. made:
+operations of its group that it has made, pending or not done. doing: outcomes
+and calls of its group that were delivered to it, and are not done. share: the
+quota that it has used most, and how much of that quota (--json has all
+quotas). `heard`: time since its last frame. lease: how long it may be
 silent. takeover: how long it keeps what it is doing while it is silent and its
 process runs. held: payload and value bytes charged to it. cpu: share of one
 core, on average since the process started. Columns that do not fit are left
@@ -202,7 +203,7 @@ def user_name(uid: int) -> str | None:
 def ended_rows(
     users: Sequence[UserRecord], accounts: Sequence[AccountRecord], groups: Sequence[str], header: ArenaHeader
 ) -> Iterator[dict[str, Any]]:
-    """A row for each user and group for which ended clients of the user have made something that is there.
+    """A row for each user and group for which ended clients of the user have made something that is still there.
 
     The group of operations without an owner (orphans="keep") is None.
     """

@@ -1,4 +1,4 @@
-"""The two clocks of a look at an arena: the clock of its times, and the wall clock of the same moment."""
+"""The two clocks of a look at an arena: the clock of the arena's times, and the wall clock at the same moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clocks:
     """Now, on both clocks.
 
     The distance between the clocks is the one by which the daemon plans, so two looks at one operation show the same
-    wall-clock times. If the wall clock was set since then, the distance is measured.
+    wall-clock times. If the wall clock was set since the daemon noted this distance, the distance is measured anew.
     """
 
     def __init__(self, header: ArenaHeader) -> None:
@@ -34,7 +34,7 @@ class Clocks:
 
     @property
     def of_calls(self) -> listing.Clocks:
-        """The same moment for a list of calls."""
+        """These two clocks, for a list of calls."""
         return listing.Clocks(lambda: self.now_ns, lambda: self.now_ns + self._ahead)
 
     @property

@@ -42,14 +42,15 @@ shows none. Bytes that a terminal must not get are escaped.
 An operation that has settled is shown until its owner has acknowledged its
 outcome. After that an id is known for an hour with its outcome, and a number
 not at all: the journal has both (timerd --journal). The id of a call that is
-over is known for as long, but not whether it ran, failed or was cancelled: a
-journal of level events has that. A client has a name until another client has
-its slot. Exit status 1: there is no such operation, as far as the arena knows.
+over is known for an hour, too, but not whether the call ran, failed or was
+cancelled: a journal of level events has that. A client has a name until another
+client has its slot. Exit status 1: there is no such operation, as far as the
+arena knows.
 
 examples:
   timerctl explain session/9           by its id
   timerctl explain 7.1                 by its number
-  timerctl ops --due-within 5s         ... which is shown there
+  timerctl ops --due-within 5s         shows such numbers
   timerctl explain 7.1 --bytes 0       without payload and value
   timerctl explain 7.1 --json | jq '.keys[] | select(.state == "missing")'
 """
@@ -165,7 +166,7 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
             *meant_instead(reader, arguments),
             hint(
                 "all",
-                "ids are looked up by their exact bytes, and all operations are in",
+                "ids are looked up by their exact bytes; this command lists all operations",
                 command_line(arguments, "ops", options=["--state", "all"]),
             ),
         ]
@@ -259,7 +260,7 @@ def title_of(row: Row) -> str:
 
 def call_text(call: Row) -> str:
     runs = f"runs in pid {call['pid'] or '?'} for {call['since_ago']}"
-    limit = f", of {span(call['time_limit_ns'])} that it may" if call["time_limit_ns"] else ", without a time_limit"
+    limit = f", its time_limit is {span(call['time_limit_ns'])}" if call["time_limit_ns"] else ", without a time_limit"
     states = {
         "deserted": "its group has no member",
         "unhandled": "no member of its group handles its name",
@@ -321,7 +322,7 @@ def owner_text(row: Row) -> str:
         if client["command"]:
             parts.append(plain(client["command"].encode("utf-8", "surrogateescape")))
     elif group is None:
-        parts.append("none: its client has ended, and it was kept; the arena does not have the client's name")
+        parts.append("none: the operation was kept when its client ended; the arena does not have the client's name")
     return "; ".join(parts)
 
 
@@ -332,7 +333,9 @@ def condition_text(row: Row) -> str:
         counts = [f"{states.count(state)} {state}" for state in ("satisfied", "failed", "missing") if state in states]
         parts.append(f"{row['key_count']} key{'' if row['key_count'] == 1 else 's'}: {', '.join(counts)}")
     elif not row["keys"]:
-        parts.append(f"{row['key_count']} key{'' if row['key_count'] == 1 else 's'}, whose names left with its outcome")
+        parts.append(
+            f"{row['key_count']} key{'' if row['key_count'] == 1 else 's'}, whose names are gone since it settled"
+        )
     if (look := row["look"]) is not None:
         due = "the owner has not looked yet" if look["due"] else "the owner has looked, and no look is due"
         parts.append(f"its owner evaluates it: {due}")

@@ -174,7 +174,7 @@ class Facts:
     def _keep(kept: list[Row], event: Row) -> None:
         """Keep an older event of a key, unless a newer one has its kind and its client's name.
 
-        So an event that an operator fires to try something does not hide those of the program.
+        So an event that an operator fires to try something does not hide the events of the program.
         """
         if len(kept) < EVENTS_SHOWN and all(
             (e["kind"], e["client_name"]) != (event["kind"], event["client_name"]) for e in kept
@@ -285,7 +285,7 @@ class Facts:
         elif op.condition == Condition.OWNER:
             yield _line("Its owner decides: an event on any of its keys makes the owner look.", *lines)
         elif op.condition == Condition.TOTAL:
-            yield _line(f"It completes when events on its keys add {op.progress} more, in amounts.", *lines)
+            yield _line(f"It completes when events on its keys add {op.progress} more to its total.", *lines)
         elif (number := self.more(Outcome.COMPLETED, "satisfied")) is not None:
             either = " or failed" if self.more(Outcome.COMPLETED, "failed") is not None else ""
             of = f"{'all' if number == len(keys) else number} of its {len(keys)} missing keys"

@@ -2,7 +2,7 @@
 
 The arena has only the hash of each name that a client handles. The names of the calls in the arena are known, and so is
 the hash of each name. A handler is known by name if a call of this name stands in the arena. A misspelt name is near a
-handled one if the hash of a name that differs by one edit is among the hashes of the handled names.
+handled one if one edit turns it into a name whose hash is among the hashes of the handled names.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def is_stopped(client: ClientRecord) -> bool:
 
 
 def listeners(clients: Iterable[ClientRecord], group: int) -> tuple[int, int]:
-    """How many members of a group (index + 1) take outcomes, live ones and silent ones."""
+    """How many live and how many silent members of a group take outcomes. `group` is the group's index + 1."""
     states = [each.state for each in members_of(clients, group) if each.flags & ClientFlag.LISTENS]
     return states.count(ClientState.LIVE), states.count(ClientState.SILENT)
 

@@ -61,5 +61,5 @@ class JournalLines:
             return hint("journal", f"the journal has {what}", line)
         lacks = "its journal is of level outcomes" if self._has_outcomes else "the daemon writes no journal"
         return hint(
-            "journal", f"{lacks}. One of level events would have {what}: timerd --journal DIR --journal-level events"
+            "journal", f"{lacks}. A journal of level events has {what}: timerd --journal DIR --journal-level events"
         )

@@ -33,14 +33,15 @@ BYTES_SHOWN = 40  # in a row of a table
 DONE = {"satisfied": "(ok)", "failed": "(failed)"}
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
-client: the slot of its owner; for an operation of a group, the slot of the
-member that holds it now. "-": it waits in its group, or was kept when its owner
-ended. group: the group that it belongs to. keys: the missing ones first; r1(ok)
-is satisfied, r2(failed) has failed. id: whether it has one; the arena has only
-the hash of an id. Payloads may be secrets: --bytes 0 shows none. An operation
-that has settled is kept until its owner has acknowledged its outcome. Most
-settled operations have no keys any more. A listing of a live instance does not
-show one moment: operations may settle while it is printed.
+client: the slot of the operation's owner; for an operation of a group, the slot
+of the member that holds it now; "-" if it waits in its group, or was kept when
+its owner ended. group: the group that owns the operation. keys: the missing
+ones first; r1(ok) is satisfied, r2(failed) has failed. id: whether the
+operation has an id; the arena has only its hash. Payloads may be secrets:
+--bytes 0 shows none. An operation that has settled is kept until its owner has
+acknowledged its outcome. Most settled operations have no keys any more. A
+listing of a live instance does not show one moment: operations may settle while
+it is printed.
 
 examples:
   timerctl ops --due-within 5s         what expires soon, or is overdue
@@ -73,7 +74,11 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--due-within", metavar="TIME", type=duration_ns, help="only those due within TIME (5s, 200ms, 1h)"
     )
     command.add_argument(
-        "--bucket", metavar="LEVEL:INDEX", nargs="?", const="", help="a bucket of the wheel; without one, list all"
+        "--bucket",
+        metavar="LEVEL:INDEX",
+        nargs="?",
+        const="",
+        help="only of this bucket; --bucket alone lists all buckets",
     )
     add_bytes(command, "payloads", BYTES_SHOWN)
     add_limit(command)

@@ -64,7 +64,7 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
             raise UnknownApi(f"API {key}, which this broker does not have")
         name, answer = APIS[key]
         if version not in versions_of(name):
-            if key == API_VERSIONS:  # the client asks again, in a version of this list (KIP-511)
+            if key == API_VERSIONS:  # the client asks again, in a version that the answer lists (KIP-511)
                 oldest = Call(api_of(key, 0), None, "", connection)
                 names = broker.api_keys
                 return oldest.api.write(

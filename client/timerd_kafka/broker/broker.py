@@ -111,7 +111,10 @@ class Broker:
             self._open()
 
     def take_topics(self) -> None:
-        """Open and drop partitions as the topics demand, and acknowledge: requests that change topics wait for this."""
+        """Open and drop partitions as the topics demand, and acknowledge the version of the topics.
+
+        Requests that change topics wait for this acknowledgement of all brokers.
+        """
         self._taken, self._taken_topics = self.catalog.version, self._topics()
         for partition in self.store.refresh():
             for purgatory in ("produce", "fetch", "replica"):
@@ -192,7 +195,10 @@ class Broker:
     # quotas -----------------------------------------------------------------------------------------------------------
 
     def throttle(self, quotas: Quotas, call: Call, size: int) -> float:
-        """Note bytes that a client used. If it is beyond its quota, mute its connection, and return for how long."""
+        """Note bytes that a client used. If the client is beyond its quota, mute its connection.
+
+        Returns the seconds for which the connection is muted.
+        """
         seconds = round(quotas.record(call.client_id, size, time.monotonic()), 3)  # rounded to ms, as in the answer
         if seconds > 0:
             connection = call.connection

@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 
 TOPICS = "topics.json"
-TICK_NS_MAX = 100_000_000  # of the clock of a file system: 4 ms or 10 ms are usual
+TICK_NS_MAX = 100_000_000  # the longest tick of a file system's clock: 4 ms or 10 ms are usual
 NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -49,7 +49,7 @@ class Catalog:
         self.by_id: Mapping[UUID, Topic] = {}
 
     def refresh(self) -> bool:
-        """Read the file if it has changed. Returns whether it has."""
+        """Read the file if it has changed. Returns whether the topics have changed."""
         try:
             found = self._path.stat()
         except FileNotFoundError:

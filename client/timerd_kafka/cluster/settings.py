@@ -30,7 +30,7 @@ class Settings:
     secret: str = ""  # followers show it to their leaders
     instance: str | None = None  # of the timer daemon
     runtime_dir: str | None = None
-    auto_create: bool = True  # topics that a client asks for
+    auto_create: bool = True  # whether a topic that a client asks for is created
     produce_quota: float | None = None  # bytes a second of each client id, over all workers
     fetch_quota: float | None = None
     quota_window: float = 1.0

@@ -243,8 +243,8 @@ class Coordinator:
         answer = group.join_answer(member)
         if asked.may_skip_assignment:
             return answer._replace(skip_assignment=member.id == group.leader)
-        # An older client that was the leader gets its old id as the leader's id. So it does not take itself for the
-        # leader, and does not assign the work again.
+        # A client of an older version that was the leader gets its old id as the leader's id. So it does not take
+        # itself for the leader, and does not assign the work again.
         return answer._replace(leader=leader or "", members=())
 
     # syncing ----------------------------------------------------------------------------------------------------------

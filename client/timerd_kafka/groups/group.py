@@ -31,7 +31,7 @@ class State(StrEnum):
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"  # members join
-    COMPLETING = "CompletingRebalance"  # they wait for the leader's assignment
+    COMPLETING = "CompletingRebalance"  # members wait for the leader's assignment
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -49,7 +49,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.instances: dict[str, str] = {}  # the member id of each static member
         self.pending: dict[str, Pending] = {}
-        self.bytes = 0  # held for its members
+        self.bytes = 0  # the bytes that the broker holds for the members
         self.join: Wait | None = None  # a DelayedJoin
         self.sync: Wait | None = None  # a DelayedSync
         # Operations read these in another thread. They are replaced, never changed.
@@ -110,7 +110,7 @@ class Group:
             self.instances[old.instance] = new_id
         if self.leader == old.id:
             self.leader = new_id
-        self.unsynced -= {old.id}  # the DelayedSync does not know the new id: the member's session alone watches it
+        self.unsynced -= {old.id}  # the DelayedSync does not know the new id: only the session watches the new member
         self.publish()
         return new
 

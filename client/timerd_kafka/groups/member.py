@@ -41,7 +41,7 @@ class Member:
     assignment: bytes = b""
     is_new: bool = True  # it has been in no generation
     joining: asyncio.Future[JoinAnswer] | None = None  # the member's JoinGroup requests wait for this
-    syncing: asyncio.Future[SyncAnswer] | None = None  # likewise, the SyncGroup requests
+    syncing: asyncio.Future[SyncAnswer] | None = None  # the member's SyncGroup requests wait for this
     session: Session | None = None
 
     def update(self, asked: JoinRequest) -> None:
@@ -57,7 +57,7 @@ class Member:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the member needs no heartbeats, because it waits for others. A new one needs them: it may be gone."""
+        """Whether the member needs no heartbeats, as it waits for others. A new member needs them: it may be gone."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     # protocols --------------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class Rebalances:
             return
         group.sync = None
         if lost:
-            if group.state is State.COMPLETING:  # else the members would wait without end
+            if group.state is State.COMPLETING:  # no other call would end the members' waits
                 log.warning("the syncing of group %r is lost, as the timer daemon does not hold it", group.id)
                 self._prepare(group)
         elif group.unsynced:

@@ -15,9 +15,9 @@ from timerd_client.errors import BackpressureError, TimerdError
 from timerd_client.operations import DelayedHeartbeat, Errors
 from timerd_kafka.waits.waits import Waits
 
-NAME_MAX = 100  # bytes of a name in a key. A key may have two names, and 255 bytes
+NAME_MAX = 100  # bytes of a name in a key: a key has up to two names, and at most 255 bytes
 AGAIN_S = 1.0  # sessions that the daemon has refused are tried again at this interval
-AGAIN_MAX = 100  # sessions that are tried at once: each takes some 50 us of the loop
+AGAIN_MAX = 100  # the most sessions that are tried again at once: each takes some 50 us of the loop
 
 log = logging.getLogger("timerd_kafka.groups")
 

@@ -1,7 +1,7 @@
 """The file of a partition's record batches, and the position of each offset in it.
 
 A process that is killed leaves whole batches, and perhaps a part of a last batch, which the next opening of the log
-cuts off. Damage before the high watermark is an error of the disk, and nothing is cut off. There is no fsync: written
+cuts off. Damage before the high watermark is an error of the disk; then nothing is cut off. There is no fsync: written
 data survive the end of the process, but not a crash of the machine.
 """
 
@@ -21,7 +21,7 @@ CHECK_BYTES = 1 << 20
 
 
 class PartitionLog:
-    """The batches of a partition, from offset 0 on. One thread changes it; others may call end_offset and size_of."""
+    """The batches of a partition, from offset 0 on. One thread changes them; others may use end_offset and size_of."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -162,7 +162,7 @@ class PartitionLog:
         return self.read(base_offset, self.end_offset, 0, at_least_one=True)
 
     def batches_from(self, timestamp: int, start_offset: int, end_offset: int) -> list[int]:
-        """Of batches between these offsets that may have a record at or after `timestamp`: the first offset of each."""
+        """The first offset of each batch between these offsets that may have a record at or after `timestamp`."""
         numbers = range(max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset))
         return [self._bases[number] for number in numbers if self._timestamps[number] >= timestamp]
 

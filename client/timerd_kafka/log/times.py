@@ -16,8 +16,8 @@ from timerd_kafka.log.batch import CODECS, SIZE, read_header
 
 RECORDS_MAX = 20_000  # read for one request at most: the broker serves no other request meanwhile
 BATCH_RECORDS = 16  # reading a batch from the file takes as long as 16 records
-KIB = 1024  # reading 1 KiB counts as one record; 1 KiB that is decompressed takes as long as three at most
-DECOMPRESSED_MAX = 16 << 20  # of one batch: a hostile batch may have any size
+KIB = 1024  # reading 1 KiB counts as one record; to decompress 1 KiB takes as long as three records at most
+DECOMPRESSED_MAX = 16 << 20  # the most bytes to which one batch is decompressed: a hostile batch may have any size
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16
 GZIP_WINDOW = 31  # for zlib: the largest window, with a header of gzip
@@ -40,7 +40,7 @@ class Work:
         return memoryview(bytearray(DECOMPRESSED_MAX))
 
     def spend(self, records: int) -> None:
-        """Count this work. Raises Unreadable if less is left; then every later call raises, too."""
+        """Count this work. Raises Unreadable if the request has less work left; then every later call raises, too."""
         self.left -= records
         if self.left < 0:
             raise Unreadable("too much for one request")
@@ -84,7 +84,7 @@ def decompressed(codec: int, data: bytes, work: Work) -> bytes | memoryview:
 
 
 def gzip_into(data: bytes, work: Work) -> int:
-    """Decompress the first gzip member only: clients write one, and 50,000 empty ones would take 0.2 s."""
+    """Decompress the first gzip member only: clients write one member, and 50,000 empty members would take 0.2 s."""
     found = zlib.decompressobj(GZIP_WINDOW).decompress(data, DECOMPRESSED_MAX)
     work.room[: len(found)] = found
     return len(found)

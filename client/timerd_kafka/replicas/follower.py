@@ -27,7 +27,7 @@ VERSION = 13  # the first version with topic ids. The replica's id is a plain fi
 MAX_WAIT_S = 1.0
 BYTES = 4 << 20  # of an answer
 PARTITION_BYTES = 1 << 20  # of a partition in an answer
-AGAIN_S = 0.05  # after a short error: the leader or its timer daemon is being started again
+AGAIN_S = 0.05  # after an error that soon passes: the leader or its timer daemon is being started again
 DISK_S = 1.0  # after an error of the leader's disk, or of this broker's
 SAY_S = 10.0  # between two messages in the log
 

@@ -38,7 +38,7 @@ class Partition:
         self.high_watermark = self.log.checkpoint.high_watermark
         self.start_offset = self.log.checkpoint.start_offset
         self._ends = dict.fromkeys(replicas[1:], 0)  # at the leader: the ends of the followers' logs
-        self._starts = dict.fromkeys(replicas[1:], 0)  # the beginnings of their logs
+        self._starts = dict.fromkeys(replicas[1:], 0)  # at the leader: the beginnings of the followers' logs
         self._told = dict.fromkeys(replicas[1:], -1)  # high watermark + start offset, as sent to each follower
         if self.is_leader and not self.log.is_damaged:
             self.raise_high_watermark()

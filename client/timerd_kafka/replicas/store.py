@@ -25,7 +25,7 @@ log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Store:
-    """The partitions on this broker's disk. Opening a large topic takes seconds, so it is done a few at a time."""
+    """The partitions on this broker's disk. A large topic takes seconds, so partitions are opened a few at a time."""
 
     def __init__(self, directory: Path, catalog: Catalog, broker: int, workers: int) -> None:
         self._directory, self._catalog = directory, catalog

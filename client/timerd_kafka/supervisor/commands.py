@@ -24,7 +24,7 @@ class Cluster(Protocol):
     """The parts of a supervisor that commands use."""
 
     def pids(self) -> dict[str, int]:
-        """The processes: "0" to "N", and "daemon"."""
+        """The pids of the processes, by their names: "0" to "N", and "daemon"."""
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
         """Send a command to a broker. Returns False if it does not run."""

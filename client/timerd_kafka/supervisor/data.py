@@ -28,13 +28,17 @@ def claim(settings: Settings) -> int:
     except OSError as error:
         raise SettingsError(f"data={settings.data}: {error.strerror}; give a directory that may be written") from None
     if strangers and "cluster.json" not in strangers and not strangers <= OWN:
-        raise SettingsError(f"data={settings.data}: it has other files ({sorted(strangers)[0]}); give one of its own")
+        raise SettingsError(
+            f"data={settings.data}: it has other files ({sorted(strangers)[0]}); give a directory for the cluster alone"
+        )
     descriptor = os.open(settings.data / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise SettingsError(f"data={settings.data}: another cluster runs on it; end it, or give another one") from None
+        raise SettingsError(
+            f"data={settings.data}: another cluster runs on it; end that cluster, or give another directory"
+        ) from None
     described = settings.data / "cluster.json"
     written = {"format": FORMAT, "workers": settings.workers}
     if described.exists():
@@ -45,8 +49,8 @@ def claim(settings: Settings) -> int:
         if found != written:
             os.close(descriptor)
             raise SettingsError(
-                f"data={settings.data}: it was made with {found['workers']} workers (format {found['format']}), and "
-                f"this is {settings.workers} (format {FORMAT}): partitions would be elsewhere. Give another directory"
+                f"data={settings.data}: it was made with {found['workers']} workers (format {found['format']}), but "
+                f"now there are {settings.workers} (format {FORMAT}). Partitions would move: give another directory"
             )
         if not (settings.data / TOPICS).exists():
             os.close(descriptor)

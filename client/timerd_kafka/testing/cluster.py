@@ -240,7 +240,7 @@ class KafkaCluster:
         raise KafkaClusterError(f"leader: there is no partition {partition} of topic {topic!r}")
 
     def kill(self, broker: int, signal: int = signal.SIGKILL) -> None:
-        """Send a broker's process a signal. When it ends, it is started again. SIGCONT ends a SIGSTOP.
+        """Send a broker's process a signal. When the process ends, it is started again. SIGCONT ends a SIGSTOP.
 
         While a broker is stopped, calls that ask it raise KafkaClusterError after some seconds: state(), leader(),
         stop_follower() and start_follower(). The last two take effect when the broker goes on.
@@ -248,7 +248,7 @@ class KafkaCluster:
         self.command({"do": "kill", "broker": broker, "signal": signal})
 
     def kill_daemon(self, signal: int = signal.SIGKILL) -> None:
-        """Send the timer daemon a signal. When it ends, it is started again."""
+        """Send the timer daemon a signal. When the daemon ends, it is started again."""
         self.command({"do": "kill_daemon", "signal": signal})
 
     def pids(self) -> dict[str, int]:

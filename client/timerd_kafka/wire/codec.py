@@ -89,7 +89,7 @@ class Api:
         return found is not None and (field is None or any(one.name == field for one in fields(found)))
 
     def write(self, correlation_id: int, answer: Any) -> bytes:
-        """The frame of an answer, behind its size."""
+        """The frame of an answer, with its size in front."""
         header = self._response_header(correlation_id=correlation_id)
         return framed((self._write_header, header), (self._write, answer))
 
@@ -106,7 +106,7 @@ class Question:
         self._read_header, self._read = entity_reader(response.__header_schema__), entity_reader(response)
 
     def write(self, correlation_id: int, client_id: str, request: Any) -> bytes:
-        """The frame of a request, behind its size."""
+        """The frame of a request, with its size in front."""
         header = self._header(
             request_api_key=self._key,
             request_api_version=self._version,
@@ -122,7 +122,7 @@ class Question:
 
 
 def framed(*parts: tuple[Any, Any]) -> bytes:
-    """The frame of these (writer, object) parts, behind its size."""
+    """The frame of these (writer, object) parts, with its size in front."""
     buffer = io.BytesIO(b"\0\0\0\0")
     buffer.seek(4)
     for write, part in parts:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PLAYERS_MAX: Final = 4_096
-LEAD_NS: Final = 1_500_000_000  # from the plan to the start: Spark lets tasks pass a barrier only once a second
+LEAD_NS: Final = 1_500_000_000  # tasks agree on the start this long before: Spark opens a barrier only once a second
 PATIENCE_S: Final = 60.0  # the longest wait for outcomes after the last deadline, and for room in the window
 BATCH: Final = 4_096  # operations in a call, at most
 PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it go out together
@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """One call of a task: the operations of the rows from `first` to `end`."""
+    """One call of register_many(): the operations of the rows from `first` to `end`."""
 
     first: int
     end: int
@@ -76,7 +76,8 @@ def loadtest(
     `players` tasks run at the same time, so the cluster needs as many free slots. Task i % players registers and fires
     operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual
     directory. `payload` is in bytes. `registered_at` is the intended time, and `wait_ns` counts from it. Each key
-    begins with `run`, so that two runs share no key. Each action on the result plays the plan again: write it first.
+    begins with `run`, so that two runs share no key. Each action on the result plays the plan again, so write the
+    result to a table before you use it.
 
     Raises InvalidValueError if `workload` is no plan. Without a daemon, the tasks raise TimerdUnavailableError.
     """
@@ -119,7 +120,7 @@ def part_of(batches: Iterable[pyarrow.RecordBatch], run: str) -> Part:
 def play(
     part: Part, instance: str, runtime_dir: str | None, payload: bytes, start: Callable[[], int]
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Play a part. `start` is called when the client is connected, and returns the time in ns at which it begins."""
+    """Play a part. `start` is called when the client is connected, and returns the time (ns) when the part begins."""
     from timerd_client import connect
 
     with connect(instance, runtime_dir=runtime_dir) as client:

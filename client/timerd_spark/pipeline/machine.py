@@ -31,7 +31,7 @@ class Machine:
     """Watches the machine during a run, whose processes are this one and its children (JVM, workers, a daemon)."""
 
     def __init__(self) -> None:
-        self.peak = 0  # bytes: the most memory of the run at a time
+        self.peak = 0  # bytes: the most memory that the run had at one time
         self._own = psutil.Process()
         self._spent: dict[tuple[int, float], float] = {}  # CPU seconds by process, ended processes included
 

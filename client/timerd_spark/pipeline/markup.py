@@ -30,7 +30,7 @@ p, ul {{ max-width: 46rem; }} .note {{ color: var(--soft); font-size: .9rem; }}
 .facts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .7rem; margin: 1.4rem 0; }}
 .fact {{ border: 1px solid var(--line); border-radius: 6px; padding: .5rem .8rem; font-size: .9rem; }}
 .fact b {{ display: block; font-size: 1.3rem; }} .good b {{ color: var(--good); }} .bad b {{ color: var(--bad); }}
-/* A shadow at the right while there is more to scroll to: the cover moves with what is scrolled. */
+/* A shadow at the right says that the table goes on there. A cover that scrolls with the table hides it at the end. */
 .wide {{ overflow-x: auto; background:
          linear-gradient(to left, var(--paper) 2rem, transparent) right / 4rem 100% no-repeat local,
          linear-gradient(to left, var(--grid), transparent) right / 1rem 100% no-repeat scroll; }}

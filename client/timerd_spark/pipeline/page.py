@@ -31,7 +31,7 @@ FINDINGS_MAX = 20  # on the page; the directory audit/ has all
 
 
 def page(run: Results) -> str:
-    """The HTML of the page. All steps before it must be done."""
+    """The HTML of the page. All other steps of the run must be done."""
     o = run.options
     # Times as numbers: datetimes of Python would be in the time zone of this process.
     at = ("unix_micros(start) / 1e6D AS start_at", "unix_micros(`end`) / 1e6D AS end_at")
@@ -73,7 +73,7 @@ def _subject(run: Results) -> str:
 
 
 def _provenance(run: Results, row: Any) -> str:
-    """The time of the operations of a report's row, and their source."""
+    """When the operations of a report's row were played or recorded, and when and where the run began."""
     machine, steps = run.state["machine"], run.state["steps"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     there = ""
@@ -193,7 +193,7 @@ def _real(run: Results, name: str) -> DataFrame:
 
 def _over_time(run: Results) -> str:
     windows = _real(run, "windows")
-    own = windows.where(windows["what"] != SEEN)  # of one view, because these measures are the same in both
+    own = windows.where(windows["what"] != SEEN)  # SEEN is a second view of the operations of PLAYED: the same measures
     if own.count() < WINDOWS_MIN:
         return ""
     window = run.state["steps"]["rollup"].get("window", run.options.window)
@@ -214,8 +214,8 @@ def _over_time(run: Results) -> str:
             ]
         ),
         note(
-            f"In windows of {window}, by the time of the outcome. Windows at both ends, and beside a pause, are left "
-            "out where work did not fill them. The mean in flight is the sum of the waits that ended in the window, "
+            f"In windows of {window}, by the time of the outcome. A window that work filled only in part, at either "
+            "end or beside a pause, is left out. The mean in flight is the sum of the waits that ended in the window, "
             "divided by its length."
         ),
     )
@@ -283,10 +283,10 @@ def _timeouts(run: Results, reports: dict[str, Any]) -> str:
         figures([("Share that would expire", plots.what_if(asked.where(asked["what"] != SEEN), "what", COLOURS))]),
         note(
             "An operation that expired did not show how long it would have waited: it is censored at its timeout. The "
-            "share that would expire is the share that has neither settled nor been cancelled before: the Kaplan-Meier "
-            "estimate, with its limits at 95 % confidence. Where fewer than one in a hundred operations were watched "
-            'there are bounds only (hollow triangles). "In flight" is the rate of registrations times the mean wait, '
-            "cut off at the timeout (Little's law)."
+            "share that would expire is the share that would still be pending at the timeout: the Kaplan-Meier "
+            "estimate, with its limits at 95 % confidence. If fewer than one in a hundred operations were watched up "
+            'to a timeout, there are bounds only (hollow triangles). "In flight" is the rate of registrations times '
+            "the mean wait, cut off at the timeout (Little's law)."
         ),
     )
 

@@ -55,7 +55,7 @@ ROUND: Final = 170_000  # operations of a round, which is a step; an interrupted
 PART: Final = 1_000_000  # planned operations of a task
 ROWS_PER_BATCH: Final = 4_000_000  # rows of the journal, with texts
 KEEP: Final = 1 << 40  # bytes: the daemon never removes files of the run's own journal
-BYTES_OF_LIFE: Final = 350  # that an operation takes in a journal of level events; for estimates
+BYTES_OF_LIFE: Final = 350  # the bytes of one operation in a journal of level events; for estimates
 # Windows that --window auto chooses from, in seconds.
 WINDOWS: Final = {
     "1 second": 1, "2 seconds": 2, "5 seconds": 5, "10 seconds": 10, "30 seconds": 30, "1 minute": 60,
@@ -63,7 +63,7 @@ WINDOWS: Final = {
 }  # fmt: skip
 WINDOWS_MAX: Final = 300
 LIVES: Final = ("timeout_ns", *NEEDED)  # the columns of lives that reports need
-PENDING: Final = 32_768  # a daemon's extra room for operations, because on a busy machine they stay longer
+PENDING: Final = 32_768  # a daemon's extra room for operations, because on a busy machine they are pending longer
 
 
 def check_out(out: Path, journal: str | None = None) -> None:
@@ -206,7 +206,7 @@ class Pipeline:
         ).selectExpr("op", f"due_ns - {begun_ns} AS due_ns", "delay_ns", "timeout_ns", "key")
         shape = shape_of(o.profile, ops=count, rate=o.rate, seed=o.seed, timeout=None)._replace(payload=100)
         journal = Path(self.journal, f"round={first}")
-        shutil.rmtree(journal, ignore_errors=True)  # the rest of an interrupted round
+        shutil.rmtree(journal, ignore_errors=True)  # what an interrupted run of this round has left
         journal.parent.mkdir(exist_ok=True)
         flags = [
             *flags_of(shape, PENDING),
@@ -224,7 +224,7 @@ class Pipeline:
                 run=f"{first // ROUND:x}.",
             )
             played.write.mode("overwrite").parquet(str(self.out / "played" / f"round={first}"))
-        if (outcomes := outcomes_in(journal)) < count:  # an audit of this part would find no defect
+        if (outcomes := outcomes_in(journal)) < count:  # the audit would find no defect in what was written
             raise JournalError(
                 f"{journal} holds {outcomes:,} of the {count:,} operations that were played: the disk is full, or the "
                 "daemon could not keep up. Make room, or give a lower --rate, and begin again"
@@ -249,7 +249,7 @@ class Pipeline:
         return {"operations": self.spark.read.parquet(str(self.out / "lives")).count()}
 
     def lives(self) -> DataFrame:
-        """All lives, with the column `what`: PLAYED, SEEN, PLANNED or RECORDED."""
+        """Terminal rows of operations, called lives, with the column `what`: PLAYED, SEEN, PLANNED or RECORDED."""
         from pyspark.sql import functions as F
 
         def of(lives: DataFrame, what: str) -> DataFrame:
@@ -296,7 +296,7 @@ class Pipeline:
         arenas: list[AuditedArena] = []
         try:
             found = audit(reader.load(self.journal), open_end=self.options.open_end, show=arenas.append)
-        except InvalidValueError as error:  # the journal has no events, or lacks its first files: a page without audit
+        except InvalidValueError as error:  # no events in the journal, or its first files are missing: no audit then
             self.show(f"      not audited: {error}")
             return {"not_audited": str(error)}
         self._store(found, "audit")
@@ -333,7 +333,7 @@ def bytes_of(journal: str) -> int:
 def share_of(progress: Mapping[str, Any] | None) -> float | None:
     """The share of the journals that a query has read, from Spark's report; None if it is not known.
 
-    Rows are counted within an arena. So the share is not known if a journal has rows of a later arena.
+    Rows are counted within an arena. So the share is not known if the newest rows of a journal are of a later arena.
     """
     read = there = 0
     for source in progress["sources"] if progress else ():
@@ -346,9 +346,9 @@ def share_of(progress: Mapping[str, Any] | None) -> float | None:
 
 
 def window_for(lives: DataFrame) -> str:
-    """The shortest of WINDOWS of which WINDOWS_MAX are enough for the time in which these lives settled.
+    """The shortest of WINDOWS that divides the time in which these lives settled into WINDOWS_MAX parts or fewer.
 
-    If there is none, the longest.
+    If none of WINDOWS does, it is the longest one.
     """
     seconds = "(unix_micros(max(settled_at)) - unix_micros(min(settled_at))) / 1e6D"
     length_s = lives.selectExpr(seconds).collect()[0][0] or 0.0

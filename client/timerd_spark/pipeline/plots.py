@@ -35,16 +35,16 @@ INK, GRID = "#1d2329", "#c9d0d6"
 # A page may set the colours of figures for its light and its dark form: var(--series-0), var(--ink), var(--grid).
 VARIABLES: Final = {**{colour: f"series-{at}" for at, colour in enumerate(COLOURS)}, INK: "ink", GRID: "grid"}
 NAMES: Final = {"rate": "outcomes a second", "timeout_ratio": "share that expired"}
-SPAN_MIN: Final = 0.25  # of the largest value: an axis spans at least this
+SPAN_MIN: Final = 0.25  # an axis spans at least this share of the largest value
 LINES: Final = ("-", "--", ":")
-SIZE: Final = (4.8, 3.1)  # inches: legible on a phone, and beside a second one on a desk
+SIZE: Final = (4.8, 3.1)  # inches: legible on a phone, and beside a second figure on a desktop screen
 GROUPS_MAX = 12
 LABELS_MAX = 12  # on an axis
 POINTS_MAX = 5_000
-FULL: Final = 0.9  # of the median rate: a window at an end with a lower rate is not full
-PARTLY_MAX: Final = 3  # of a part's windows, at most these may be left out: one at its beginning, two at its end
+FULL: Final = 0.9  # a window at an end is full if its rate is at least this share of the median rate
+PARTLY_MAX: Final = 3  # the most windows of a part that are left out: one at its beginning, two at its end
 POINT_MS: Final = 1e-6  # the position of waits of 0 on the logarithmic axis
-UNSETTLED_MAX: Final = 0.999  # a figure of waits begins at the time when one operation in a thousand has ended
+UNSETTLED_MAX: Final = 0.999  # a figure of waits begins at the time when one operation in a thousand has settled
 UNITS: Final = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 
 Colours = Mapping[str, str]  # colours by the labels of groups; other groups get COLOURS, in the order of their names
@@ -53,9 +53,10 @@ Colours = Mapping[str, str]  # colours by the labels of groups; other groups get
 def waits(
     rolled: DataFrame, measure: str = "latency", by: str | Sequence[str] = (), colours: Colours | None = None
 ) -> Figure:
-    """The share of operations that took longer than a time: a line for each group of a rollup, on logarithmic axes.
+    """For each time, the share of operations that took longer: a line for each group of a rollup.
 
-    Times are read from buckets, so they are at most rollups.ERROR too large. Raises InvalidValueError.
+    Both axes are logarithmic. Times are read from buckets, so they are at most rollups.ERROR too large. Raises
+    InvalidValueError.
     """
     if measure not in MEASURES:
         raise InvalidValueError(f"waits(): measure={measure!r}: give {' or '.join(MEASURES)}")
@@ -89,10 +90,10 @@ def over_time(
 ) -> Figure:
     """Columns of a report with windows, over time; a line for each group and measure. Raises InvalidValueError.
 
-    Lines of the second measure are dashed, lines of the third dotted. A line is broken where windows are missing. The
-    first window of each part, and the last two, are left out if they are not full: work seldom begins and ends with a
-    window, and the longest waits settle in the next window. A window is not full if its rate is below nine tenths of
-    the part's median.
+    Lines of the second measure are dashed, lines of the third dotted. A line is broken into parts where windows are
+    missing. The first window of each part, and the last two, are left out if they are not full: work seldom begins and
+    ends with a window, and the longest waits settle in the next window. A window is not full if its rate is below nine
+    tenths of the part's median.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -139,7 +140,7 @@ def over_time(
 def what_if(asked: DataFrame, by: str | Sequence[str] = (), colours: Colours | None = None) -> Figure:
     """The timeout ratio under other timeouts, from what_if(), with its limits of confidence.
 
-    Hollow triangles that point down are upper bounds, beyond the data.
+    Hollow triangles that point down are upper bounds, for timeouts that the data do not reach.
     """
     names = [by] if isinstance(by, str) else list(by)
     limits = ["timeout_ratio_low", "timeout_ratio_high"]
@@ -255,7 +256,7 @@ def _short(measure: str) -> str:
 
 
 def _colour(axes: Axes, label: str, colours: Colours | None) -> str:
-    """The colour of a group in all figures, or the next unused colour."""
+    """The colour that `colours` has for a group, else the next unused one of COLOURS."""
     own = (colours or {}).get(label)
     drawn = len({line.get_color() for line in axes.lines})
     return own or COLOURS[drawn % len(COLOURS)]
@@ -275,7 +276,7 @@ def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The windows of a group, in parts without a gap. Windows at the ends of a part that are not full are left out."""
+    """The windows of a group, in parts without a gap. A window at an end of a part is left out if it is not full."""
     ends = [at for at, (row, following) in enumerate(pairwise(rows), 1) if following["start"] > row["end"]]
     for begin, end in pairwise([0, *ends, len(rows)]):
         part = rows[begin:end]

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 SAY_S: Final = 5.0  # between two lines of a step
-# The pace of finished steps gives the pace of a later step, within limits: OWN if they are of its kind, else OTHERS,
-# which are narrower, because the first steps of a run may have been slow.
+# The pace of finished steps is taken for the pace of a later step, within limits. OWN limits the pace of steps of the
+# same kind. OTHERS limits the pace of steps of other kinds. It is narrower, because the first steps of a run may have
+# been slow.
 OWN, OTHERS = (0.1, 10.0), (0.5, 2.0)
 
 

@@ -13,7 +13,7 @@ from timerd_client.audit.journal import OPEN_END
 from timerd_spark.reports.audit import counted
 
 LATE_MS: Final = 10.0  # if calls are later than this at p99, the run did not follow its plan
-OTHERS: Final = 0.10  # of the processors, for work that is not of the run
+OTHERS: Final = 0.10  # a run is disturbed if other work takes more than this share of the processors
 SAVING: Final = 0.10  # of the operations in flight: a smaller saving is not worth a sentence
 
 
@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
 
 
 def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | None) -> Verdict:
-    """Whether the run followed its plan: `played` and `seen` are rows of a report, `added` is of the rounds."""
+    """Whether the run followed its plan. `played` and `seen` are rows of a report, `added` is the row of all rounds."""
     behind = added["behind_p99_ms"]
     intended, registered = ms(seen["latency_p99_ms"]), ms(played["latency_p99_ms"])
     two = (
@@ -130,7 +130,8 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
 def flying_now(row: Any, asked: Sequence[Any]) -> float:
     """The mean number of operations that were in flight, to compare with `asked`, the rows of what_if(); 0: not known.
 
-    `row` is of a report, which counts at the rate of outcomes. what_if() counts at the rate of registrations.
+    `row` is of a report, whose mean is for the rate of outcomes. what_if() computes with the rate of registrations, so
+    the mean is scaled to that rate.
     """
     rate = next((one["rate"] for one in asked if one["rate"]), 0.0)
     return float(rate * (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0))

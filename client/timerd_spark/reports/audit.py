@@ -3,9 +3,9 @@
 Most operations are plain: audit_plain.py accepts them by numpy, and only the others go through the implementation.
 Operations depend on each other only through their keys, their ids, and the grants of limited events on their keys. The
 states of clients and the clocks of turns matter to all operations. So rows are grouped by (host, incarnation,
-purgatory, key) if all operations of the purgatory have one key and an id of their own, else by (host, incarnation,
-purgatory). Each group is audited in the order of its rows. Each task gets all CLIENT, SEGMENT, TURN, GAP and END rows.
-Spark handles no single rows: audit_parcels.py packs rows that stay together into parcels.
+purgatory, key) if each operation of the purgatory has one key and no two share an id, else by (host, incarnation,
+purgatory). Each group is audited in the order of its rows. Each task gets all CLIENT, SEGMENT, TURN, ANCHOR, GAP and
+END rows. Spark handles no single rows: audit_parcels.py packs rows that stay together into parcels.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AuditedArena(NamedTuple):
     gaps: int  # times in which the daemon could not write its journal
     left_out: int  # rows that failOnDataLoss=false has left out
     row: int  # the last row up to which no row is missing; -1: there is none, or it is not known
-    ended: bool  # by an END row: no row is missing behind the last one
+    ended: bool  # the last row is an END row, so no row is missing behind it
 
     def __str__(self) -> str:
         parts = [
@@ -90,13 +90,13 @@ def audit(
     """Compute all outcomes again from a journal's events. The result has a row for each finding: none, if all is right.
 
     `df` is the events view of the journals of any number of hosts, each from its row 0 on. It may have been stored as
-    Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect; -1: the
-    journal's end), op_id (null: no operation), what (the finding in words), cause and follows (booleans).
+    Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect; -1: no single
+    row shows it), op_id (null: no operation), what (the finding in words), cause and follows (booleans).
 
-    A *cause* is no defect of the daemon: rows are missing. They were left out (`failOnDataLoss` is `false`) or dropped,
-    or the journal has no END row at its end, so that it may lack its last rows (no finding with `open_end`). A finding
-    that `follows` is behind a cause, and may come from it. The causes come first in the result, and the findings that
-    follow come last.
+    A *cause* says that rows are missing, which is no defect of the daemon. Rows were left out (`failOnDataLoss` is
+    `false`) or dropped, or the journal does not end with an END row, so that it may lack its last rows. With `open_end`
+    a journal without an END row is no finding. A finding that `follows` is behind a cause, and may come from it. The
+    causes come first in the result, and the findings that follow come last.
 
     `show` gets an AuditedArena of each arena, whose text is "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps,
     complete to row 29,873".
@@ -106,7 +106,7 @@ def audit(
     four). A task holds the rows of its share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside
     pending operations. The findings stay on the executors as long as the program refers to the result.
 
-    Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
+    Raises InvalidValueError if `df` is no events view, or if its journal is of level outcomes or lacks its beginning.
     """
     from pyspark.sql import functions as F
 
@@ -114,12 +114,12 @@ def audit(
     is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
     if partitions is not None and not (is_number and 1 <= partitions <= 100_000):
         raise InvalidValueError(f"audit(): partitions={partitions!r}: give 1 to 100,000")
-    # Spark uses persisted rows again for each plan that is equal to theirs, even if the files of its path have changed.
-    # A killed audit may have left persisted rows. So this plan has a random condition, which Spark folds away.
+    # Spark uses persisted rows again for each plan that is equal to the plan that made them, even if the files have
+    # changed. A killed audit may have left persisted rows. So this plan has a random condition, which Spark folds away.
     new = F.lit(token_hex()).isNotNull()
     sent = df.select(*COLUMNS).where(new).mapInArrow(parcels, PARCELS).persist()
     try:
-        # Findings are not persisted, because they would stay. A checkpoint is freed with its last reference.
+        # Findings are not persisted, because persisted rows would stay. A checkpoint is freed with its last reference.
         return _findings(sent, partitions, open_end, show).localCheckpoint()
     finally:
         sent.unpersist()
@@ -128,7 +128,7 @@ def audit(
 def _findings(
     sent: DataFrame, partitions: int | None, open_end: bool, show: Callable[[AuditedArena], object]
 ) -> DataFrame:
-    """The findings in parcels, with the columns ORDERED."""
+    """The findings about the rows in the parcels `sent`, with the columns ORDERED."""
     from pyspark.sql import functions as F
 
     arenas = _arenas(sent)

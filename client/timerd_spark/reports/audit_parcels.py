@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 PARCELS: Final = "host string, incarnation string, purgatory string, share int, first bigint, content binary"
-PLACED: Final = f"{PARCELS}, bucket int"  # with the number of the task that audits it
+PLACED: Final = f"{PARCELS}, bucket int"  # `bucket`: the number of the task that audits the parcel
 # The columns of findings: from the audit's tasks, and in the result. `cause`: rows are missing. `follows`: the finding
 # may come from a cause.
 FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string, cause boolean"
@@ -35,7 +35,7 @@ EVERY, FRAGMENTS, ABOUT = -1, -2, -3  # the shares of rows that each task gets, 
 INDEX: Final = -1  # `first` of a parcel with the numbers of registrations
 WORD: Final = (1 << 64) - 1
 PARCEL_ROWS: Final = 1 << 18  # rows that are held until they are sent: some 60 MB
-# Kinds of rows that each task has.
+# Kinds of rows of which each task gets all.
 OF_ALL: Final = (RowKind.CLIENT, RowKind.SEGMENT, RowKind.TURN, RowKind.ANCHOR, RowKind.GAP, RowKind.END)
 OF_OPERATIONS: Final = (RowKind.ACTION, RowKind.GROUP)  # they go to the task with their operation's registration
 
@@ -219,7 +219,11 @@ def bound(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def index(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """For parcels with buckets: parcels with the numbers of their registrations, divided into shares by operation."""
+    """Make parcels from which placed() takes the buckets of registrations.
+
+    They have the numbers of the registered operations, in shares by operation. `batches` has parcels of rows, each with
+    its bucket.
+    """
     import numpy as np
     import pyarrow.compute as pc
 
@@ -234,7 +238,7 @@ def index(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def twice(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Rows of FINDINGS: operations registered twice, perhaps in two tasks. `batches` has whole shares of numbers."""
+    """Rows of FINDINGS: operations registered twice, perhaps in two tasks. `batches` has all parcels of each share."""
     import numpy as np
 
     numbers: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -273,7 +277,8 @@ def ordered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
 def placed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Cancels and steps of groups, with the buckets of their registrations; bucket 0 if there is no registration.
 
-    `batches` has whole shares of operations, sorted by arena, share and `first`: parcels of index() come first.
+    `batches` has all parcels of each share by operation, sorted by arena, share and `first`. So the parcels of index()
+    come first.
     """
     import numpy as np
     import pyarrow as pa

@@ -100,7 +100,7 @@ class Rows:
         return lines_of(pc.binary_slice(data, at * ROW_SIZE, (at + 1) * ROW_SIZE))
 
     def records(self, kind: RowKind, places: Numbers) -> np.ndarray:
-        """These rows as numpy sees them."""
+        """These rows as an array of numpy's records."""
         return as_records(kind, self.lines(places))
 
     # turns ------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Rows:
         self._owners[of[~is_same]] = NOBODY  # the client has changed, so none of its operations is plain
 
     def client(self, clients: Numbers, places: Numbers) -> tuple[Mask, Numbers]:
-        """Whether each row belongs to its client, within the client's life; and the clients' policies for orphans."""
+        """Whether each row is its client's and lies within the client's life; and the clients' policies for orphans."""
         at = found_in(self._names, clients)
         owner = taken(self.owners, places, 0)
         is_its = (taken(self._owners, at, NOBODY) == owner) & (owner > 0)
@@ -186,7 +186,10 @@ class Events:
         return found[0], found[1]
 
     def senders_until(self, events: Numbers) -> tuple[Numbers, Numbers]:
-        """For each of these events: the lowest and the highest sender of the events on its key up to it; -1 for -1."""
+        """For each of these events: the lowest and the highest sender of the events on its key, up to this event.
+
+        Both are -1 where the number of the event is -1.
+        """
         names, codes = np.unique(self.clients, return_inverse=True)
         _, keys = np.unique(self.watches[self._order], return_inverse=True)
         most, code = len(names), codes[self._order]
@@ -199,7 +202,7 @@ class Events:
 
 
 class Operations:
-    """The operations of a part that have one key, their outcomes and their cancels: places of rows, and numbers."""
+    """The operations of a part that have one key, with their outcomes and cancels."""
 
     def __init__(self, rows: Rows) -> None:
         import pyarrow.compute as pc
@@ -267,7 +270,8 @@ class Operations:
         cancelled = (o["outcome"] == Outcome.CANCELLED) & self._cancelled_rightly(a, action_place)
         cancelled &= (action_place < outcome_place) & (action_place < event_place)
         ends = self._said_rightly(o, outcome_place) & np.where(acted, cancelled, completed | expired)
-        pending = ~acted & ~has_event & self._rows.never_died(self.clients)  # a dead client's operations are settled
+        # No operation of a dead client is pending.
+        pending = ~acted & ~has_event & self._rows.never_died(self.clients)
         found: Mask = fine & np.where(settled, ends & (self.places < outcome_place), pending)
         return found
 
@@ -367,7 +371,7 @@ class Operations:
 def commands_rise(rows: Rows, operations: Operations, events: Events) -> bool:
     """Whether the numbers of each client's commands rise from 1 on, in all rows together.
 
-    A command about several operations of a group has a row for each operation.
+    A command about several operations of a group has a row for each operation, all with the command's number.
     """
     several, acknowledged = operations.places_of_others, operations.g["command"] != 0
     r, s = (as_records(kind, rows.heads(several, at)) for at, kind in enumerate((RowKind.REGISTER, RowKind.REGISTERED)))

@@ -147,7 +147,7 @@ def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch
             taken[first + at] = True
         for begin, end in _runs(~taken):
             if begin > 0:
-                joiner.end()  # a complete registration lies between the fragments before and these
+                joiner.end()  # a complete registration lies between these fragments and earlier ones
             joiner.take(_fragments(batch, lines, parts[begin:end]))
             if end < len(parts):
                 joiner.end()
@@ -344,7 +344,7 @@ class Joiner:
         self._held: list[Fragment] = []
         self._whole: list[list[Fragment]] = []
         self._left: list[Fragment] = []
-        self.left_over: dict[tuple[str, str], Facts] = {}  # by arena: facts of what packed() yielded from `_left`
+        self.left_over: dict[tuple[str, str], Facts] = {}  # by arena: facts of the fragments that packed() left over
 
     def take(self, fragments: Iterable[Fragment]) -> None:
         held = self._held

@@ -1,4 +1,4 @@
-"""The tasks of an audit: each gets the parcels of a bucket, and passes rows that numpy does not accept to Audits."""
+"""The tasks of an audit. Each gets the parcels of a bucket, and passes rows that audit_plain.py rejects to Audits."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
         latency_p50_ms .. p999_ms, latency_max_ms     from registration to outcome, of the completed ones
         lateness_p50_ms .. p999_ms, lateness_max_ms   from deadline to outcome, of the expired ones
         in_flight_mean            by Little's law: the sum of all waits / the same time as for `rate`. With windows, a
-                                  wait counts where it ends, as a whole. So it is right if waits are short against the
-                                  windows; otherwise take `in_flight_max`, or no windows
+                                  wait counts as a whole in the window in which it ends. So the mean is right if waits
+                                  are much shorter than the windows; otherwise take `in_flight_max`, or no windows
         in_flight_max             see rollup()
 
     A pause is a time without operations in flight that is longer than a second and longer than 100 mean intervals
@@ -85,7 +85,7 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
 
 def hot_keys(df: DataFrame, k: int = 20) -> DataFrame:
-    """The k keys of a terminal view with the most settled operations, in this order. Raises InvalidValueError.
+    """The k keys of a terminal view with the most settled operations, the hottest first. Raises InvalidValueError.
 
     Columns: purgatory, key, n (operations), share (of all operations), timeout_ratio. Counts are exact. Keys with the
     same n come in the order of their names.

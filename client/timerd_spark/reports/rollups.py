@@ -1,7 +1,7 @@
 """Rollups: a row for each group of settled operations, with histograms that merge exactly.
 
     rollup(df, by=["purgatory"], window="10 seconds").write.parquet(path)     # df: the terminal view
-    report(spark.read.parquet(path), by=["purgatory"], window="1 hour")       # the same as from all rows
+    report(spark.read.parquet(path), by=["purgatory"], window="1 hour")       # the same as from df itself
 
 The histograms are those of timerd_shm/read: 16 steps in each power of two, so a bucket is at most 6.25 % wide. A
 percentile is the upper bound of its bucket: never below the true value, and at most ERROR above. Merging adds counts,
@@ -41,16 +41,16 @@ ROLLUP: Final = {
     "lateness": HISTOGRAM,  # of the expired ones, ns
     "lateness_max_ns": "bigint",
     "in_flight_max": "bigint",
-    "pauses": "array<bigint>",  # of more than a second, that began in the window, in ms
+    "pauses": "array<bigint>",  # in ms: the pauses of more than a second that began in the window
 }
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
-# Names of columns of the steps, in rollup() and in the functions that read a rollup.
+# Names of columns in the inner queries of rollup(), and of the functions that read a rollup.
 INNER: Final = (
     "at", "before", "begin", "bucket", "cell", "count", "every", "exponent", "following", "guess", "most", "move",
     "net", "next", "one", "peak", "run", "silent", "step", "until", "value", "waited",
 )  # fmt: skip
 PAUSE_MS: Final = 1_000  # the shortest pause
-PAUSE_INTERVALS: Final = 100  # the shortest long pause, in mean intervals between operations
+PAUSE_INTERVALS: Final = 100  # a long pause is longer than this many mean intervals between operations
 CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are computed in parts of this length
 
 
@@ -59,8 +59,8 @@ def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
     The result has a row for each group in which an operation has settled: columns `by`, then ROLLUP. `in_flight_max` is
     the largest number of registered and not settled operations at the end of a millisecond of the window; operations
-    from before the window count. Raises InvalidValueError if `df` is no terminal view, `by` no column or `window` no
-    duration.
+    that were registered before the window count, too. Raises InvalidValueError if `df` is no terminal view, `by` no
+    column or `window` no duration.
     """
     need_view(df, "terminal", NEEDED, "rollup()")
     names = quoted(names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER}))
@@ -88,7 +88,7 @@ def is_rollup(df: DataFrame) -> bool:
 
 
 def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
-    """Merge rollups into larger groups and windows. The result is a rollup, the same as from all their rows.
+    """Merge rollups into larger groups and windows. The result is the rollup that all their rows together would give.
 
     `in_flight_max` is the exception. The maximum of several groups together does not follow from their own maxima, so
     the column is null unless `by` has all columns that the rollup is grouped by. Raises InvalidValueError if `window`
@@ -191,7 +191,7 @@ def percentiles_of(histogram: str, total: str, largest: str, shares: Sequence[fl
 
 
 def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> DataFrame:
-    """The rollup of a query's counts by outcome and bucket, and of its in-flight maxima. `{rows}` in it is `df`."""
+    """The rollup that a query's counts and in-flight maxima make. `{rows}` in the query `counted` stands for `df`."""
     start, end = ("min(first)", "max(last)")
     if window_ns is not None:
         start, end = ("cell", f"timestamp_micros(unix_micros(cell) + {window_ns // 1_000}L)")

@@ -7,8 +7,8 @@ still waits at t, is the product of (1 - settled / still watched) over all times
 timeout that an operation had does not depend on how long it would have waited. Beyond the largest watched time nothing
 is known.
 
-Completion, failure and cancellation are *competing risks*: each ends a life, and a cancelled one cannot expire. So
-S(t) is about all of them together, and the share that expires with a timeout is S(timeout). It is 1 minus the shares
+Completion, failure and cancellation are *competing risks*: each ends a life, and a cancelled life cannot expire. So
+S(t) counts all three as ends, and the share that expires with a timeout is S(timeout). It is 1 minus the shares
 that the estimate of O. O. Aalen and S. Johansen ("An empirical transition matrix", Scand. J. Statist. 5, 1978) gives
 for the three risks up to the timeout. If cancelled lives were censored, S(t) would be of a world without cancellations:
 the share would be too large, and would contradict report().
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NEEDED: Final = ("outcome", "registered_at", "settled_at", "timeout_ns", "wait_ns")
-# Names of columns of the steps and of the result: no column to group by may have one of them.
+# Names of columns in the inner queries and in the result: no column to group by may have one of them.
 TAKEN: Final = (
     "all_settled", "area", "areas", "areas_0", "areas_1", "areas_2", "asked", "at", "before", "beyond", "ended",
     "every", "first", "in_flight", "in_flight_high", "in_flight_low", "known_ns", "last", "last_at", "left", "log_left",
@@ -46,7 +46,7 @@ TAKEN: Final = (
 )  # fmt: skip
 TIMEOUTS_MAX: Final = 1_000
 WATCHED_SHARE: Final = 0.01  # the estimate ends where a smaller share of all operations is still watched
-Z: Final = 1.959964  # of limits with a confidence of 95 %
+Z: Final = 1.959964  # for limits with a confidence of 95 %
 BEYOND_Z: Final = 0.025  # the probability beyond each of the two limits
 STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that more lives do not make more distinct times
 
@@ -76,8 +76,8 @@ def what_if(
         beyond          timeout_ns > known_ns: the data do not reach the timeout. All figures are those at known_ns:
                         the truth is at most timeout_ratio_high, and at least in_flight_low
 
-    `rolled` is a rollup() of the same operations by the same columns, with any windows, if you have one. Then the
-    pauses are taken from it: to look for them takes half of the time.
+    If you have a rollup() of the same operations by the same columns, with any windows, pass it as `rolled`. Then the
+    pauses are taken from it. Otherwise the search for pauses takes half of the time of the call.
 
     Raises InvalidValueError for missing columns, and for timeouts that are not durations.
     """

@@ -91,7 +91,7 @@ def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
     """Register or fire all rows. Returns when the daemon has acknowledged the last row. Raises the daemon's refusals.
 
     When a client has reached its quota, another client sends the rest: the operations of an ended client count for no
-    quota.
+    client's quota.
     """
     send_part, size = (register, REGISTRATIONS) if options.action == REGISTER else (fire, EVENTS)
     total = Counts(0, 0)
@@ -148,7 +148,7 @@ def claims_of(purgatory: str) -> str:
 
 
 def fire_later(events: Iterable[tuple[td.Purgatory, str | bytes, bytes]]) -> None:
-    """Fire events for which the arena was full, when there is room. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
+    """Fire events that the full arena has refused, once there is room. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
     end = time.monotonic() + FLUSH_TIMEOUT_S
     for purgatory, key, value in events:
         while True:

@@ -110,7 +110,7 @@ class StreamSink(Sending, DataSourceStreamArrowWriter):
 
 
 def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any]:
-    """The values of a column as bytes, numbers as str. `null` replaces a null; if it is None, InvalidValueError."""
+    """The values of a column as bytes, numbers as str. `null` replaces a null; without it, raises InvalidValueError."""
     values = values_of(batch.column(name))
     if batch.column(name).null_count:
         if null is None:
@@ -120,10 +120,10 @@ def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any
 
 
 def check_times(options: WriteOptions, times: Sequence[float | None], ids: Sequence[Any]) -> None:
-    """Raises InvalidValueError for a timeout that no operation can have, and without a group for a missing timeout.
+    """Raises InvalidValueError for a timeout that no operation can have, and for a null if the options name no group.
 
-    The sink's client ends with its task. Without a deadline an operation would stay only while it has an owner: a
-    group. An operation that is kept for nobody gets the daemon's retention as its deadline.
+    A null is an operation without a deadline, which stays only while it has an owner. The sink's client ends with its
+    task, so only a group can be the owner. An operation without an owner gets the daemon's retention as its deadline.
     """
     for time, op_id in zip(times, ids, strict=True):
         if (time is None and options.group is not None) or (time is not None and 0 <= time <= TIMEOUT_S_MAX):

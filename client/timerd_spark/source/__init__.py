@@ -7,8 +7,8 @@
     progress.py   how far a query is behind its journals
     batches.py    spans as record batches: for readers and export
     decode.py     records of a segment as Arrow columns
-    ids.py        the ids of users
-    events.py     the events view: rows of every kind side by side
+    ids.py        the hashes of the ids that users give to operations
+    events.py     the events view: rows of every kind in one table
     left_out.py   a row of the events view for rows that were left out
     schema.py     the columns, declared once
     frame.py      a journal as a DataFrame, from its own files or from Parquet

@@ -1,4 +1,4 @@
-"""Records of a segment as Arrow columns, without a Python object for each: numpy over the blocks, which are checked.
+"""Records of a segment as Arrow columns. numpy reads them from checked blocks, without a Python object for each record.
 
     rows = SegmentRows(span)
     for records, lines in rows.parts([RowKind.OUTCOME]):
@@ -56,7 +56,7 @@ TEXT_KINDS = frozenset(int(kind) for kind in TextKind)
 
 @cache
 def dtype_of(kind: RowKind) -> np.dtype[Any]:
-    """A row of that kind as numpy sees it."""
+    """The numpy type of a row of that kind."""
 
     def code(field: Field) -> str:
         return f"V{field.storage.size}" if field.storage.count > 1 else f"<u{field.storage.size}"
@@ -64,7 +64,7 @@ def dtype_of(kind: RowKind) -> np.dtype[Any]:
     return np.dtype([(field.name, code(field)) for field in fields(ROWS[kind])])
 
 
-# The memory of the last span, for the next one: new pages would cost more time than reading into them.
+# The memory of the last span, for the next one: new pages of memory would cost more time than the reading.
 spare_memory: list[bytearray] = []
 
 
@@ -86,7 +86,7 @@ class SegmentRows:
         except FileNotFoundError:
             raise JournalError(f"{span.directory}: segment {span.segment} was removed before it was read") from None
         self.header = self._segment.header
-        self.left_out: list[LeftOut] = []  # with `skip`
+        self.left_out: list[LeftOut] = []  # rows that are missing or were skipped
         if span.missing:
             number = self.header.first_row + span.first - span.missing
             self.left_out.append(LeftOut(False, number, span.missing, span.segment, span.first))
@@ -116,7 +116,7 @@ class SegmentRows:
         while block < end:
             most = min(end - block, CHUNK_BLOCKS)
             _, rows = self._segment.good_into(block, room[size : size + most * BLOCK_SIZE])
-            count = rows // BLOCK_ROWS  # full ones
+            count = rows // BLOCK_ROWS  # full blocks
             rows = count * BLOCK_ROWS
             if rows == 0:
                 data, rows = self._read_one_block(block, end)
@@ -168,7 +168,7 @@ class SegmentRows:
         """Records, and the ns by which the wall clock is ahead of CLOCK_MONOTONIC from each of these records on.
 
         The last anchor before the span counts too; if there is none, the times in the segment's header do. The search
-        for it may take as long as reading the span. So it is made only for queries that need the wall clock.
+        for that anchor may take as long as reading the span, so only queries that need the wall clock search for it.
         """
         records, offsets = [-1], [self.header.wall_ns - self.header.monotonic_ns]
         block = self.span.first // BLOCK_ROWS

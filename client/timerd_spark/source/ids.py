@@ -1,4 +1,4 @@
-"""The ids of users, as the column `id` has them."""
+"""The ids that users give to operations, as the column `id` has them: as hashes."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class ReadOptions(NamedTuple):
     view: str
     columns: tuple[Column, ...]
     start: Start | Mapping[str, Start]  # for all journals, or for each journal
-    start_us: int | None  # the time of the first rows, in microseconds since 1970
+    start_us: int | None  # rows are read from this time on, in microseconds since 1970
     end: Mapping[str, Start] | None  # for each journal; None: up to the present end
     skip: bool  # whether damaged parts are left out; else they are an error
     consumer: str | None  # the name under which files are held

@@ -2,17 +2,17 @@
 
     {"web1": {"segment": 17, "row": 40960, "incarnation": "5d0c...", "number": 1088640, "at_us": 1795863600000000}}
 
-`segment` and `row` are the position: `row` counts from the beginning of the segment. The other fields describe it.
-`incarnation` is of the arena whose rows the segment has: a journal that was begun anew has segments of the same
-numbers, and rows of another arena. `number` counts the arena's rows from its first one. `at_us` is the time of the
-newest row before the position, in microseconds since 1970. These two show how far a reader is behind.
+`segment` and `row` are the position: `row` counts from the beginning of the segment. The other fields describe the
+position. `incarnation` is of the arena whose rows the segment has: a journal that was begun anew has segments of the
+same numbers, and rows of another arena. `number` counts the arena's rows from its first one. `at_us` is the time of the
+newest row before the position, in microseconds since 1970. `number` and `at_us` show how far a reader is behind.
 
 `gone` is true if the journal was away, and the query went on without it (failOnDataLoss=false). The position stays: if
 the journal comes back, reading goes on there.
 
-`begun` is the position at which the first batch with rows of the journal begins. The offsets of a stream have it up to
-the end of that batch. Spark keeps only the ends of batches. When it reads the first batch again, it asks the source
-again where the batch begins, and by then "latest" has moved.
+`begun` is the position at which the first batch with rows of the journal begins. The offsets of a stream have `begun`
+up to the end of that batch. Spark keeps only the ends of batches. When Spark reads the first batch again, it asks the
+source again where the batch begins, and by then "latest" has moved.
 
 Standard library only, as segments.py.
 """
@@ -44,7 +44,7 @@ Start = str | Mapping[str, Any]  # of a journal: "earliest", "latest", or a posi
 
 
 class Places:
-    """The positions of journals, by their names. `begun`: where a journal's first batch begins, until that ends."""
+    """The positions of journals, by name. `begun`: where a journal's first batch begins, until that batch ends."""
 
     def __init__(self, vector: Vector = MappingProxyType({})) -> None:
         self.offsets = {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
@@ -60,7 +60,7 @@ class Places:
         check_incarnation(directory, self.offsets[host], self._more[host].get("incarnation"))
 
     def expected(self, host: str, offset: Offset) -> tuple[int, int] | None:
-        """(incarnation, number) of the row at `offset`; None if the host is at another offset, or lacks one of them."""
+        """(incarnation, number) of the row at `offset`; None if not known, or if the host is at another offset."""
         more = self._more.get(host, {})
         if self.offsets.get(host) != offset or not {"incarnation", "number"} <= more.keys():
             return None
@@ -94,7 +94,10 @@ class Places:
                 self.begun.pop(host, None)
 
     def first(self, host: str, end: Places) -> Offset:
-        """Where the host's batch up to `end` begins: at this position; but its first batch at the stored `begun`."""
+        """Where the host's batch that ends at `end` begins: at this position.
+
+        If it is the first batch of the journal, it begins at the `begun` that `end` has.
+        """
         if host in self.offsets and (host not in self._unread or host not in end.begun):
             return self.offsets[host]
         return end.begun.get(host, BEGINNING)
@@ -138,7 +141,7 @@ def check_incarnation(directory: Path, offset: Offset, before: object) -> None:
 
 
 def wall_us(segment: Segment, monotonic_ns: int) -> int:
-    """A time of CLOCK_MONOTONIC by the wall clock, as it was when the segment was begun."""
+    """A time of CLOCK_MONOTONIC by the wall clock, as that clock was set when the segment was begun."""
     return (segment.header.wall_ns - segment.header.monotonic_ns + monotonic_ns) // 1_000
 
 
@@ -175,8 +178,8 @@ def start_of(directory: Path, start: Start) -> Offset:
     offset, first, last = Offset(start["segment"], start["row"]), first_offset(directory), last_offset(directory)
     if not first <= offset <= last:
         raise JournalError(
-            f"{directory}: an option gives segment {offset.segment}, row {offset.record}, and the journal has "
-            f"{first.segment}, {first.record} to {last.segment}, {last.record}"
+            f"{directory}: an option gives segment {offset.segment}, row {offset.record}, and the journal goes from "
+            f"segment {first.segment}, row {first.record} to segment {last.segment}, row {last.record}"
         )
     check_incarnation(directory, offset, start.get("incarnation"))
     return offset

@@ -30,7 +30,7 @@ def progress(query: StreamingQuery) -> list[Behind]:
     """How far a query is behind each of its journals: rows, bytes and time; [] before its first batch.
 
     The query may run anywhere, also behind Spark Connect: this looks only at `query.lastProgress`. Spark makes this
-    report at the end of a batch, and each ten seconds while there is nothing new. Raises InvalidValueError for a query
+    report at the end of a batch, and every ten seconds while there is nothing new. Raises InvalidValueError for a query
     that reads no journal.
     """
     if not hasattr(query, "lastProgress"):

@@ -225,12 +225,12 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     # files ---------------------------------------------------------------------------------------------------------
 
     def _vanished(self, host: str, why: str) -> None:
-        """A journal is away: log it, if rows may be left out. Else raises JournalError."""
+        """Log that a journal is away, if rows may be left out. Else raises JournalError."""
         what = f"the journal {host!r} is not in {shown(self.options.paths)} any more: {why}"
         if not self.options.skip:
             raise JournalError(
                 f'{what}. Mount it again. If it is gone for good, go on without it by option("failOnDataLoss", '
-                '"false"): one run with it is enough'
+                '"false"): one run with this option is enough'
             )
         pass_over(what)
 

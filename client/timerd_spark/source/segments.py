@@ -116,9 +116,10 @@ def journals_of(paths: Sequence[str]) -> dict[str, Path]:
 def check_names(known: Collection[str], hosts: Mapping[str, Path], paths: Sequence[str]) -> None:
     """Raises JournalError if a stream would read a journal again, because its name is not the one in `known`.
 
-    Example: the checkpoint knows "journal", and the path gives "web1/journal". This happens with another path. It
-    also happens with a checkpoint of an earlier version, in which the only match of a pattern was called by the last
-    part of its present name. If one host has left and another host has come, this does not raise.
+    Example: the checkpoint knows "journal", and the path gives "web1/journal". This happens if a query goes on with
+    another path than before. It also happens with a checkpoint of an earlier version, in which the only match of a
+    pattern was called by the last part of its present name. If one host has left and another host has come, this does
+    not raise.
     """
     for old in sorted(set(known) - hosts.keys()):
         same = [new for new in hosts if new.endswith(f"/{old}") or old.endswith(f"/{new}")]
@@ -195,7 +196,7 @@ def open_segment(directory: Path, sequence: int, *, being_made: bool) -> Segment
 
 
 def end_in(segment: Segment, finished: bool) -> int:
-    """The number of the record behind the last written one. Damaged records count."""
+    """The number of the record behind the last written one. Damaged records count as written."""
     if finished:
         blocks = segment.blocks()
     else:
@@ -294,7 +295,7 @@ class Walk:
                         return
 
     def _lost(self, what: str, remedy: str = SKIP_HINT) -> None:
-        """Rows are lost: log it, if rows may be left out. Else raises JournalError."""
+        """Log that rows are lost, if rows may be left out. Else raises JournalError."""
         if not self._skip:
             raise JournalError(f"{what}; {remedy}")
         pass_over(what)

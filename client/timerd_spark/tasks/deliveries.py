@@ -1,4 +1,4 @@
-"""KIP-91 inside a task: each row is delivered, failed or expired within delivery_timeout. The result is a DataFrame.
+"""KIP-91 inside a task: each row is delivered, fails or expires within delivery_timeout. The result is a DataFrame.
 
     ends = timerd_spark.deliver(df, post, id="order_id", delivery_timeout="120s", request_timeout="30s")
     ends.write.parquet(path)                                 # each further action sends all rows again
@@ -69,10 +69,10 @@ def deliver(
     another thread sends its rows again. `max_in_flight` is the number of batches in flight in each task. Rows of the
     same `key` (a column) are sent in order; without `key` there is no order.
 
-    The time of a row begins when the row enters the task's accumulator. timerd holds the deadlines, so they hold even
-    while a task is stuck. A task ends when all of its rows have outcomes: at most delivery_timeout after the last row
-    came in, and a few seconds later if the daemon is lost. A task that is run again sends its rows again: the receiver
-    should recognize rows by their id.
+    The time of a row begins when the row enters the task's accumulator. timerd keeps the deadlines, so a row expires
+    even while its task is stuck. A task ends when all of its rows have outcomes: at most delivery_timeout after the
+    last row came in, and a few seconds later if the daemon is lost. A task that is run again sends its rows again: the
+    receiver should recognize rows by their id.
 
     Result: the columns `id`, outcome (string: delivered, failed, expired), attempts (int), latency_ms (double), error
     (string, null if delivered). Each action on the result sends again: write or cache it.

@@ -1,4 +1,4 @@
-"""timerd inside a task: a client for each attempt. When the attempt ends well, its operations are the application's.
+"""timerd inside a task: a client for each attempt. If the attempt ends well, its operations go to the application.
 
     def register(batches):                                  # df.mapInArrow(register, schema)
         with timerd_spark.task_client() as client:

@@ -84,7 +84,7 @@ def test_a_time_before_which_files_were_removed_begins_with_the_oldest_file(jour
     for sequence in segments_of(copied)[:2]:
         segment_path(copied, sequence).unlink()
     assert batch(copied, startingTimestamp="0") == rows_of(spans_of(copied), "terminal")
-    with pytest.raises(JournalError, match=r"an option gives segment 1, row 5, and the journal has 3, 0 to"):
+    with pytest.raises(JournalError, match=r"segment 1, row 5, and the journal goes from segment 3, row 0 to"):
         batch(copied, startingOffsets='{"copied": {"segment": 1, "row": 5}}')
 
 

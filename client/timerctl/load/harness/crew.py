@@ -88,7 +88,7 @@ class Crew:
                 member.answer = message
 
     def await_ready(self, check: Callable[[], None]) -> None:
-        """Wait until all are ready. Meanwhile it calls `check` again and again, which may raise."""
+        """Wait until all are ready. Meanwhile `check` is called again and again; it may raise."""
         while not all(member.ready for member in self.members):
             self.listen(POLL_S)
             check()
@@ -120,7 +120,7 @@ class Crew:
                 member.answer = None if isinstance(message, Failure) else message
 
     def close(self) -> None:
-        """End the processes: the end of its connection means Stop to a process."""
+        """End the processes. For a process, the end of its connection means Stop."""
         for member in self.members:
             member.connection.close()
         end = time.monotonic() + END_TIMEOUT_S

@@ -1,7 +1,7 @@
 """The process that fires. It shares only the workload and the start time with the registrars.
 
 The value of an event is the time (CLOCK_MONOTONIC, 8 bytes) at which fire() was called; up to STAMPED calls in a row
-share one time. The owner of the completed operation computes the latency from it.
+share one time. The owner of the completed operation computes the latency from this time.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Role(Enum):
 
 
 class Task(NamedTuple):
-    """The task of a process, its first message. The process answers Ready, or Failure."""
+    """The task of a process: the first message that it gets. The process answers Ready, or Failure."""
 
     role: Role
     index: int

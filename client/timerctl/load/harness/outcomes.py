@@ -52,7 +52,7 @@ class Outcomes:
         self._seen = array("q")  # the rows whose times are in the next two columns
         self._fired_ns = array("q")
         self._delivered_ns = array("q")
-        self._refused: list[tuple[int, int]] = []  # by the daemon: (command, when the refusal was delivered)
+        self._refused: list[tuple[int, int]] = []  # refused by the daemon: (command, when the refusal was delivered)
         self.errors: dict[str, int] = {}
 
     def __len__(self) -> int:

@@ -46,7 +46,7 @@ class Pace:
         return bisect_right(self._due_ns, now_ns, row, min(row + ROWS_MAX, len(self._due_ns)))
 
     def end(self) -> None:
-        """The calls of a pass have returned."""
+        """Note that the calls of a pass have returned."""
         self._free_ns = self._now_ns()
 
     def _planned_ns(self, row: int) -> int:

@@ -1,4 +1,4 @@
-"""The base class of all roles: a client of the instance, and its part in a run."""
+"""The base class of all roles: a process of a run with its client, which plays its part when the run starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part:
         self.purgatory = self.client.purgatory(PURGATORY)
 
     def prepare(self) -> None:
-        """Do what takes time, before the run starts."""
+        """Prepare the part, before the run starts: for example, make all names of keys."""
 
     def play(self, start_ns: int) -> Answer:
         """Play the part. Returns early when `stopped` is set. Raises TimerdError if it has no results."""

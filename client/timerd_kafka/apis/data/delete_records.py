@@ -15,7 +15,7 @@ from timerd_kafka.replicas.partition import Partition, key_of
 from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
-HIGH_WATERMARK = -1  # as an offset: up to the high watermark
+HIGH_WATERMARK = -1  # as the offset in a request: delete up to the high watermark
 
 
 async def answer(broker: Broker, call: Call) -> Any:

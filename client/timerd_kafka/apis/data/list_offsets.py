@@ -62,8 +62,9 @@ async def answer(broker: Broker, call: Call) -> Any:
 def look(partition: Partition, timestamp: int, work: Work) -> tuple[int, int]:
     """The timestamp (ms) and the offset of a record; (-1, -1) if there is none.
 
-    If a batch cannot be read, or the request's work is used up, the answer is the batch's first offset. Only one batch
-    is read if the headers are true. If a header states a later time than its batch has, the next batch is read, too.
+    If a batch cannot be read, or the request has done as much work as it may, the answer is the batch's first offset.
+    Only one batch is read if the headers are true. If a header states a later time than its batch has, the next batch
+    is read, too.
     """
     if timestamp == LATEST:
         return NOTHING, partition.high_watermark

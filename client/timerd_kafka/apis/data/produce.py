@@ -1,6 +1,7 @@
 """Produce: append records to partitions, and wait for their replicas.
 
-acks=0 has no answer, acks=1 is answered when the leader has the records, acks=all (-1) when all replicas have them.
+A request with acks=0 gets no answer. With acks=1 it is answered when the leader has the records, with acks=all (-1)
+when all replicas have them.
 """
 
 from __future__ import annotations
