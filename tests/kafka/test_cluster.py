@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from support.fakes.descriptors import many_open
+from support.kafka.ports import free_ports
 from support.kafka.rawkafka import FETCH, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka import quotas as quotas_module
 from timerd_kafka.__main__ import main
@@ -27,7 +27,6 @@ from timerd_kafka.quotas import Quotas
 from timerd_kafka.supervisor.data import claim
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.wire.codec import Question
-from timerd_kafka.wire.ports import LOWEST, check_free
 
 PATIENCE_S = 20.0
 JOIN_GROUP, REBALANCE_S = 11, 1.0
@@ -46,20 +45,6 @@ def answers(address: str) -> bool:
             return bool(client.metadata("x").brokers)
     except (OSError, EOFError):
         return False
-
-
-def is_free(port: int) -> bool:
-    try:
-        check_free("127.0.0.1", port)
-    except OSError:
-        return False
-    return True
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports behind each other: none that another cluster takes by itself."""
-    begins = random.sample(range(5_000, LOWEST - count), 100)
-    return next(port for port in begins if all(map(is_free, range(port, port + count))))
 
 
 def test_records_and_ids_outlive_killed_brokers_and_the_whole_cluster(tmp_path: Path) -> None:
