@@ -41,8 +41,19 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--workers", type=int, default=default.workers, help="number of brokers (default: %(default)s)")
     made.add_argument("--replicas", type=int, help="replicas of a topic that names none (default: min(3, workers))")
     made.add_argument("--partitions", type=int, default=1, help="partitions of a topic that names none (default: 1)")
-    made.add_argument("--host", default=default.host, help="address to listen at (default: %(default)s)")
-    made.add_argument("--port", type=int, default=default.port, help="bootstrap port; 0 = any (default: %(default)s)")
+    made.add_argument(
+        "--bind", default=default.bind, metavar="ADDRESS", help="address to listen at (default: %(default)s)"
+    )
+    made.add_argument(
+        "--advertised-host", default="", metavar="HOST", help="host that clients get (default: the address of --bind)"
+    )
+    made.add_argument(
+        "--port",
+        type=int,
+        default=default.port,
+        help="bootstrap port; the brokers have the next ones, or with --workers 1 the same; 0 = those in --data, or "
+        "any (default: %(default)s)",
+    )
     made.add_argument(
         "--produce-quota", type=size, metavar="BYTES", help="bytes a second that a client id may write, such as 1MB"
     )
@@ -108,7 +119,8 @@ def main() -> int:
             workers=given.workers,
             replicas=min(3, given.workers) if given.replicas is None else given.replicas,
             partitions=given.partitions,
-            host=given.host,
+            bind=given.bind,
+            advertised_host=given.advertised_host,
             port=given.port,
             instance=given.instance,
             runtime_dir=given.runtime_dir,

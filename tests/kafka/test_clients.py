@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import aiokafka
 import confluent_kafka
@@ -13,6 +14,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kafka.admin import KafkaAdminClient
 
+from support.kafka.forwarded import forwarded
+from support.kafka.ports import free_ports
 from timerd_kafka.testing import KafkaCluster
 
 COUNT = 300
@@ -115,6 +118,19 @@ def test_each_record_is_consumed_once_whoever_has_produced_it(
     while any(cluster.purgatories()[name]["pending"] for name in ("produce", "fetch", "heartbeat", "rebalance")):
         assert time.monotonic() < end, "the clients have left, and something still waits"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("produce", "consume"), PAIRS)
+def test_one_forwarded_port_is_enough_for_a_cluster_of_one_broker(
+    tmp_path: Path, produce: Callable[[str, str], None], consume: Callable[[str, str, str], list[bytes]]
+) -> None:
+    """As from a container with one published port, or through `ssh -L`."""
+    try:
+        with forwarded(free_ports(1), tmp_path) as bootstrap:
+            produce(bootstrap, "orders")
+            assert sorted(consume(bootstrap, "orders", "group")) == sorted(VALUES)
+    except PermissionError as error:
+        pytest.skip(f"{error}")
 
 
 def test_admin_clients_see_topics_groups_and_configurations(cluster: KafkaCluster) -> None:

@@ -16,6 +16,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from support.fakes.descriptors import many_open
+from support.kafka.ports import free_ports
 from support.kafka.rawkafka import FETCH, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka import quotas as quotas_module
 from timerd_kafka.__main__ import main
@@ -92,10 +93,51 @@ def test_a_directory_has_one_cluster_at_a_time_and_keeps_its_number_of_workers(t
 
 
 def test_a_port_has_one_cluster() -> None:
-    with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
-        port = cluster.bootstrap.rpartition(":")[2]
-        with pytest.raises(KafkaClusterError, match=f"port={port}: Address already in use"):
-            KafkaCluster(["--port", port]).start()
+    port = free_ports(2) + 1
+    with KafkaCluster(["--workers", "1", "--replicas", "1", "--port", str(port)]):
+        with pytest.raises(
+            KafkaClusterError, match=rf"port={port} \(of the bootstrap address\): Address already in use"
+        ):
+            KafkaCluster(["--port", str(port)]).start()
+        with pytest.raises(KafkaClusterError, match=rf"port={port} \(of broker 0\): Address already in use"):
+            KafkaCluster(["--port", str(port - 1)]).start()
+
+
+def test_brokers_keep_their_ports_for_life(tmp_path: Path) -> None:
+    """Before, all ports but the bootstrap port changed with a restart: clients that knew a broker never came back."""
+
+    def addresses(cluster: KafkaCluster) -> list[str]:
+        with RawKafka(cluster.bootstrap) as raw:
+            brokers = raw.metadata("x").brokers
+        return [cluster.bootstrap, *(f"{one.host}:{one.port}" for one in sorted(brokers, key=lambda one: one.node_id))]
+
+    with KafkaCluster(data=tmp_path) as cluster:
+        first = addresses(cluster)
+    with KafkaCluster(data=tmp_path) as cluster:
+        assert addresses(cluster) == first
+    port = free_ports(4)
+    with KafkaCluster(["--port", str(port)], data=tmp_path) as cluster:
+        assert addresses(cluster) == [f"127.0.0.1:{number}" for number in range(port, port + 4)]
+    with KafkaCluster(data=tmp_path) as cluster:
+        assert addresses(cluster) == [f"127.0.0.1:{number}" for number in range(port, port + 4)]
+
+
+def test_a_single_broker_has_one_port_for_everything() -> None:
+    with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster, RawKafka(cluster.bootstrap) as raw:
+        (broker,) = raw.metadata("x").brokers
+        assert f"{broker.host}:{broker.port}" == cluster.bootstrap
+
+
+def test_clients_get_the_advertised_host_and_brokers_use_their_own() -> None:
+    flags = ["--bind", "0.0.0.0", "--advertised-host", "localhost"]
+    with KafkaCluster(flags) as cluster:
+        host, _, port = cluster.bootstrap.rpartition(":")
+        assert host == "localhost"
+        topic = cluster.topic(replicas=3)
+        with RawKafka(f"127.0.0.2:{port}") as raw:
+            assert {one.host for one in raw.metadata(topic).brokers} == {"localhost"}
+            with RawKafka(raw.leaders(topic)[0]) as leader:
+                assert leader.produce(topic, {0: batch([b"a"])})[0].error_code == ErrorCode.none, "all replicas have it"
 
 
 def test_calls_that_can_do_nothing_are_refused_with_the_reason(cluster: KafkaCluster) -> None:
@@ -252,8 +294,10 @@ def test_a_cluster_is_ready_within_seconds_and_prints_it(tmp_path: Path) -> None
         (["--workers", "0"], "workers=0: 1 to 64"),
         (["--workers", "2", "--replicas", "3"], "replicas=3 on 2 workers: start more, or ask for fewer"),
         (["--partitions", "0"], "partitions=0: 1 to 4000"),
-        (["--port", "1", "--host", "256.1.1.1"], "host=256.1.1.1"),
-        (["--host", "0.0.0.0"], "host='0.0.0.0': clients get this address"),
+        (["--port", "1", "--bind", "256.1.1.1"], "bind=256.1.1.1"),
+        (["--bind", "0.0.0.0"], "bind=0.0.0.0 advertised_host='': clients get the advertised host"),
+        (["--bind", "0.0.0.0", "--advertised-host", "::"], "clients get the advertised host"),
+        (["--port", "65533"], "port=65533: the brokers have the 4 ports behind it: 65535 at most"),
         (["--port", "70000"], "port=70000: 1 to 65535, or 0 for any"),
         (["--capacity", "0"], "'0': 16 to 16777216"),
         (["--initial-rebalance-delay", "nan"], "initial_rebalance_delay=nan: 0 to 3600 s"),

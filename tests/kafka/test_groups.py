@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from timerd_kafka.groups import coordinator as coordinator_module
 from timerd_kafka.groups.group import State
 from timerd_kafka.groups.messages import GroupProtocol, Identity, SyncRequest
 from timerd_kafka.groups.sessions import key_name
+
+REBALANCING = ErrorCode.rebalance_in_progress
 
 # joining and syncing --------------------------------------------------------------------------------------------------
 
@@ -60,17 +63,35 @@ def test_three_members_join_and_get_what_the_leader_assigns(run: Run) -> None:
 
 def test_a_client_without_an_id_is_given_one_and_its_join_is_waited_for(run: Run) -> None:
     async def scenario(broker: Broker) -> None:
-        a, b = Consumer(broker, "a", needs_known_id=True), Consumer(broker, "b", needs_known_id=True)
-        assert (await a.join()).error is ErrorCode.member_id_required and a.member.startswith("a-")
-        assert (await b.join()).error is ErrorCode.member_id_required
-        assert a.heartbeat() is ErrorCode.unknown_member_id, "a has an id, but has not joined"
+        (a,) = await stable(broker, "a")
+        b = Consumer(broker, "b", needs_known_id=True)
+        assert (await b.join()).error is ErrorCode.member_id_required and b.member.startswith("b-")
+        assert b.heartbeat() is ErrorCode.unknown_member_id, "b has an id, but has not joined"
         joining = asyncio.create_task(a.join())
         await asyncio.sleep(5)
         assert not joining.done(), "b has an id, so the rebalance waits for b"
         await asyncio.sleep(6)
-        assert joining.done() and (await joining).generation == 1, "b's session is over"
+        assert joining.done() and (await joining).generation == 2, "b's session is over"
         assert (await b.join()).error is ErrorCode.unknown_member_id
         assert not broker.group().pending
+
+    run(scenario)
+
+
+def test_the_first_join_of_an_empty_group_does_not_wait_for_ids_that_never_joined(run: Run) -> None:
+    """Before, a client that had got an id, and asked for another one, waited for the session of the first id: 45 s."""
+
+    async def scenario(broker: Broker) -> None:
+        lost, used = Consumer(broker, "a", needs_known_id=True), Consumer(broker, "a", needs_known_id=True)
+        assert (await lost.join()).error is (await used.join()).error is ErrorCode.member_id_required
+        assert used.member != lost.member
+        async with asyncio.timeout(1):
+            assert (await used.join()).generation == 1
+        await used.sync({used.member: b"all"})
+        late = asyncio.create_task(lost.join())
+        await asyncio.sleep(1)
+        answers = [await used.join(), await late]
+        assert [answer.generation for answer in answers] == [2, 2], "the other id is good for its session"
 
     run(scenario)
 
@@ -309,6 +330,33 @@ def test_a_static_member_that_is_started_again_goes_on_without_a_rebalance(run: 
     run(scenario)
 
 
+def test_a_static_member_that_comes_back_with_other_topics_causes_one_rebalance(run: Run) -> None:
+    """Before, nobody read its new topics (KAFKA-12759). The user data of its metadata change with each start."""
+
+    def wants(*topics: str, user_data: bytes) -> tuple[GroupProtocol, ...]:
+        names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
+        head, tail = struct.pack(">hi", 1, len(topics)), struct.pack(">i", len(user_data)) + user_data
+        return (GroupProtocol("range", head + names + tail + struct.pack(">i", 0)),)
+
+    async def scenario(broker: Broker) -> None:
+        a = Consumer(broker, "a", "one", protocols=wants("t", "u", user_data=b"1"))
+        b = Consumer(broker, "b", "two", protocols=wants("t", "u", user_data=b"1"))
+        await settle(broker, a, b)
+        generation = broker.group().generation
+        again = Consumer(broker, "a", "one", protocols=wants("u", "t", user_data=b"2"))
+        assert (await again.join()).generation == generation, "the same topics in another order"
+        other = Consumer(broker, "a", "one", protocols=wants("t", "new", user_data=b"2"))
+        joining = asyncio.create_task(other.join())
+        await asyncio.sleep(1)
+        assert b.heartbeat() is REBALANCING and not joining.done()
+        answers = [await b.join(), await joining]
+        assert [answer.generation for answer in answers] == [generation + 1] * 2
+        leader = next(answer for answer in answers if answer.members)
+        assert any(b"new" in member.metadata for member in leader.members)
+
+    run(scenario)
+
+
 def test_a_static_member_is_gone_only_after_its_session_or_by_an_administrator(run: Run) -> None:
     async def scenario(broker: Broker) -> None:
         a, b = Consumer(broker, "a", "one", rebalance=5.0), Consumer(broker, "b", rebalance=5.0)
@@ -438,17 +486,15 @@ def test_a_new_member_that_tries_its_join_again_is_waited_for(run: Run, monkeypa
         def refuse(*_: object, **__: object) -> None:
             raise td.TimerdError("no")
 
+        (late,) = await stable(broker, "c")
         a, b = Consumer(broker, "a"), Consumer(broker, "b")
         with monkeypatch.context() as patched:
             patched.setattr("timerd_client.operations.join.DelayedJoin.watch", refuse)
             a.member, b.member = (answer.member for answer in await all_join(a, b))
         joins = [asyncio.create_task(a.join())]
-        late = Consumer(broker, "c", needs_known_id=True)
-        await asyncio.sleep(SESSION / 2)
-        assert (await late.join()).error is ErrorCode.member_id_required
-        await asyncio.sleep(SESSION * 0.4)
+        await beat_for(SESSION / 2, late)
         joins.append(asyncio.create_task(b.join()))
-        await asyncio.sleep(SESSION / 2)
+        await beat_for(SESSION, late)
         assert not any(task.done() for task in joins), "they wait for c, for longer than their session timeout"
         answers = [await late.join(), *await asyncio.gather(*joins)]
         assert {answer.error for answer in answers} == {NONE} and len(broker.group().members) == 3

@@ -60,6 +60,27 @@ def test_a_frame_that_is_no_request_ends_its_connection_alone(
     assert raw.metadata("nothing").brokers
 
 
+def test_a_client_that_is_too_old_is_named_in_the_log_once(cluster: KafkaCluster, raw: RawKafka) -> None:
+    """Before, its connection was closed without a word, and some clients tried again for ever."""
+    broker = raw.leaders(cluster.topic(replicas=1))[0]
+    old = struct.pack(">hhih", 1, 0, 1, 6) + b"sarama"  # Fetch v0
+    for _ in range(3):
+        with RawKafka(broker) as client:
+            client.send(struct.pack(">i", len(old)) + old)
+            assert closed(client)
+    new = Question(18, 3)
+    with RawKafka(broker) as client:
+        body = new.request(client_software_name="kafka-go", client_software_version="0.2")
+        client.send(new.write(1, "me", body))
+        client.frame()
+        client.send(struct.pack(">i", len(old)) + old)
+        assert closed(client)
+    lines = [line for line in cluster.log.splitlines() if "sarama" in line]
+    first, second = lines
+    assert "a client 'sarama' (127.0.0.1) asks for fetch v0, and its connection is closed: this broker has v4" in first
+    assert "kafka-go 0.2 'sarama' (127.0.0.1) asks for fetch v0" in second
+
+
 def test_a_version_of_api_versions_that_is_too_new_is_answered_in_the_oldest(cluster: KafkaCluster) -> None:
     with RawKafka(cluster.bootstrap) as client:  # KIP-511
         client.send(struct.pack(">ihhih", 10, 18, 99, 7, -1))

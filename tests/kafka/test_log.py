@@ -14,7 +14,6 @@ from support.kafka.rawkafka import batch
 from timerd_kafka.log.batch import CorruptBatch, InvalidBatch, UnsupportedBatch, read_batches, read_produced
 from timerd_kafka.log.log import PartitionLog
 from timerd_kafka.log.producers import BATCHES_KEPT, SEQUENCES, Fenced, OutOfOrder, Producers
-from timerd_kafka.log.times import Unreadable, Work, records_of
 
 
 @pytest.fixture
@@ -233,13 +232,6 @@ def test_any_damage_of_a_batch_is_found(rng: random.Random) -> None:
         damaged[position] ^= 1 << rng.randrange(8)
         with pytest.raises((CorruptBatch, UnsupportedBatch)):
             read_produced(bytes(damaged))
-
-
-def test_the_times_of_single_records_are_found_in_plain_batches() -> None:
-    data = batch([b"a", b"b", b"c"], offset=5, timestamps=[1_000, 900, 2_000])
-    assert list(records_of(data, Work())) == [(5, 1_000), (6, 900), (7, 2_000)]
-    with pytest.raises(Unreadable):
-        list(records_of(batch([b"a"], attributes=1), Work()))
 
 
 # producers ------------------------------------------------------------------------------------------------------------

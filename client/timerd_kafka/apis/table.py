@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,6 +26,11 @@ from timerd_kafka.apis.topics import api_versions, create_topics, delete_topics,
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import START, BadFrame, UnknownApi, api_of, versions_of
 from timerd_kafka.wire.connection import Connection
+
+CLIENT_ID = struct.Struct(">h")  # before the client's id, which follows START
+CLIENT_ID_SHOWN = 100  # characters
+NOTED_MAX = 1_000
+log = logging.getLogger("timerd_kafka.broker")
 
 Answer = Callable[[Broker, Call], Awaitable[Any]]
 API_VERSIONS = 18
@@ -53,8 +60,36 @@ APIS: dict[int, tuple[str, Answer]] = {
 }
 
 
+class OldClients:
+    """The clients that asked for an API in a version that this broker does not have: the log names each once.
+
+    Kafka closes the connection of such a client, too. Most of them try again, or lose their place, and do not say why.
+    """
+
+    def __init__(self) -> None:
+        self._noted: set[tuple[str, str, int]] = set()
+
+    def note(self, client: str, name: str, version: int) -> None:
+        """Log the client, unless it was logged before, or too many were."""
+        if len(self._noted) < NOTED_MAX and (client, name, version) not in self._noted:
+            self._noted.add((client, name, version))
+            log.warning(
+                "%s asks for %s v%d, and its connection is closed: this broker has v%d to v%d, as Kafka 4",
+                client, name, version, versions_of(name)[0], versions_of(name)[-1],
+            )  # fmt: skip
+
+
+def client_of(connection: Connection, frame: bytes) -> str:
+    """The client of a frame, for people: its software if it has named it, its client id, and its address."""
+    (size,) = CLIENT_ID.unpack_from(frame.ljust(START.size + CLIENT_ID.size, b"\0"), START.size)
+    begin = START.size + CLIENT_ID.size
+    client_id = frame[begin : begin + max(0, size)].decode(errors="replace")[:CLIENT_ID_SHOWN]
+    return f"{connection.software[:CLIENT_ID_SHOWN] or 'a client'} {client_id!r} ({connection.peer.rpartition(':')[0]})"
+
+
 def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes | None]]:
     """The handler of all frames of this broker's connections."""
+    old_clients = OldClients()
 
     async def handle(connection: Connection, frame: bytes) -> bytes | None:
         if len(frame) < START.size:
@@ -64,13 +99,15 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
             raise UnknownApi(f"API {key}, which this broker does not have")
         name, answer = APIS[key]
         if version not in versions_of(name):
-            if key == API_VERSIONS:  # the client asks again, in a version that the answer lists (KIP-511)
-                oldest = Call(api_of(key, 0), None, "", connection)
+            if key == API_VERSIONS:  # the client asks again, in a version of this list (KIP-511)
+                first = Call(api_of(key, 0), None, "", connection)
                 names = broker.api_keys
-                return oldest.api.write(
-                    correlation_id, api_versions.versions(oldest, names, ErrorCode.unsupported_version)
+                return first.api.write(
+                    correlation_id, api_versions.versions(first, names, ErrorCode.unsupported_version)
                 )
-            raise UnknownApi(f"{name} v{version}: this broker has {versions_of(name)[0]} to {versions_of(name)[-1]}")
+            oldest, newest = versions_of(name)[0], versions_of(name)[-1]
+            old_clients.note(client_of(connection, frame), name, version)
+            raise UnknownApi(f"{name} v{version}: this broker has {oldest} to {newest}")
         api = api_of(key, version)
         request = api.read(frame)
         answered = await answer(broker, Call(api, request.body, request.client_id, connection))

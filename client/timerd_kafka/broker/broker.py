@@ -68,11 +68,12 @@ class Broker:
         directory = settings.data / f"broker-{number}"
         self.store = Store(directory, self.catalog, number, settings.workers)
         self.waits = Waits(client, loop)
+        self.unpacking = asyncio.Lock()  # held while a batch is unpacked: that may take 256 MiB
         names = [str(one) for one in range(settings.workers)]
         self.readers = Replicas(self.waits["topic"], names)
         others = [name for name in names if name != str(number)]
         self.others = Replicas(self.waits["topic"], others) if others else None
-        addresses = [(settings.host, port) for port in settings.ports]
+        addresses = [(settings.local_host, port) for port in settings.ports]
         self.followers = Followers(self.store, number, addresses, settings.secret, self.more_to_read)
         self.producer_ids = ProducerIds(directory / "producer_ids", number, settings.workers)
         self.coordinator = Coordinator(self)

@@ -9,6 +9,8 @@ WORKERS_MAX = 64
 PARTITIONS_MAX = 4_000  # of all topics: a partition takes two descriptors of each broker that holds it
 PORT_MAX = 65_535
 DELAY_MAX = 3_600.0
+ANY = ("0.0.0.0", "::")  # addresses that stand for all of this machine's
+LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where the brokers reach each other then
 FRAME_MAX = 100 << 20  # Kafka's socket.request.max.bytes
 
 
@@ -24,7 +26,8 @@ class Settings:
     workers: int = 4
     replicas: int = 3  # of a topic that is created without a number; `workers` at most
     partitions: int = 1  # of a topic that is created without a number
-    host: str = "127.0.0.1"
+    bind: str = "127.0.0.1"  # the address at which the brokers listen
+    advertised_host: str = ""  # the host that clients get; empty: `bind`
     port: int = 9092  # of the bootstrap address
     ports: tuple[int, ...] = ()  # of each worker
     secret: str = ""  # followers show it to their leaders
@@ -38,6 +41,16 @@ class Settings:
     session_timeout_min: float = 0.1
     session_timeout_max: float = 1800.0
     request_max: int = FRAME_MAX
+
+    @property
+    def host(self) -> str:
+        """The host that clients get."""
+        return self.advertised_host or self.bind
+
+    @property
+    def local_host(self) -> str:
+        """The host at which the brokers reach each other."""
+        return LOCAL.get(self.bind, self.bind)
 
     def check(self) -> None:
         """Raise SettingsError if a setting is out of its bounds."""
@@ -53,8 +66,17 @@ class Settings:
             raise SettingsError(f"port={self.port}: 1 to {PORT_MAX}, or 0 for any")
         if not 0 <= self.initial_rebalance_delay <= DELAY_MAX:
             raise SettingsError(f"initial_rebalance_delay={self.initial_rebalance_delay:g}: 0 to {DELAY_MAX:g} s")
-        if self.host in ("", "0.0.0.0", "::"):
-            raise SettingsError(f"host={self.host!r}: clients get this address, so name one that they can reach")
+        if not self.bind:
+            raise SettingsError("bind='': give an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all")
+        if self.bind in ANY and (not self.advertised_host or self.advertised_host in ANY):
+            raise SettingsError(
+                f"bind={self.bind} advertised_host={self.advertised_host!r}: clients get the advertised host, so name "
+                "one that they can reach (--advertised-host localhost)"
+            )
+        if self.workers > 1 and self.port + self.workers > PORT_MAX:
+            raise SettingsError(
+                f"port={self.port}: the brokers have the {self.workers} ports behind it: {PORT_MAX} at most"
+            )
         for name in ("produce_quota", "fetch_quota"):
             quota = getattr(self, name)
             if quota is not None and not quota > 0:

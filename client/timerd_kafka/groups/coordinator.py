@@ -13,7 +13,7 @@ from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.cluster.settings import Settings
 from timerd_kafka.groups.group import Group, State
-from timerd_kafka.groups.member import Member, Pending, size_of
+from timerd_kafka.groups.member import Member, Pending, size_of, topics_of
 from timerd_kafka.groups.messages import (
     DescribedGroup,
     Identity,
@@ -230,14 +230,19 @@ class Coordinator:
     def _replace(
         self, group: Group, old: Member, member_id: str, asked: JoinRequest
     ) -> JoinAnswer | asyncio.Future[JoinAnswer]:
-        """Give a restarted static member a new id, and fence the old id. A stable group goes on without a rebalance."""
-        leader = group.leader
+        """Give a restarted static member a new id, and fence the old id. A stable group goes on without a rebalance.
+
+        But if the member wants other topics than before, the group rebalances: the leader has to assign them
+        (KAFKA-12759).
+        """
+        leader, before = group.leader, topics_of(old.metadata(group.protocol))
         old.refuse(ErrorCode.fenced_instance_id, old.id)
         self._sessions.end(old)
         member = group.replace(old, member_id)
         member.update(asked)
         self._sessions.beat(group.id, member, member.session_timeout)
-        if group.state is not State.STABLE or group.select_protocol() != group.protocol:
+        is_same = group.select_protocol() == group.protocol and topics_of(member.metadata(group.protocol)) == before
+        if group.state is not State.STABLE or not is_same:
             return self._rejoin(group, member, asked)
         self._rebalances.keep(group)
         answer = group.join_answer(member)

@@ -49,6 +49,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.instances: dict[str, str] = {}  # the member id of each static member
         self.pending: dict[str, Pending] = {}
+        self.was_empty = False  # the present rebalance is the first one of an empty group
         self.bytes = 0  # the bytes that the broker holds for the members
         self.join: Wait | None = None  # a DelayedJoin
         self.sync: Wait | None = None  # a DelayedSync
@@ -60,8 +61,12 @@ class Group:
             self._restore(remembered.generation)
 
     def publish(self) -> None:
-        """Show the known members and the joined members to the operations."""
-        self.known = (*self.members, *self.pending)
+        """Show the known members and the joined members to the operations.
+
+        The first rebalance of an empty group does not wait for clients that have an id and have not joined with it, as
+        in Kafka (InitialDelayedJoin): a client may have got an id, lost it, and asked for another one.
+        """
+        self.known = (*self.members, *(() if self.was_empty else self.pending))
         self.joined = tuple(member.id for member in self.members.values() if member.joining is not None)
         self.bytes = sum(member.size for member in self.members.values())
 
@@ -169,6 +174,7 @@ class Group:
     def begin_generation(self) -> None:
         """Begin the next generation, with the present members."""
         self.generation += 1
+        self.was_empty = False
         self.protocol = self.select_protocol() if self.members else None
         self.state = State.COMPLETING if self.members else State.EMPTY
         self.unsynced = frozenset(self.members)

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
 
 from timerd_kafka.groups.messages import GroupProtocol, JoinAnswer, JoinRequest, SyncAnswer
 from timerd_kafka.groups.sessions import Session
 
 
+def topics_of(metadata: bytes) -> object:
+    """The topics that a consumer's metadata names, in no order; the metadata if it is not that of a consumer."""
+    try:
+        subscription, _ = _read_subscription(metadata, VERSION.size)  # later versions only have further fields
+    except Exception:  # kio raises many kinds of errors: its own, and those of struct
+        return metadata
+    return frozenset(subscription.topics)
+
+
 def size_of(protocols: tuple[GroupProtocol, ...]) -> int:
     """Bytes of names and metadata."""
     return sum(len(one.name) + len(one.metadata) for one in protocols)
+
+
+VERSION = struct.Struct(">h")  # at the beginning of a consumer's metadata
+_read_subscription = entity_reader(ConsumerProtocolSubscription)
 
 
 @dataclass(eq=False)

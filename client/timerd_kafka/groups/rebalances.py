@@ -80,7 +80,8 @@ class Rebalances:
         if group.state is State.COMPLETING:
             self._refuse_syncs(group)
         self._end_sync(group)
-        delay = self._initial_delay if group.state is State.EMPTY else 0.0
+        group.was_empty = group.state is State.EMPTY
+        delay = self._initial_delay if group.was_empty else 0.0
         group.state = State.PREPARING
         group.publish()
         self._begin_join(group, delay)

@@ -166,10 +166,17 @@ class PartitionLog:
         numbers = range(max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset))
         return [self._bases[number] for number in numbers if self._timestamps[number] >= timestamp]
 
-    def max_timestamp(self, start_offset: int, end_offset: int) -> int:
-        """The largest timestamp between these offsets; -1 if there is no record."""
+    def latest_batches(self, before: int, start_offset: int, end_offset: int) -> tuple[int, list[int]]:
+        """Of batches between these offsets, those that state the largest timestamp before `before`.
+
+        Returns that timestamp, and the first offset of each batch. (-1, []): no batch states a timestamp before it.
+        """
         first, last = max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset)
-        return max(self._timestamps[first:last], default=-1)
+        timestamps = self._timestamps[first:last]
+        latest = max((each for each in timestamps if each < before), default=-1)
+        if latest < 0:
+            return -1, []
+        return latest, [self._bases[first + number] for number, each in enumerate(timestamps) if each == latest]
 
     def close(self) -> None:
         """Close the log's files."""

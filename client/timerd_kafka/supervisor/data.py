@@ -8,11 +8,14 @@ import json
 import os
 import shutil
 import uuid
+from pathlib import Path
+from typing import NamedTuple
 
 from timerd_kafka.cluster.catalog import TOPICS, Catalog
 from timerd_kafka.cluster.settings import Settings, SettingsError
 
 FORMAT = 1
+PORTS = "ports.json"
 LOGS = {"kafka.log", "timerd.log"}
 OWN = {"cluster.lock", "cluster_id", TOPICS}  # files of a cluster that was killed during its first start
 
@@ -68,6 +71,26 @@ def claim(settings: Settings) -> int:
         raise SettingsError(f"data={settings.data}: {TOPICS} is damaged ({error}); restore it") from None
     shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # the counts of the last run
     return descriptor
+
+
+class Ports(NamedTuple):
+    """The ports of a cluster, as its directory remembers them."""
+
+    bootstrap: int
+    brokers: tuple[int, ...]
+
+    @classmethod
+    def read(cls, data: Path) -> Ports | None:
+        """The ports of the last start; None if there was none, or its file is damaged."""
+        try:
+            found = json.loads((data / PORTS).read_text())
+            return cls(int(found["bootstrap"]), tuple(map(int, found["brokers"])))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, data: Path) -> None:
+        """Remember these ports."""
+        (data / PORTS).write_text(json.dumps(self._asdict()))
 
 
 def described_by(text: str) -> dict[str, int] | None:

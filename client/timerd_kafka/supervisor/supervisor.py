@@ -25,8 +25,8 @@ from typing import Any
 from timerd_kafka.cluster.settings import Settings, SettingsError
 from timerd_kafka.supervisor.commands import Commands
 from timerd_kafka.supervisor.daemon import TimerDaemon
-from timerd_kafka.supervisor.data import claim
-from timerd_kafka.wire.ports import check_free, shared_port
+from timerd_kafka.supervisor.data import Ports, claim
+from timerd_kafka.wire.ports import kept_port
 from timerd_kafka.worker.control import line_of
 from timerd_kafka.worker.worker import run as run_worker
 from timerd_shm.host.paths import daemon_running
@@ -61,8 +61,7 @@ class Supervisor:
         settings.check()
         self._lock = claim(settings)
         self._reserved: list[socket.socket] = []
-        ports = tuple(self._reserve(settings.host, 0) for _ in range(settings.workers))
-        port = self._reserve(settings.host, settings.port)
+        port, ports = self._reserve_all(settings)
         self.daemon: TimerDaemon | None = None
         instance, runtime_dir = settings.instance, settings.runtime_dir
         if instance is not None and not daemon_running(find_instance(instance, runtime_dir)):
@@ -91,16 +90,35 @@ class Supervisor:
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         return f"{host}:{self.settings.port}"
 
-    def _reserve(self, host: str, port: int) -> int:
+    def _reserve_all(self, settings: Settings) -> tuple[int, tuple[int, ...]]:
+        """Keep the port of the bootstrap address, and those of the brokers. Raises SettingsError.
+
+        A broker has its port for life: clients that know only this broker come back to it after a restart. A single
+        broker has one port for both.
+        """
+        known = Ports.read(settings.data)
+        if known is None or settings.port not in (0, known.bootstrap) or len(known.brokers) != settings.workers:
+            following = range(settings.port + 1, settings.port + 1 + settings.workers)
+            known = Ports(settings.port, tuple(following) if settings.port else (0,) * settings.workers)
+        port = self._reserve(settings.bind, known.bootstrap, "the bootstrap address")
+        ports = (port,)
+        if settings.workers > 1:
+            names = [f"broker {number}" for number in range(settings.workers)]
+            ports = tuple(map(self._reserve, [settings.bind] * settings.workers, known.brokers, names))
+        Ports(port, ports).write(settings.data)
+        return port, ports
+
+    def _reserve(self, host: str, port: int, of: str) -> int:
         """Keep a port of this machine; port 0 stands for any free port. Returns its number. Raises SettingsError."""
         try:
-            check_free(host, port)
-            kept = shared_port(host, port)
+            kept = kept_port(host, port)
         except OSError as error:
-            what = f"port={port}" if port and error.errno == errno.EADDRINUSE else f"host={host} port={port or 'any'}"
-            raise SettingsError(
-                f"{what}: {error.strerror}; give another one (--port 0 takes any that is free)"
-            ) from None
+            if port and error.errno == errno.EADDRINUSE:
+                raise SettingsError(
+                    f"port={port} (of {of}): {error.strerror}; end the program that listens there, or give another "
+                    "--port: with --workers N it takes the N ports behind it, too"
+                ) from None
+            raise SettingsError(f"bind={host} port={port or 'any'}: {error.strerror}") from None
         self._reserved.append(kept)
         return int(kept.getsockname()[1])
 

@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.peer = "?"
+        self.software = ""  # the name and version of the client, from ApiVersions (KIP-511); empty: not named
         self.closing: list[Callable[[], object]] = []  # called when the connection ends
 
     # asyncio calls these ----------------------------------------------------------------------------------------------

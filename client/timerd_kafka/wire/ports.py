@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+import errno
+import random
 import socket
+from pathlib import Path
+
+LOWEST = 10_000  # of the ports that a cluster takes by itself
+TRIES = 100
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")  # the first and the last port of outgoing connections
+
+
+def kept_port(host: str, port: int) -> socket.socket:
+    """A socket that keeps a port for processes that share it. Port 0 stands for any free one. Raises OSError.
+
+    The free port is none that the system gives to outgoing connections: else it could be taken by one while the cluster
+    does not run, and the cluster could not come back to it.
+    """
+    highest = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 0
+    for _ in range(TRIES if not port and highest > LOWEST else 0):
+        try:
+            return kept_port(host, random.randrange(LOWEST, highest))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    check_free(host, port)
+    return shared_port(host, port)
 
 
 def shared_port(host: str, port: int) -> socket.socket:

@@ -55,10 +55,10 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     servers = [
         await loop.create_server(
             lambda: Connection(handle, connections, buffers, settings.request_max),
-            sock=shared_port(settings.host, port),
+            sock=shared_port(settings.bind, port),
             backlog=BACKLOG,
         )
-        for port in (settings.ports[broker.id], settings.port)
+        for port in {settings.ports[broker.id], settings.port}
     ]
     link = await serve_control(control, commands(broker), end.set)
     link.say({"ready": broker.id})

@@ -25,7 +25,7 @@ class Container:
 
     def __init__(self, environment: dict[str, Any]) -> None:
         port = environment["ADVERTISED_PORT"]
-        listens = ("--host", environment["ADVERTISED_HOST"], "--port", str(port))
+        listens = ("--bind", environment["ADVERTISED_HOST"], "--port", str(port))
         partitions = ("--partitions", str(environment["NUM_PARTITIONS"]))
         self._cluster = KafkaCluster([*listens, *partitions, *upstream_shim.FLAGS]).start()
         upstream_shim.count_connections(port)

@@ -10,10 +10,13 @@ from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds, versions_of
 
 PRODUCE = 0
+NAMES_SOFTWARE = 3  # from this version on a client names itself
 
 
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
+    if call.api.version >= NAMES_SOFTWARE:
+        call.connection.software = f"{call.body.client_software_name} {call.body.client_software_version}"
     return versions(call, broker.api_keys, ErrorCode.none)
 
 

@@ -86,9 +86,9 @@ def look(broker: Broker, kind: int, name: str) -> tuple[ErrorCode, str | None, l
 def of_broker(broker: Broker) -> Iterator[tuple[str, str, int]]:
     """The configurations of this broker, by Kafka's names."""
     settings = broker.settings
-    listener = f"PLAINTEXT://{settings.host}:{settings.ports[broker.id]}"
-    yield "listeners", listener, OF_BROKER
-    yield "advertised.listeners", listener, OF_BROKER
+    port = settings.ports[broker.id]
+    yield "listeners", f"PLAINTEXT://{settings.bind}:{port}", OF_BROKER
+    yield "advertised.listeners", f"PLAINTEXT://{settings.host}:{port}", OF_BROKER
     yield "broker.id", str(broker.id), OF_BROKER
     yield "broker.rack", str(broker.id), OF_BROKER
     yield "num.partitions", str(settings.partitions), OF_BROKER

@@ -1,0 +1,285 @@
+"""ListOffsets by time: the answer is exact, however many records have to be read, and others are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import cramjam
+import pytest
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from support.kafka.rawkafka import LIST_OFFSETS, RawKafka, batch, record
+from timerd_kafka.apis.data import list_offsets
+from timerd_kafka.apis.data.list_offsets import MAX_TIMESTAMP, Reading, Refused, look
+from timerd_kafka.cluster.catalog import Topic
+from timerd_kafka.log import times
+from timerd_kafka.log.batch import HEADER, TIMESTAMP_IS_APPEND, read_header, read_produced
+from timerd_kafka.log.times import XERIAL, Unreadable, records_of, unpacked
+from timerd_kafka.replicas.partition import Partition
+from timerd_kafka.testing import KafkaCluster
+from timerd_kafka.wire.codec import Question
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+CODECS = [0, GZIP, SNAPPY, LZ4, ZSTD]
+NOTHING = (-1, -1)
+LIMITED = """
+import resource, sys
+from timerd_kafka.log.batch import read_header
+from timerd_kafka.log.times import Unreadable, unpacked
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+batch = sys.stdin.buffer.read()
+try:
+    unpacked(read_header(batch, 0), batch)
+except Unreadable as error:
+    print("unreadable:", error)
+"""
+
+
+def packed(codec: int, records: bytes) -> bytes:
+    """These records, compressed."""
+    if codec == 0:
+        return records
+    if codec == SNAPPY:
+        return bytes(cramjam.snappy.compress_raw(records))
+    return bytes({GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec].compress(records))
+
+
+def xerial(*blocks: bytes) -> bytes:
+    """A stream as snappy-java writes it."""
+    return XERIAL + bytes(8) + b"".join(len(block).to_bytes(4) + block for block in blocks)
+
+
+def stating(
+    records: bytes, *, codec: int = 0, count: int = 1, base_timestamp: int = 0, max_timestamp: int = 0
+) -> bytes:
+    """A batch whose header states the given values, true or not, with a right check sum."""
+    size = HEADER.size - 12 + len(records)
+    header = (0, size, 0, 2, 0, codec, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
+    made = bytearray(HEADER.pack(*header) + records)
+    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
+def timed(timestamps: list[int], *, codec: int = 0, value: bytes = b"v", attributes: int = 0) -> bytes:
+    """A batch with a record for each of these times."""
+    records = b"".join(record(value, delta, each - timestamps[0]) for delta, each in enumerate(timestamps))
+    return stating(
+        packed(codec, records),
+        codec=codec | attributes,
+        count=len(timestamps),
+        base_timestamp=timestamps[0],
+        max_timestamp=max(timestamps),
+    )
+
+
+def read(data: bytes) -> list[tuple[int, int]]:
+    header = read_header(data, 0)
+    return list(records_of(header, unpacked(header, data)))
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[Partition]:
+    """A partition with one replica, which this broker leads."""
+    made = Partition(Topic("times", UUID(int=1), 1, 1), 0, (0,), 0, tmp_path)
+    yield made
+    made.log.close()
+
+
+@pytest.fixture
+def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(times, "ROOM_MIN", 1 << 12)
+    monkeypatch.setattr(times, "ROOM_MAX", 1 << 16)
+
+
+def add(partition: Partition, data: bytes) -> None:
+    partition.append(data, read_produced(data))
+
+
+def find(partition: Partition, timestamp: int) -> tuple[int, int]:
+    return asyncio.run(look(partition, timestamp, Reading(asyncio.Lock())))
+
+
+# the records of a batch -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_times_of_single_records_are_read_in_each_codec(codec: int) -> None:
+    assert read(timed([1_000, 900, 2_000], codec=codec)) == [(0, 1_000), (1, 900), (2, 2_000)]
+
+
+def test_the_records_of_a_batch_with_log_append_time_have_the_time_of_the_batch() -> None:
+    assert read(timed([1_000, 2_000], attributes=TIMESTAMP_IS_APPEND)) == [(0, 2_000), (1, 2_000)]
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_a_batch_is_unpacked_up_to_a_limit(codec: int, small_rooms: None) -> None:
+    fits, larger = record(bytes(50_000), 0, 7), record(bytes(1 << 16), 0)
+    assert read(stating(packed(codec, fits), codec=codec)) == [(0, 7)]
+    with pytest.raises(Unreadable, match="unpacks to"):
+        read(stating(packed(codec, larger), codec=codec))
+
+
+def test_blocks_of_snappy_java_are_unpacked_up_to_the_same_limit(small_rooms: None) -> None:
+    records = record(b"a" * 30_000, 0) + record(b"b" * 30_000, 1, 5)
+    blocks = [packed(SNAPPY, records[at : at + 32_768]) for at in range(0, len(records), 32_768)]
+    assert read(stating(xerial(*blocks), codec=SNAPPY, count=2)) == [(0, 0), (1, 5)]
+    full = packed(SNAPPY, bytes((1 << 15) + 1))
+    with pytest.raises(Unreadable, match="unpacks to"):
+        read(stating(xerial(full, full), codec=SNAPPY))
+
+
+def test_a_block_of_snappy_that_states_four_gigabytes_ends_no_process() -> None:
+    batch_data = stating(xerial(b"\xff\xff\xff\xff\x0f\x00"), codec=SNAPPY)
+    run = subprocess.run([sys.executable, "-c", LIMITED], input=batch_data, capture_output=True, timeout=60)
+    assert (run.returncode, run.stdout[:11]) == (0, b"unreadable:"), run.stderr
+
+
+def test_only_the_first_member_of_a_gzip_stream_is_read() -> None:
+    whole = packed(GZIP, record(b"a", 0)) + packed(GZIP, b"") * 50_000  # clients write only one member
+    assert read(stating(whole, codec=GZIP)) == [(0, 0)]
+
+
+# looking for a record -------------------------------------------------------------------------------------------------
+
+
+def test_the_found_records_are_those_of_a_list(partition: Partition, rng: random.Random) -> None:
+    """Batches of all codecs with times in no order, of which the first records are deleted meanwhile."""
+    model: list[int] = []
+    for _ in range(30):
+        times_of_batch = [rng.randrange(1_000) for _ in range(rng.randint(1, 20))]
+        add(partition, timed(times_of_batch, codec=rng.choice(CODECS)))
+        model += times_of_batch
+        if rng.random() < 0.3:
+            partition.delete_before(rng.randint(partition.start_offset, len(model)))
+        left = list(enumerate(model))[partition.start_offset :]
+        for timestamp in (0, 500, rng.randrange(1_100)):
+            expected = next(((time, offset) for offset, time in left if time >= timestamp), NOTHING)
+            assert find(partition, timestamp) == expected
+        latest = max((time for _, time in left), default=-1)
+        expected = next(((time, offset) for offset, time in left if time == latest), NOTHING)
+        assert find(partition, MAX_TIMESTAMP) == expected
+
+
+def test_the_latest_record_is_one_that_was_not_deleted(partition: Partition) -> None:
+    """Before, the answer was that there is none: the header of the batch states the time of a deleted record."""
+    add(partition, batch([b"a", b"b", b"c"], timestamps=[300, 100, 200]))
+    partition.delete_before(1)
+    assert find(partition, MAX_TIMESTAMP) == (200, 2)
+
+
+def test_a_batch_that_states_a_later_time_than_its_records_have_is_passed_over(partition: Partition) -> None:
+    for _ in range(50):
+        add(partition, stating(record(b"", 0, 10), max_timestamp=2**60))
+    add(partition, timed([5, 20]))
+    assert find(partition, 15) == (20, 51)
+    assert find(partition, MAX_TIMESTAMP) == (20, 51)
+    assert find(partition, 21) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        stating(b"no zstd at all", codec=ZSTD, max_timestamp=2**62),
+        stating(record(b"a", 0, 1), base_timestamp=2**63 - 1, max_timestamp=2**62),
+        stating(record(b"a", 0, -1), base_timestamp=-(2**63), max_timestamp=2**62),
+        stating(record(b"a", 1), base_timestamp=2**62, max_timestamp=2**62),
+        stating(record(b"a", -1), base_timestamp=2**62, max_timestamp=2**62),
+    ],
+    ids=["not compressed", "a late time", "an early time", "an offset behind the batch", "an offset before the batch"],
+)
+def test_a_batch_that_cannot_be_read_is_an_error_and_no_wrong_answer(partition: Partition, data: bytes) -> None:
+    add(partition, timed([1_000]))
+    add(partition, data)
+    assert find(partition, 999) == (1_000, 0)
+    for timestamp in (1_001, MAX_TIMESTAMP):
+        with pytest.raises(Refused) as refused:
+            find(partition, timestamp)
+        assert refused.value.code == ErrorCode.corrupt_message
+
+
+# others are served ----------------------------------------------------------------------------------------------------
+
+
+def test_others_are_served_while_a_request_reads(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_offsets, "SLICE_S", 0.0)
+    add(partition, timed(list(range(10_000)), codec=ZSTD))
+    add(partition, timed(list(range(10_000, 20_000))))
+    served = 0
+
+    async def others() -> None:
+        nonlocal served
+        while True:
+            await asyncio.sleep(0)
+            served += 1
+
+    async def main() -> tuple[int, int]:
+        beside = asyncio.create_task(others())
+        found = await look(partition, 19_999, Reading(asyncio.Lock()))
+        beside.cancel()
+        return found
+
+    assert asyncio.run(main()) == (19_999, 19_999)
+    assert served >= 10_000 // list_offsets.RECORDS
+
+
+def test_a_partition_that_is_deleted_meanwhile_is_unknown(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_offsets, "SLICE_S", 0.0)
+    add(partition, timed(list(range(10_000))))
+
+    async def main() -> None:
+        looking = asyncio.create_task(look(partition, 9_999, Reading(asyncio.Lock())))
+        await asyncio.sleep(0)
+        partition.is_deleted = True
+        await looking
+
+    with pytest.raises(Refused) as refused:
+        asyncio.run(main())
+    assert refused.value.code == ErrorCode.unknown_topic_or_partition
+
+
+# through the broker ---------------------------------------------------------------------------------------------------
+
+
+def offsets_at(broker: RawKafka, topic: str, timestamp: int, partitions: int = 1) -> list[tuple[int, int, int]]:
+    """The answers of one ListOffsets: for each partition the error, the time and the offset."""
+    module = Question(LIST_OFFSETS, 7).module
+    asked = tuple(
+        module.ListOffsetsPartition(partition_index=index, timestamp=timestamp) for index in range(partitions)
+    )
+    topics = (module.ListOffsetsTopic(name=topic, partitions=asked),)
+    answer = broker.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+    return [(each.error_code, each.timestamp, each.offset) for each in answer.topics[0].partitions]
+
+
+def test_one_request_about_many_records_is_answered_exactly(cluster: KafkaCluster, raw: RawKafka) -> None:
+    """Before, it got a wrong offset for each partition beyond 20,000 records, and for batches of over 16 MiB."""
+    begin, partitions = 10**9, 8
+    topic = cluster.topic(partitions=partitions, replicas=1)
+    data = timed([begin + 10 * number for number in range(9_000)], codec=ZSTD, value=b"x" * 60)
+    leaders = raw.leaders(topic)
+    for address in set(leaders.values()):
+        mine = [index for index in range(partitions) if leaders[index] == address]
+        with RawKafka(address) as leader:
+            for index in mine:
+                leader.produce(topic, {index: data})
+            answers = offsets_at(leader, topic, begin + 75_000, partitions)
+            assert {answers[index] for index in mine} == {(ErrorCode.none, begin + 75_000, 7_500)}
+            answers = offsets_at(leader, topic, MAX_TIMESTAMP, partitions)
+            assert {answers[index] for index in mine} == {(ErrorCode.none, begin + 89_990, 8_999)}
+
+
+def test_a_batch_that_unpacks_to_24_megabytes_is_read(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    with RawKafka(raw.leaders(topic)[0]) as leader:
+        leader.produce(topic, {0: timed(list(range(1_000, 4_000)), codec=ZSTD, value=bytes(8_000))})
+        assert offsets_at(leader, topic, 3_500) == [(ErrorCode.none, 3_500, 2_500)]
