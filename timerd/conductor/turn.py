@@ -185,7 +185,7 @@ class Conductor:
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
         self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns, self._transport.due_ns)
-        # What should have been done before is due now. A time in the past would look like a gap.
+        # Overdue work is due now. A time in the past would look like a gap.
         self.due_ns = max(self.due_ns, now_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
