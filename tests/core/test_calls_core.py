@@ -18,6 +18,7 @@ from support.rig.harness import MS, START_NS, Client, Rig, S, begun, cancel, don
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import (
+    CALLS_HELD_MAX,
     GROUP_HELD_MAX,
     GROUP_KEPT_NS,
     HANDLED_NAMES_MAX,
@@ -240,8 +241,8 @@ def test_impossible_handled_names_are_refused_by_name() -> None:
         core.set_calls(single.slot, 1, 0, [b"job"], now_ns)
     with pytest.raises(InvalidValueError, match=rf"257 names \({HANDLED_NAMES_MAX} at most\)"):
         core.set_calls(member.slot, 1, 0, [b"%d" % n for n in range(257)], now_ns)
-    with pytest.raises(InvalidValueError, match="257 calls at a time"):
-        core.set_calls(member.slot, 257, 0, [], now_ns)
+    with pytest.raises(InvalidValueError, match="1001 calls at a time"):
+        core.set_calls(member.slot, CALLS_HELD_MAX + 1, 0, [], now_ns)
     with pytest.raises(InvalidValueError, match="purgatory 9"):
         core.set_calls(member.slot, 1, 9, [], now_ns)
     for name in (b"", bytes(256)):

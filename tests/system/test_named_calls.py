@@ -19,6 +19,7 @@ from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, eventually
 from support.real.registries import serve
 from timerd_client import aio
+from timerd_shm.declare.limits import CALLS_HELD_MAX, HANDLED_NAMES_MAX
 
 
 def member(**more: Any) -> td.Client:
@@ -246,6 +247,23 @@ def test_a_wrong_registry_or_handler_is_refused_by_name(client: td.Client) -> No
         client.serve(print)  # type: ignore[arg-type]
     with pytest.raises(td.InvalidValueError, match="at_once=0"):
         client.serve(calls, at_once=0)
+    many = td.Calls()
+    for number in range(HANDLED_NAMES_MAX):
+        many.handler(f"name {number}")(print)
+    with pytest.raises(td.InvalidValueError, match=r"serve\(\) of 257 names: a client handles 256 at most"):
+        client.serve(many)
+
+
+@pytest.mark.parametrize("at_once", [None, CALLS_HELD_MAX])
+def test_a_client_may_take_a_thousand_calls_at_once(client: td.Client, at_once: int | None) -> None:
+    """Before, the daemon refused more than 256, which only the log said, and no call came at all."""
+    ran: list[str] = []
+    calls = td.Calls()
+    calls.handler("job", concurrency=CALLS_HELD_MAX)(lambda call: ran.append(call.id))
+    client.serve(calls, at_once=at_once)
+    for number in range(300):
+        client.call_later("job", 0, id=f"{number}")
+    eventually(lambda: len(set(ran)) == 300, "calls are missing")
 
 
 def test_a_handler_runs_as_many_calls_at_once_as_its_concurrency_says(client: td.Client) -> None:

@@ -14,7 +14,7 @@ from timerd.clients.sessions import Sessions
 from timerd.core import Core
 from timerd.snapshots import Snapshots
 from timerd_shm.declare.errors import NotSupportedError, ResourceLimitError, TimerdError
-from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX, HELD_QUERY_MAX
+from timerd_shm.declare.limits import CALLS_HELD_MAX, HANDLED_NAMES_MAX, HELD_QUERY_MAX
 from timerd_shm.declare.wire import DownKind
 
 from .checks import Checks
@@ -65,9 +65,9 @@ class Queries:
             case "listen":
                 return {"on": core.set_listening(session.slot, query.flag("on"), now_ns)}
             case "handle":
-                most, names = query.amount("most", GROUP_HELD_MAX), query.texts("names", HANDLED_NAMES_MAX)
+                most, names = query.amount("most", CALLS_HELD_MAX), query.texts("names", HANDLED_NAMES_MAX)
                 purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode(), session.slot)
-                back = query.numbers("back", GROUP_HELD_MAX)
+                back = query.numbers("back", CALLS_HELD_MAX)
                 taken = core.set_calls(session.slot, most, purgatory, [n.encode() for n in names], now_ns)
                 core.give_back(session.slot, back, now_ns)
                 return {"most": taken}

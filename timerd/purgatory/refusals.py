@@ -20,7 +20,7 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.declare.layout import DAEMON_COUNTERS_MAX
 from timerd_shm.declare.limits import (
-    GROUP_HELD_MAX,
+    CALLS_HELD_MAX,
     HANDLED_NAMES_MAX,
     KEY_SIZE_MAX,
     NAME_SIZE_MAX,
@@ -148,7 +148,7 @@ def too_many_purgatories(pid: int, made: int, count: int) -> TimerdError:
 
 def too_many_calls(names: int, most: int) -> TimerdError:
     return InvalidValueError(
-        f"{names} names ({HANDLED_NAMES_MAX} at most), {most} calls at a time ({GROUP_HELD_MAX} at most): name fewer"
+        f"{names} names ({HANDLED_NAMES_MAX} at most), {most} calls at a time ({CALLS_HELD_MAX} at most): name fewer"
     )
 
 

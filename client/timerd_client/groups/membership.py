@@ -13,6 +13,7 @@ from timerd_client.link.promise import Reply
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import Patience, Timeout
 from timerd_shm.declare.errors import ArenaNotReadyError, InvalidValueError, NotAMemberError, TimerdUnavailableError
+from timerd_shm.declare.limits import CALLS_HELD_MAX, HANDLED_NAMES_MAX
 from timerd_wire.refusals import OF_GROUP, Subject
 
 from .carrier import Carrier
@@ -21,7 +22,7 @@ from .duties import Duties
 from .flows import was_made, was_pending
 from .listing import CallInfo, listed_with_plans
 from .plan import Plan
-from .registry import CONCURRENCY_MAX, Calls, Job
+from .registry import Calls, Job
 
 if TYPE_CHECKING:
     from timerd_client.link.link import Link
@@ -69,19 +70,25 @@ class Membership(Generic[LinkT]):
         no calls.
 
         Raises NotAMemberError for a client that is not in the registry's group, and InvalidValueError for no registry,
-        a name with two handlers, or a coroutine function in a threaded client: nobody would await it.
+        more than 256 names, a name with two handlers, or a coroutine function in a threaded client: nobody would await
+        it.
         """
         if not calls:
             raise InvalidValueError("serve() of no calls: give one td.Calls() or more")
         link = self._live()
         if at_once is not None:
-            self._at_once = unsigned("at_once", at_once, CONCURRENCY_MAX, 1)
+            self._at_once = unsigned("at_once", at_once, CALLS_HELD_MAX, 1)
         served = dict(self._served or {})
         for registry in calls:
             self._check_registry(registry)
             for name, job in registry:
                 self._check_job(name, job, served.get(name))
                 served[name] = job
+        if len(served) > HANDLED_NAMES_MAX:
+            raise InvalidValueError(
+                f"serve() of {len(served)} names: a client handles {HANDLED_NAMES_MAX} at most; use fewer names, and "
+                "tell calls apart by their payload"
+            )
         with link.lock:
             link.check_open()
             self._served = served

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from timerd_client.arguments import group_of, is_coroutine_function, key_bytes, seconds_of, shown, unsigned
 from timerd_shm.declare.errors import InvalidKeyError, InvalidValueError
-from timerd_shm.declare.limits import TIMEOUT_NS_MAX
+from timerd_shm.declare.limits import CALLS_HELD_MAX, TIMEOUT_NS_MAX
 
 from .schedule import Schedule, schedule_of
 from .steps import Call
@@ -30,7 +30,6 @@ from .steps import Call
 Handler = TypeVar("Handler", bound=Callable[[Call], object])
 OnFailure = Callable[[Call, BaseException], object]
 RETRIES_MAX: Final = 1_000
-CONCURRENCY_MAX: Final = 1_000
 DELIVERIES_MAX: Final = 255
 BACKOFF_S_MAX: Final = 86_400.0  # a pause doubles up to a day
 
@@ -158,7 +157,7 @@ class Calls:
     ) -> Callable[[Handler], Handler]:
         checked = name_of_call(name)
         unsigned("retries", retries, RETRIES_MAX)
-        unsigned("concurrency", concurrency, CONCURRENCY_MAX, 1)
+        unsigned("concurrency", concurrency, CALLS_HELD_MAX, 1)
         unsigned("deliveries", deliveries, DELIVERIES_MAX, 1)
         backoff_s = _seconds("backoff", backoff, "give the seconds before the first retry, from 0")
         limit_s = None

@@ -42,6 +42,7 @@ CALL_ENDS_SHIFT = 8  # OpRecord.error of a settled call: its CallPhase, and from
 CALL_REASON_SIZE_MAX = 1_024  # bytes of the reason why a call was given up
 SCHEDULE_KEPT_NS = 7 * 86_400 * 1_000_000_000  # how long a schedule's call without a handler is kept
 GROUP_HELD_MAX = 256  # outcomes of its group that a member holds at a time
+CALLS_HELD_MAX = 1_000  # calls of its group that a member holds at a time, if it asks for as many
 HANDLED_NAMES_MAX = 256  # names of calls that a member may handle
 HELD_QUERY_MAX = 4_096  # op ids in one "held" query
 CHECKS_MAX = 1_024  # checks (check_and_complete) that wait for owners at a time

@@ -52,6 +52,7 @@ cdef extern from "timerd_layout.h" nogil:
         CALL_ENDS_SHIFT
         CALL_REASON_SIZE_MAX
         GROUP_HELD_MAX
+        CALLS_HELD_MAX
         HANDLED_NAMES_MAX
         HELD_QUERY_MAX
         CHECKS_MAX

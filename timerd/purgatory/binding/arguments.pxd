@@ -203,7 +203,7 @@ cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, l
     cdef uint32_t count = 0, evicted = 0
     if a.clients[slot].group == 0:
         raise refusals().in_no_group("calls")
-    if not 0 <= most <= GROUP_HELD_MAX or len(names) > HANDLED_NAMES_MAX:
+    if not 0 <= most <= CALLS_HELD_MAX or len(names) > HANDLED_NAMES_MAX:
         raise refusals().too_many_calls(len(names), most)
     if purgatory < 0 or not purgatory_is_open(a, purgatory):
         raise refusals().unknown_purgatory(purgatory)

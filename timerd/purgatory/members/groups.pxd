@@ -46,7 +46,7 @@ cdef extern from *:
     #define DRAINING_EVERY_NS 60000000000ull
     #define SLOTS_IN_RECORD 32 /* looking at this many slots takes as long as touching a record */
     #define GROUP_SHARE 1024 /* how many records are touched for a group before the next group gets its turn */
-    _Static_assert(GROUP_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
+    _Static_assert(GROUP_HELD_MAX <= UINT16_MAX && CALLS_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
     _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
     """
     enum:
