@@ -10,7 +10,7 @@ import pytest
 
 from support.rig.commands import Key, OperationAct, Register
 from support.rig.groups import call
-from support.rig.harness import Rig, S
+from support.rig.harness import Rig, S, fire
 from support.rig.makers import (
     OTHER,
     SMALL,
@@ -136,6 +136,34 @@ def test_what_ends_with_its_client_or_follows_a_call_is_accepted() -> None:
     worker.answers.clear()
     rig.do(worker, Register(KEY), call(follows=due.operation, scheduled=True, timeout_ns=LONG))
     assert worker.answers == []
+    rig.check()
+
+
+def test_following_calls_is_no_way_round() -> None:
+    """Before, calls that follow others took all ids, which no quota counted."""
+    rig = Rig(capacity=256, quota_operations=200, ids=64, quota_ids=32, clients=8, groups=8)
+    worker = rig.client(group=b"service", uid=USER)
+    assert rig.core.set_calls(worker.slot, 200, 0, [b"job"], rig.now_ns) == 200
+    refused = 0
+    for number in range(60):
+        rig.do(worker, call(b"job"))
+        due = worker.delivered_for_group[-1]
+        follows = call(b"job", id=b"%016d" % number, follows=due.operation, timeout_ns=LONG)
+        answer = worker.answer(rig.do(worker, follows))
+        refused += answer is not None and answer.code == ErrorCode.QUOTA_EXCEEDED
+    assert (refused, rig.arena.region(Region.IDS).in_use) == (60 - 32, 32)
+    rig.check()
+
+
+def test_the_values_of_the_ring_do_not_count_as_room() -> None:
+    """Before, many events with one value counted it each, and no block was ever scarce."""
+    rig = Rig(**BYTES)
+    firer = rig.client(uid=USER)
+    for _ in range(60):
+        rig.do(firer, fire(b"x", value=bytes(BLOCK_DATA)))
+    clients_end_one_after_the_other(rig, CASES["bytes"][2], 3)
+    used = rig.arena.region(Region.BLOCKS)
+    assert used.in_use <= used.count - used.count // 4 + 2
     rig.check()
 
 

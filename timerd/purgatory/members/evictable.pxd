@@ -181,13 +181,20 @@ cdef inline void join_evictable(Arena *a, OpRecord *op) noexcept nogil:
         at.rooms &= (1 << ROOM_BYTES) - 1
     hoard.root = insert(a, hoard.root, number)
     count_hoard(a, account, op, 1)
+    for room in range(ROOMS):
+        if hoard.oldest[room] and at.rooms >> room & 1 and is_older(a, number, hoard.oldest[room]):
+            hoard.oldest[room] = number
 
 
 cdef inline void leave_evictable(Arena *a, OpRecord *op) noexcept nogil:
     """An outcome that may make room leaves its group's list, or is about to be charged with other bytes."""
     cdef Evictable *at = a.members.evictable + (op - a.ops)
     cdef Hoard *hoard = hoard_of(a, at.account)
-    hoard.root = remove(a, hoard.root, <uint32_t>(op - a.ops) + 1)
+    cdef uint32_t number = <uint32_t>(op - a.ops) + 1, room
+    hoard.root = remove(a, hoard.root, number)
+    for room in range(ROOMS):
+        if hoard.oldest[room] == number:
+            hoard.oldest[room] = 0
     count_hoard(a, at.account, op, -1)
     at.account = 0
 
@@ -198,15 +205,22 @@ cdef inline void leave_if_evictable(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline OpRecord *oldest_of(Arena *a, uint32_t account, int room) noexcept nogil:
-    """The oldest outcome of an account (index + 1) that may make room of this kind; NULL if there is none."""
-    cdef uint32_t number = hoard_of(a, account).root
+    """The oldest outcome of an account (index + 1) that may make room of this kind; NULL if there is none.
+
+    A search for room asks many accounts again and again, and takes from one of them. So each keeps what was found.
+    """
+    cdef Hoard *hoard = hoard_of(a, account)
+    cdef uint32_t number = hoard.root
     cdef Evictable *at
+    if hoard.oldest[room]:
+        return a.ops + (hoard.oldest[room] - 1)
     while number and evictable_at(a, number).below >> room & 1:
         a.turn.touched += 1
         at = evictable_at(a, number)
         if at.older and evictable_at(a, at.older).below >> room & 1:
             number = at.older
         elif at.rooms >> room & 1:
+            hoard.oldest[room] = number
             return a.ops + (number - 1)
         else:
             number = at.newer

@@ -177,6 +177,7 @@ ctypedef struct Hoard:
     # The outcomes that may make room, of an account of ended clients, or of all such accounts of a user.
     uint64_t held[3]  # by ROOM_...: outcomes, their nodes and their bytes
     uint32_t root  # of the account's tree (operation, index + 1)
+    uint32_t oldest[3]  # by ROOM_...: what the last search found, while it is right; 0 = not known
 
 
 ctypedef struct Members:

@@ -22,12 +22,14 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline bint is_scarce(Arena *a, int region) noexcept nogil:
-    """Whether less than a quarter of a region is free. Remembered ids and the ring's values count as free."""
+    """Whether less than a quarter of a region is free. Remembered ids count as free, because they give way at once.
+
+    The ring's values give way, too, but do not count: several events may share one value. So while the ring is full of
+    values, the sums of ended clients are looked at more often than they need to be.
+    """
     cdef uint64_t free = unused(a, region)
     if region == REGION_IDS:
         free += a.remembered.total
-    elif region == REGION_BLOCKS:
-        free += a.header.ring_bytes // BLOCK_DATA
     return 4 * free < capacity(a, region)
 
 
@@ -113,9 +115,17 @@ cdef inline bint takes_last_quarter(
     Arena *a, uint32_t slot, uint32_t further_keys, uint32_t blocks, bint has_id, uint64_t *limit
 ) noexcept nogil:
     """Whether an operation of this client that may outlive it is to be refused. `limit` gets the limit that was met."""
+    return is_refused(a, slot, REGION_OPS, MET_LEFT_OPERATIONS, limit) or takes_last_quarter_of_rest(
+        a, slot, further_keys, blocks, has_id, limit
+    )
+
+
+cdef inline bint takes_last_quarter_of_rest(
+    Arena *a, uint32_t slot, uint32_t further_keys, uint32_t blocks, bint has_id, uint64_t *limit
+) noexcept nogil:
+    """The same for an operation that takes the place of a call: whether it takes too much of anything else."""
     return (
-        is_refused(a, slot, REGION_OPS, MET_LEFT_OPERATIONS, limit)
-        or (further_keys and is_refused(a, slot, REGION_NODES, MET_LEFT_NODES, limit))
+        (further_keys and is_refused(a, slot, REGION_NODES, MET_LEFT_NODES, limit))
         or (blocks and is_refused(a, slot, REGION_BLOCKS, MET_LEFT_BYTES, limit))
         or (has_id and is_refused(a, slot, REGION_IDS, MET_LEFT_IDS, limit))
     )

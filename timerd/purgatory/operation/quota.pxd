@@ -2,15 +2,21 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
-from timerd.purgatory.memory.blob cimport blob_length
+from timerd.purgatory.memory.blob cimport blob_length, blocks_for
 from timerd.purgatory.memory.bytes cimport same_short
 from timerd.purgatory.members.answers cimport met
 from timerd.purgatory.members.groups cimport find_call
 from timerd_shm.generated.records cimport *
 
-from .last_quarter cimport takes_last_quarter
+from .last_quarter cimport takes_last_quarter, takes_last_quarter_of_rest
 from .letters cimport Shortage, becomes_letter, find_letter
 from .register_command cimport Registration
+
+cdef extern from *:
+    """
+    #define BLOCKS_MORE 8u /* blocks by which the payload may grow from a call to the one that follows: an error's text */
+    """
+    const uint32_t BLOCKS_MORE
 
 
 cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
@@ -29,20 +35,27 @@ cdef inline bint outlives_client(Arena *a, Registration *r) noexcept nogil:
     return orphans != ORPHANS_CANCEL
 
 
+cdef inline bint needs_more(Arena *a, Registration *r, OpRecord *followed) noexcept nogil:
+    """Whether an operation takes an id that the followed call does not have, or many more blocks than that call."""
+    if r.command.flags & REGISTER_FLAG_HAS_ID and not followed.id_record:
+        return True
+    return r.blocks > blocks_for(blob_length(a, followed.payload)) + BLOCKS_MORE
+
+
 cdef inline uint32_t group_of(Arena *a, Registration *r) noexcept nogil:
     """The group (index + 1) that pays for the operation; 0: the client does."""
     return a.clients[r.slot].group if r.command.flags & REGISTER_FLAG_FOR_GROUP else 0
 
 
-cdef inline bint has_too_many_ids(Arena *a, Registration *r, OpRecord *replaced) noexcept nogil:
+cdef inline bint has_too_many_ids(Arena *a, Registration *r, OpRecord *replaced, OpRecord *followed) noexcept nogil:
     """Whether the client (or group) that registers has as many pending operations with ids as it may.
 
     A registration that takes over an id of the same client or group (`replaced`) adds no id. An operation that follows
-    a call is never refused here: a refusal would keep both for ever.
+    a call with an id is never refused here: a refusal would keep both for ever.
     """
     cdef ClientRecord *c = a.clients + r.slot
     cdef uint32_t group = group_of(a, r)
-    if r.command.flags & REGISTER_FLAG_FOLLOWS:
+    if followed != NULL and followed.id_record:
         return False
     if replaced != NULL and replaced.group == group and (
         group or (replaced.client == r.slot and replaced.client_generation == c.generation)
@@ -130,7 +143,7 @@ cdef inline OpRecord *find_followed(Arena *a, Registration *r) noexcept nogil:
 cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
     """The code if the command is wrong or meets a quota; or ERROR_CODE_NONE. `limit` becomes the limit that was met."""
     cdef RegisterCommand *command = r.command
-    cdef OpRecord *followed
+    cdef OpRecord *followed = NULL
     cdef bint observes
     cdef uint32_t i, k
     limit[0] = 0
@@ -193,6 +206,10 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         return ERROR_CODE_MARK_TOO_OLD
     if outlives_client(a, r) and takes_last_quarter(
         a, r.slot, command.keys - 1, r.blocks, command.flags & REGISTER_FLAG_HAS_ID != 0, limit
+    ):
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if followed != NULL and needs_more(a, r, followed) and takes_last_quarter_of_rest(
+        a, r.slot, 0, r.blocks, command.flags & REGISTER_FLAG_HAS_ID != 0, limit
     ):
         return ERROR_CODE_QUOTA_EXCEEDED
     return refusal_of_quota(a, r, limit)

@@ -444,7 +444,7 @@ cdef inline bint register_or_make_room(Arena *a, Registration *r) noexcept nogil
             payer = a.ids[known - 1].op - 1 if remembered else 0
         if replaced != NULL:
             adopt_if_orphaned(a, replaced)  # so that the group pays for it already
-        if code == ERROR_CODE_NONE and has_too_many_ids(a, r, replaced):
+        if code == ERROR_CODE_NONE and has_too_many_ids(a, r, replaced, followed):
             code = ERROR_CODE_QUOTA_EXCEEDED
             limit = met(MET_IDS, a.header.quota_ids)
     if code == ERROR_CODE_NONE:
