@@ -103,8 +103,8 @@ class LoopPasses:
             )
             return
         link.idle = True
-        if link.protocol.wants_to_send() and link.connection.unsent is None:
-            link.wake()  # another thread has called since the last send
+        if link.sender.chores or (link.protocol.wants_to_send() and link.connection.unsent is None):
+            link.wake()  # another thread has called, or has left a chore, since this pass looked
             return
         self._arm(min(link.protocol.poll_deadline(), link.connection.sockets.due_ns))
 

@@ -154,7 +154,9 @@ class IoThread:
                 answers = connection.is_cut or sockets.has_answer()
                 if not answers and (connection.unsent is None or not sockets.has_room()):
                     sender.rest()
-                    return True
+                    if not sender.chores:
+                        return True
+                    link.idle = False  # a chore came before the rest began, and has rung no bell
 
     def _subscribe(self) -> bool:
         """Connect for outcomes, if that is due. Returns whether it was due. Called with the lock and the seat."""

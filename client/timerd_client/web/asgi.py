@@ -14,6 +14,8 @@ import logging
 import signal
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from timerd_client.aio.client import Client as AioClient
@@ -119,11 +121,20 @@ class ASGI:
             return
         try:
             if isinstance(self._client, Client):
-                await asyncio.to_thread(self._client.close)
+                await _in_own_thread(self._client.close)
             else:
                 await self._client.close()
         except TimerdError as error:
             logger.warning("the client of the application was closed: %s", error)
+
+
+async def _in_own_thread(call: Callable[[], None]) -> None:
+    """Like asyncio.to_thread(), whose threads may all stand in blocking calls of the application."""
+    thread = ThreadPoolExecutor(1, "timerd-lifespan")
+    try:
+        await asyncio.get_running_loop().run_in_executor(thread, call)
+    finally:
+        thread.shutdown(wait=False)
 
 
 async def _flush_all() -> None:
@@ -136,7 +147,7 @@ async def _flush_all() -> None:
     of_loops = [link for link in open_links if isinstance(link, LoopLink) and link.loop.is_running()]
     flushes = [_flush(link) if link.loop is here else _flush_in_its_loop(link) for link in of_loops]
     if threaded := [link for link in open_links if not isinstance(link, LoopLink)]:
-        flushes.append(asyncio.to_thread(process_end.flush_before_a_signal, threaded))
+        flushes.append(_in_own_thread(partial(process_end.flush_before_a_signal, threaded)))
     for failed in await asyncio.gather(*flushes, return_exceptions=True):
         if failed is not None:
             logger.warning("%s, and a client was not flushed: %r", LIFESPAN_ENDS, failed)

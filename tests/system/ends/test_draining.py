@@ -366,6 +366,35 @@ def test_the_clients_of_all_running_loops_are_flushed_at_the_end_of_a_lifespan(a
     assert [asker.watermark(f"{group}/{where}") for where in ("threads", "side")] == [2000, 2000]
 
 
+def test_a_lifespan_ends_although_all_threads_of_the_loop_stand_in_calls_that_block(
+    asker: td.Client, group: str
+) -> None:
+    """Before, the flush waited for one of these threads, and uvicorn did not end."""
+    blocked = """
+        from concurrent.futures import ThreadPoolExecutor
+        from timerd_client.web import asgi
+        released = threading.Event()
+
+        async def main():
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+            blocks = asyncio.get_running_loop().run_in_executor(None, released.wait)
+            try:
+                async with asyncio.timeout(20):
+                    await asgi._flush_all()
+            finally:
+                released.set()
+            await blocks
+            return len(of_threads)
+
+        of_threads = [client]
+        client.advance(f"{group}/blocked", 7)
+        found = asyncio.run(main())
+    """
+    with Worker(group) as worker:
+        assert worker.do(blocked) == "1"
+    assert asker.watermark(f"{group}/blocked") == 7
+
+
 def test_a_loop_that_hangs_holds_up_the_end_of_a_lifespan_for_a_limited_time(asker: td.Client, group: str) -> None:
     hangs = """
         from timerd_client.web import asgi
