@@ -1,7 +1,7 @@
 """The acceptance of the broker in a short form, its parts side by side. `make accept-kafka` runs the full form.
 
-`make test` runs two checks, with all three clients. Only `make test-long` runs every check: most take seconds of CPU,
-and the tests beside this file check the same behaviour at less cost.
+Only `make test-long` runs the checks: most take seconds of CPU, and the tests beside this file check the same behaviour
+at less cost, with the same three clients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from support.real.trees import ROOT
-from support.suite.tiers import in_tiers
 
 # A busy machine may break these claims. Most are bounds of time: for example, a member with a session of two seconds
 # must be able to send its heartbeats. Claims about quotas need clients that are faster than their quota. The full form
@@ -25,7 +24,6 @@ TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refus
 TIMED |= {"all_answered", "producers_go_on", "works_again_in_time", "members_stay"}
 TIMED |= {"at_once_in_time", "sum_in_time", "goes_on_in_time", "throttled", "throttle_reported"}
 PARTS = ("daemon,quota", "damaged,storm,full", "groups,records,stopped", "fetch,no_wait,counts")
-QUICK = ("records,no_wait",)
 SHORT = ("--short", "--records=300", "--mutations=1k", "--seconds=3", "--between=1")
 
 
@@ -34,11 +32,11 @@ def test_each_check_is_in_a_part() -> None:
     assert sorted(name for part in PARTS for name in part.split(",")) == sorted(checks)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("parts", in_tiers([(QUICK,), (PARTS,)], 1), ids=["quick", "all"])
-def test_the_promises_of_the_broker_hold(parts: tuple[str, ...], tmp_path: Path, seed: int) -> None:
+def test_the_promises_of_the_broker_hold(tmp_path: Path, seed: int) -> None:
     document = tmp_path / "kafka.json"
-    only = [f"--only={part}" for part in parts]
+    only = [f"--only={part}" for part in PARTS]
     command = [str(ROOT / "tests/kafka/acceptance/accept.py"), *SHORT, *only, f"--seed={seed}", f"--json={document}"]
     ran = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     assert ran.returncode in (0, 1), ran.stdout + ran.stderr

@@ -16,6 +16,7 @@ from kafka.admin import KafkaAdminClient
 
 from support.kafka.forwarded import forwarded
 from support.kafka.ports import free_ports
+from support.suite.tiers import in_tiers
 from timerd_kafka.testing import KafkaCluster
 
 COUNT = 300
@@ -120,7 +121,7 @@ def test_each_record_is_consumed_once_whoever_has_produced_it(
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("produce", "consume"), PAIRS)
+@pytest.mark.parametrize(("produce", "consume"), in_tiers(PAIRS, 1))
 def test_one_forwarded_port_is_enough_for_a_cluster_of_one_broker(
     tmp_path: Path, produce: Callable[[str, str], None], consume: Callable[[str, str, str], list[bytes]]
 ) -> None:

@@ -118,8 +118,6 @@ def test_brokers_keep_their_ports_for_life(tmp_path: Path) -> None:
     port = free_ports(4)
     with KafkaCluster(["--port", str(port)], data=tmp_path) as cluster:
         assert addresses(cluster) == [f"127.0.0.1:{number}" for number in range(port, port + 4)]
-    with KafkaCluster(data=tmp_path) as cluster:
-        assert addresses(cluster) == [f"127.0.0.1:{number}" for number in range(port, port + 4)]
 
 
 def test_a_single_broker_has_one_port_for_everything() -> None:
