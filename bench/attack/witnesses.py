@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import timerd as td
@@ -177,12 +177,12 @@ def observe(trip: Trip, interval_s: float, pipe: Any) -> Seen:
 
 
 @contextlib.contextmanager
-def witnesses(paths: InstancePaths, transport: Transport) -> Iterator[list[Witness]]:
-    """Run the witnesses. Each has been served when the block begins."""
+def witnesses(paths: InstancePaths, transport: Transport, names: Iterable[str] = WITNESSES) -> Iterator[list[Witness]]:
+    """Run the witnesses with these names. Each has been served when the block begins."""
     context = multiprocessing.get_context("spawn")
     standing = []
     try:
-        for name in WITNESSES:
+        for name in names:
             ours, theirs = context.Pipe()
             process = context.Process(target=stand, args=(name, paths, transport, theirs), daemon=True)
             process.start()

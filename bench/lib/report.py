@@ -36,6 +36,7 @@ SUITES = (
     "ladder",
     "latency",
     "quiet",
+    "longest",
     "longpolls",
     "scale",
     "cost",
