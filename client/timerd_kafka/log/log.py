@@ -17,7 +17,6 @@ from timerd_kafka.log.checkpoint import Checkpoint
 from timerd_kafka.log.producers import Producers
 
 NAME = f"{0:020}.log"  # as Kafka names the segment that begins with offset 0
-CHECK_BYTES = 1 << 20
 
 
 class PartitionLog:
