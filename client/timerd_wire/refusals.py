@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from timerd_shm.declare.errors import ErrorCode, OperationExistsError, TimerdError, error_for
 from timerd_shm.declare.limits import LEFT_SHIFT, LEFT_UNIT, MET_SHIFT
-from timerd_shm.declare.records import BLOCK_DATA
+from timerd_shm.declare.records import BLOCK_DATA, KEY_INLINE
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import Met
 
@@ -150,12 +150,9 @@ def _beyond_bytes(limit: int, about: Subject) -> str:
             f"a payload of {size} bytes is too large: one {about.kind} may hold {limit} bytes in all; "
             f"pass a reference, or {flag}"
         )
-    needs = f"this needs {size}" if size else "a payload needs more than is left"
-    # A client does not know what it held when the daemon refused. But what was left was less than the payload.
-    held = f"more than {limit - size}" if about.bytes_held is None else f"{about.bytes_held}"
-    if about.bytes_held is None and not size:
-        held = "nearly all"
-    holds = f"{about.holder} holds {held} of {limit} bytes of payloads and values"
+    needs = f"a payload of {size} needs more than is left" if size else "this needs more than is left"
+    held = "nearly all" if about.bytes_held is None else f"{about.bytes_held}"  # a client does not know what it held
+    holds = f"{about.holder} holds {held} of {limit} bytes of payloads, values and keys of over {KEY_INLINE} bytes"
     return f"{holds}, and {needs}: let some settle, or {flag}"
 
 

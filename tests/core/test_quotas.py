@@ -160,6 +160,44 @@ def named(number: int, **more: object) -> Register:
     return watch(b"k", id=b"%016d" % number, **more)
 
 
+@pytest.mark.parametrize("how", ["fire", "cancel", "expire", "die", "adopt", "keep", "group", "restart"])
+def test_long_names_of_keys_count_as_bytes_until_their_operation_needs_them_no_more(how: str) -> None:
+    """Before, one client took all blocks of the arena with long names, and held 0 bytes."""
+    rig = Rig(blocks=64, quota_bytes=2_200, nodes=64, quota_nodes=64)
+    orphans = {"adopt": Orphans.GROUP, "keep": Orphans.KEEP}.get(how)
+    client = rig.client(group=b"service")
+    keys = tuple(Key(b"%03d" % number + b"n" * 197) for number in range(3))
+    made = Register(keys, timeout_ns=S, orphans=orphans, for_group=how == "group", payload=b"p" * 100)
+    first = rig.do(client, made)
+    for _ in range(2):
+        rig.do(client, made)
+    assert [answer.code for answer in client.answers] == []
+    refused = rig.do(client, made)
+    answer = client.answer(refused)
+    assert answer is not None and (answer.code, answer.value >> MET_SHIFT) == (ErrorCode.QUOTA_EXCEEDED, Met.BYTES)
+    short = rig.do(client, Register((Key(b"short"),), timeout_ns=S, payload=b"p" * 0))
+    assert client.answer(short) is None
+    rig.check()
+    match how:
+        case "fire":
+            rig.do(client, *(fire(key.name) for key in keys))
+        case "cancel":
+            rig.do(client, *(cancel(first + number) for number in range(3)))
+        case "expire":
+            rig.turn(rig.now_ns + 2 * S)
+        case "die" | "adopt" | "keep":
+            rig.close(client)
+        case "group" | "restart":
+            rig.restart()
+    rig.check()
+    rig.turn(rig.now_ns + 2 * S)
+    rig.check()
+    rig.acknowledge()
+    rig.check()
+    if how in ("fire", "cancel", "expire"):
+        assert client.answer(rig.do(client, made)) is None, "there is room again"
+
+
 def test_a_client_with_ids_leaves_half_of_them_to_others() -> None:
     rig = Rig(capacity=64, ids=8)
     greedy, other = rig.client(), rig.client()

@@ -256,7 +256,7 @@ def met(what: int, limit: int) -> int:
         (
             ErrorCode.QUOTA_EXCEEDED,
             met(Met.BYTES, 200),
-            "this client holds more than 100 of 200 bytes .* this needs 100: .* --quota-bytes",
+            "this client holds nearly all of 200 bytes .* a payload of 100 needs more than is left: .* --quota-bytes",
         ),
         (ErrorCode.OPERATION_EXISTS, 0, r"id 'job/7' exists in purgatory 'nightly' \(it is pending\)"),
         (ErrorCode.OPERATION_EXISTS, Outcome.EXPIRED, r"'job/7' exists .* \(it has settled: expired\)"),

@@ -153,7 +153,7 @@ class Config(NamedTuple):
         int | None,
         Knob(
             "bytes",
-            "payload and value bytes a client may hold",
+            "bytes of payloads, values and long keys that a client may hold",
             1,
             1 << 40,
             formula=Formula("half of what blocks hold", part("blocks", BLOCK_DATA, 2)),

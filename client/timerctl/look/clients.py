@@ -66,7 +66,7 @@ and calls of its group that were delivered to it, and are not done. share: the
 quota that it has used most, and how much of that quota (--json has all
 quotas). `heard`: time since its last frame. lease: how long it may be
 silent. takeover: how long it keeps what it is doing while it is silent and its
-process runs. held: payload and value bytes charged to it. cpu: share of one
+process runs. held: bytes of payloads, values and long keys. cpu: share of one
 core, on average since the process started. Columns that do not fit are left
 out: COLUMNS=200 timerctl clients shows all.
 

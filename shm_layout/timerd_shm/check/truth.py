@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from timerd_shm.declare import layout
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import KEYS_MAX, NO_DEADLINE
-from timerd_shm.declare.records import ClientRecord, OpRecord, WatchNode, WatermarkRecord
+from timerd_shm.declare.records import KEY_INLINE, ClientRecord, OpRecord, WatchNode, WatermarkRecord
 from timerd_shm.declare.states import (
     RULES,
     ClientState,
@@ -226,8 +226,11 @@ class Truth:
             if op.state == OpState.PENDING or op.flags & KEYS_KEPT:
                 self.check_nodes(index, op)
                 self.nodes_of[op.client] += (op.keys - 1) * charged
+                names = self.long_names(index)
+                self.bytes_of[op.client] += names * charged
                 if op.group:
                     self.nodes_for[op.group - 1] += op.keys - 1
+                    self.bytes_for[op.group - 1] += names
 
     def check_account(self, index: int, op: OpRecord) -> None:
         """Note what an operation of a group, or one without an owner, holds for its account."""
@@ -252,6 +255,7 @@ class Truth:
         held["ids"] += op.state == OpState.PENDING and op.id_record != 0
         if op.state == OpState.PENDING or op.flags & KEYS_KEPT:
             held["nodes"] += op.keys - 1
+            held["bytes_held"] += self.long_names(index)
         return None
 
     def check_pending(self, index: int, op: OpRecord) -> None:
@@ -367,6 +371,14 @@ class Truth:
         self.received.add(index)
         if (op.next, op.prev) != (own := self.reader.ops.link(index), own) and not self.cut:
             self.stale(f"{self.name_op(index)} is held and acknowledged, and has links {op.next}, {op.prev}, not {own}")
+
+    def long_names(self, index: int) -> int:
+        """Bytes of the names of an operation's keys that lie in blocks."""
+        with suppress(DamageError):
+            numbers = list(walk.nodes_of(self.reader, index, self.nodes))
+            lengths = [walk.record_of(self.nodes, number, "watch nodes").name_length for number in numbers]
+            return sum(length for length in lengths if length > KEY_INLINE)
+        return 0
 
     def check_nodes(self, index: int, op: OpRecord) -> None:
         """Check the watch nodes of an operation, with their fields about its keys."""

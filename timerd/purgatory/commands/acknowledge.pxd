@@ -9,11 +9,12 @@ from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport answer_at, at, is_empty, link_of, make_empty, op_at
+from timerd.purgatory.memory.nodes cimport names_of
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.operation_table cimport handle_remove, prefetch_removal
 from timerd.purgatory.members.state cimport ReportState
 from timerd.purgatory.members.answers cimport free_answer
-from timerd.purgatory.members.clients cimport leave_outcomes, touch_outcome, nodes_of
+from timerd.purgatory.members.clients cimport leave_outcomes, nodes_of, touch_outcome
 from timerd.purgatory.operation.settle cimport free_parts, stage_free
 from timerd_shm.generated.records cimport *
 
@@ -72,6 +73,7 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
         op = ops[i]
         if op.payload or op.value:
             bytes += blob_length(a, op.payload) + blob_length(a, op.value)
+        bytes += names_of(a, op)
         c.nodes -= nodes_of(op)
         handle_remove(a, <uint32_t>(op - a.ops))
         free_parts(a, op)

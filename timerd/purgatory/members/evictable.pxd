@@ -18,7 +18,7 @@ from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.blob cimport blob_length, freed_by_drop
 from timerd.purgatory.memory.builtins cimport RARELY
 from timerd.purgatory.memory.hash cimport td_sip_short
-from timerd.purgatory.memory.nodes cimport first_node
+from timerd.purgatory.memory.nodes cimport first_node, names_of
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd_shm.generated.records cimport *
 
@@ -51,7 +51,7 @@ cdef inline uint64_t held_by(Arena *a, OpRecord *op, int room) noexcept nogil:
         return 1
     if room == ROOM_NODES:
         return op.keys - 1 if op.flags & OP_FLAG_KEYS_KEPT else 0
-    return <uint64_t>blob_length(a, op.payload) + blob_length(a, op.value)
+    return <uint64_t>blob_length(a, op.payload) + blob_length(a, op.value) + names_of(a, op)
 
 
 cdef inline bint is_older(Arena *a, uint32_t number, uint32_t than) noexcept nogil:

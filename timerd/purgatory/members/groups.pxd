@@ -21,6 +21,7 @@ from timerd.purgatory.memory.arena cimport Arena, capacity, settled_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
+from timerd.purgatory.memory.nodes cimport names_of
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
@@ -300,7 +301,7 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     """The group of a dead owner takes over its operation, pending or settled. The group's quota does not limit that."""
     cdef ClientRecord *c = a.clients + op.client
     cdef GroupRecord *g = a.groups + (c.group - 1)
-    cdef uint64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
+    cdef uint64_t held = blob_length(a, op.payload) + blob_length(a, op.value) + names_of(a, op)
     cdef bint pending = op.state == OP_STATE_PENDING
     stage_account(a, op, left_account(a, a.accounts[op.client].user, c.group - 1))
     td_put(&a.tx, OpRecord_word_group(op), OpRecord_with_group(OpRecord_word_group(op)[0], c.group))
@@ -346,7 +347,7 @@ cdef inline void leave_to_user(Arena *a, OpRecord *op) noexcept nogil:
     """The client that made an operation of a group has ended: charge the operation to its user's ended clients."""
     cdef uint32_t user = account_of(a, op).user
     cdef bint pending = op.state == OP_STATE_PENDING
-    cdef int64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
+    cdef int64_t held = <int64_t>blob_length(a, op.payload) + blob_length(a, op.value) + names_of(a, op)
     stage_account(a, op, left_account(a, user, op.group - 1))
     cdef uint32_t ids = pending and op.id_record != 0
     account_of(a, op).ids -= ids

@@ -3,7 +3,7 @@
 Most operations have one key. So one prefetch of the operation brings all of it, and nothing is allocated beside it.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
 
 from .arena cimport Arena
@@ -42,3 +42,18 @@ cdef inline uint32_t allocate_node(Arena *a) noexcept nogil:
 cdef inline void free_node(Arena *a, WatchNode *node) noexcept nogil:
     """Free the node of a further key. It is in no list and no heap."""
     free_record(a, REGION_NODES, <uint32_t>(node - a.more_nodes))
+
+
+cdef inline int64_t long_names(Arena *a, OpRecord *op) noexcept nogil:
+    """Bytes of the names of its keys that lie in blocks. Operations that watch one key share its name, and pay each."""
+    cdef WatchNode *node = first_node(op)
+    cdef int64_t length = 0
+    while node != NULL:  # bound: KEYS_MAX
+        length += node.name_length if node.name_length > KEY_INLINE else 0
+        node = next_node(a, node)
+    return length
+
+
+cdef inline int64_t names_of(Arena *a, OpRecord *op) noexcept nogil:
+    """Bytes of the long names that the operation holds, by its state and flags."""
+    return long_names(a, op) if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT else 0

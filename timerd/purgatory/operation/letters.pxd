@@ -15,6 +15,7 @@ from timerd.purgatory.memory.arena cimport Arena, capacity, settled_of
 from timerd.purgatory.memory.blob cimport blob_length, freed_by_drop
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport append, link_of, op_at
+from timerd.purgatory.memory.nodes cimport names_of
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.members.calls cimport is_letter, phase_of, stage_not_held, stage_runs
@@ -119,7 +120,7 @@ cdef inline uint32_t letters_for(Arena *a, GroupRecord *g, Shortage lacks, OpRec
         a.turn.touched += 1
         lacks.operations -= lacks.operations != 0
         lacks.blocks -= min(lacks.blocks, <uint64_t>freed_by_drop(a, op.payload) + freed_by_drop(a, op.value))
-        lacks.bytes -= min(lacks.bytes, <uint64_t>blob_length(a, op.payload) + blob_length(a, op.value))
+        lacks.bytes -= min(lacks.bytes, <uint64_t>blob_length(a, op.payload) + blob_length(a, op.value) + names_of(a, op))
         if lacks.operations == 0 and lacks.bytes == 0 and lacks.blocks == 0:
             return count
         link = op.next

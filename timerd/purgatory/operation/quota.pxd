@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.blob cimport blob_length, blocks_for
 from timerd.purgatory.memory.bytes cimport same_short
+from timerd.purgatory.memory.nodes cimport names_of
 from timerd.purgatory.members.answers cimport met
 from timerd.purgatory.members.groups cimport find_call
 from timerd_shm.generated.records cimport *
@@ -90,7 +91,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     if unacknowledged >= a.header.quota_outcomes:
         limit[0] = met(MET_OUTCOMES, a.header.quota_outcomes)
         return ERROR_CODE_QUOTA_EXCEEDED
-    if bytes_held + r.command.payload_length > a.header.quota_bytes:
+    if bytes_held + r.command.payload_length + r.long_names > a.header.quota_bytes:
         limit[0] = met(MET_BYTES, a.header.quota_bytes)
         return ERROR_CODE_QUOTA_EXCEEDED
     if nodes + further > a.header.quota_nodes:
@@ -107,7 +108,7 @@ cdef inline uint64_t freed_with(Arena *a, Registration *r) noexcept nogil:
     cdef OpRecord *followed = find_followed(a, r) if r.command.flags & REGISTER_FLAG_FOLLOWS else NULL
     if followed == NULL or becomes_letter(followed):
         return 0
-    return blob_length(a, followed.payload) + blob_length(a, followed.value)
+    return blob_length(a, followed.payload) + blob_length(a, followed.value) + names_of(a, followed)
 
 
 cdef inline uint64_t beyond(uint64_t held, uint64_t most) noexcept nogil:
@@ -125,7 +126,7 @@ cdef inline Shortage shortage_of(Arena *a, Registration *r, GroupRecord *g) noex
             beyond(g.pending + g.unacknowledged + 1, a.header.quota_operations),
             beyond(g.unacknowledged + 1, a.header.quota_outcomes),
         )
-    lacks.bytes = beyond(g.bytes_held - freed_with(a, r) + r.command.payload_length, a.header.quota_bytes)
+    lacks.bytes = beyond(g.bytes_held - freed_with(a, r) + r.command.payload_length + r.long_names, a.header.quota_bytes)
     return lacks
 
 

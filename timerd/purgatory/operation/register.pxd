@@ -12,7 +12,7 @@ from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, unused
 from timerd.purgatory.memory.blob cimport blob_length, drop_blob, fill_blob
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport id_hash
-from timerd.purgatory.memory.nodes cimport allocate_node, first_node, next_node, node_of
+from timerd.purgatory.memory.nodes cimport allocate_node, first_node, names_of, next_node, node_of
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_register
@@ -511,7 +511,7 @@ cdef inline bint register_or_make_room(Arena *a, Registration *r) noexcept nogil
     # The operation is true. The records that derive from it follow.
     pending = op.state == OP_STATE_PENDING
     a.header.registrations = op.registration
-    charge(a, op, pending, 0, nodes_of(op), 0)
+    charge(a, op, pending, 0, nodes_of(op), names_of(a, op))
     count_registered(a, op.purgatory, 1, pending)
     if remembered:
         leave_remembered(a, a.ids + (known - 1), payer)

@@ -34,6 +34,7 @@ ctypedef struct Registration:
     bint hashed
     uint32_t slot
     uint32_t blocks  # of the payload and of long names, at most
+    uint32_t long_names  # bytes of the names that do not fit into a node
     uint32_t evicted  # outcomes that have made room for it
 
 
@@ -51,6 +52,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
     cdef uint32_t i
     r.id_low = r.id_high = 0
     r.blocks = 0
+    r.long_names = 0
     r.payload = NULL
     if command.flags & REGISTER_FLAG_HAS_ID:
         if end - p < 16:
@@ -86,6 +88,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         p += key.length
         if key.length > KEY_INLINE:
             r.blocks += blocks_for(key.length)
+            r.long_names += key.length
     if has_wall_time(command) and r.keys[0].kind == KEY_KIND_EVENT:
         r.keys[0].target = command.mark_command
     if <uint64_t>(end - p) != command.payload_length:

@@ -11,7 +11,7 @@ from timerd.purgatory.memory.blob cimport blob_length, drop_blob, share_blob
 from timerd.purgatory.memory.commit cimport commit, next_number
 from timerd.purgatory.memory.counters cimport counter, histogram, histogram_add
 from timerd.purgatory.memory.list cimport append, link_of
-from timerd.purgatory.memory.nodes cimport first_node, free_node, next_node
+from timerd.purgatory.memory.nodes cimport first_node, free_node, long_names, names_of, next_node
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE, td_put
 from timerd.purgatory.journal.rows cimport journal_outcome
@@ -170,7 +170,8 @@ cdef inline void free_parts(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
     """Free a record whose state says FREE, with everything that only this record names. It is in no list."""
-    charge(a, op, 0, 0, -nodes_of(op), -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
+    cdef int64_t bytes = <int64_t>blob_length(a, op.payload) + blob_length(a, op.value) + names_of(a, op)
+    charge(a, op, 0, 0, -nodes_of(op), -bytes)
     if op.group == 0:
         handle_remove(a, <uint32_t>(op - a.ops))
     free_parts(a, op)
@@ -255,7 +256,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
     count_settled(a, &op, 1, op.outcome, op.purgatory)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
-        charge(a, op, -1, 0, nodes_of(op) - further_keys(op), 0)
+        charge(a, op, -1, 0, nodes_of(op) - further_keys(op), names_of(a, op) - long_names(a, op))
         if op.flags & OP_FLAG_OWNER:
             leave_looks(a, op)
         wheel_remove(a, op)

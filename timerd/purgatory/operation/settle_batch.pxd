@@ -12,6 +12,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
+from timerd.purgatory.memory.nodes cimport long_names
 from timerd.purgatory.wheel.wheel cimport wheel_remove
 from timerd.purgatory.members.state cimport ReportState
 from timerd.purgatory.members.clients cimport further_keys, is_live, queue_report
@@ -72,6 +73,7 @@ cdef inline void finish_batch(
     All belong to one client and one purgatory, and no event is in delivery.
     """
     cdef uint32_t slot, i, left = 0, further = 0
+    cdef uint64_t names = 0
     cdef ClientRecord *c
     cdef ReportState *report_states
     cdef OpRecord *op
@@ -89,12 +91,14 @@ cdef inline void finish_batch(
     for i in range(count):  # bound: BATCH_MAX
         op = ops[i]
         wheel_remove(a, op)
+        names += long_names(a, op)
         left += leave_keys(a, op)
         further += further_keys(op)
         join_outcomes(a, c, report_states, op)
     counter(a, purgatory, COUNT_WATCHED)[0] -= left
     a.turn.touched += count
     c.nodes -= further
+    c.bytes_held -= names
     c.pending -= count
     c.unacknowledged += count
     queue_report(a, slot)

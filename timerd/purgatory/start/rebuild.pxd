@@ -19,7 +19,7 @@ from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport id_hash
 from timerd.purgatory.memory.list cimport append, is_empty, make_empty
-from timerd.purgatory.memory.nodes cimport first_node, next_node
+from timerd.purgatory.memory.nodes cimport first_node, names_of, next_node
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.ids cimport chain_id
@@ -176,6 +176,7 @@ cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexce
             w = next_node(a, w)
     if op.state == OP_STATE_PENDING:
         counter(a, op.purgatory, COUNT_PENDING)[0] += 1
+    held += names_of(a, op)
     charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, nodes_of(op), held)
     return True
 

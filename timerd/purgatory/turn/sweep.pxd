@@ -13,6 +13,7 @@ from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport answer_at, is_empty
+from timerd.purgatory.memory.nodes cimport names_of
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_insert
@@ -70,8 +71,8 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         c.pending -= 1
         c.ids -= op.id_record != 0
         c.nodes -= further_keys(op)
-        c.bytes_held -= blob_length(a, op.payload)
-        charge(a, op, 1, 0, further_keys(op), blob_length(a, op.payload))
+        c.bytes_held -= blob_length(a, op.payload) + names_of(a, op)
+        charge(a, op, 1, 0, further_keys(op), blob_length(a, op.payload) + names_of(a, op))
     return True
 
 
