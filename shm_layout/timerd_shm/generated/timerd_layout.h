@@ -490,7 +490,7 @@ typedef struct ArenaHeader {
     uint64_t ring_bytes_max; /* limit of ring_bytes */
     uint32_t quota_operations; /* operations a client may hold, pending or unacknowledged */
     uint32_t quota_watermarks; /* watermarks a client may set */
-    uint64_t quota_bytes; /* payload and value bytes a client may hold */
+    uint64_t quota_bytes; /* bytes of payloads, values and long keys that a client may hold */
     uint32_t quota_outcomes; /* unacknowledged outcomes a client may have */
     uint32_t quota_answers; /* unacknowledged refusals and answers a client may have */
     uint32_t quota_nodes; /* watch nodes of NODES that a client may hold: keys of its operations behind the first */
@@ -774,7 +774,7 @@ typedef struct ClientRecord {
     uint32_t unacknowledged; /* its own settled operations */
     uint32_t answers; /* its unacknowledged answers */
     uint32_t watermarks; /* watermarks charged to it */
-    uint64_t bytes_held; /* payload and value bytes charged to it */
+    uint64_t bytes_held; /* bytes of payloads, values and long keys charged to it */
     uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
     uint16_t held; /* outcomes (not calls) of its group that it holds: delivered, and not done */
     uint16_t calls_held; /* calls of its group that it holds: delivered, and not done */
@@ -1016,7 +1016,7 @@ typedef struct GroupRecord {
     uint32_t letters_prev; /* link: tail */
     uint32_t letters; /* its dead letters */
     uint32_t reserved_word; /* zero */
-    uint64_t bytes_held; /* payload and value bytes charged to it */
+    uint64_t bytes_held; /* bytes of payloads, values and long keys charged to it */
     uint32_t maker_pid; /* process that first named the group, as the kernel says; 0 = not known */
     uint32_t ids; /* ids of its pending operations */
     uint64_t maker_start_ticks; /* field 22 of that process's /proc/PID/stat */
