@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from timerd_shm.declare.errors import ErrorCode, OperationExistsError, TimerdError, error_for
 from timerd_shm.declare.limits import LEFT_SHIFT, LEFT_UNIT, MET_SHIFT
-from timerd_shm.declare.records import BLOCK_DATA, KEY_INLINE
+from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import Met
 
@@ -152,7 +152,7 @@ def _beyond_bytes(limit: int, about: Subject) -> str:
         )
     needs = f"a payload of {size} needs more than is left" if size else "this needs more than is left"
     held = "nearly all" if about.bytes_held is None else f"{about.bytes_held}"  # a client does not know what it held
-    holds = f"{about.holder} holds {held} of {limit} bytes of payloads, values and keys of over {KEY_INLINE} bytes"
+    holds = f"{about.holder} holds {held} of {limit} bytes of payloads, values and long keys"
     return f"{holds}, and {needs}: let some settle, or {flag}"
 
 

@@ -234,7 +234,7 @@ def test_a_call_that_runs_shows_for_how_long_and_how_to_end_it(
     row = explain("hangs")
     found = row["call"]
     assert (row["state"], found["since_ago_ns"] // S, found["time_limit_ns"]) == ("runs", 3, 5 * S)
-    assert "for 3.00 s, of 5.00 s that it may" in said(run, "explain", "hangs")
+    assert "for 3.00 s, its time_limit is 5.00 s" in said(run, "explain", "hangs")
     assert "It ends with its process" in row["cancel"][0]["text"]
     rig.now_ns += 3 * S
     assert explain("hangs")["state"] == "late"

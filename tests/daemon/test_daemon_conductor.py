@@ -415,16 +415,6 @@ def test_a_start_reads_the_sockets_first_as_after_a_gap(world: World) -> None:
     assert world.counter("gaps") == 0, "a start is no gap, it is only treated like one"
 
 
-def test_work_that_was_due_before_is_no_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, memory that was given back after its time in a turn stopped all timers for the next turn."""
-    world.settle()
-    monkeypatch.setattr(type(world.conductor._transport), "due_ns", 0)
-    for _ in range(3):
-        world.turn(MS)
-    assert world.counter("gaps") == 0 and not world.conductor.in_gap
-    assert world.conductor.due_ns == world.clock.now_ns()
-
-
 def test_an_idle_hour_is_no_gap(world: World) -> None:
     world.turn(3600 * S)
     assert world.counter("gaps") == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.fakes.networks import World
 from support.rig.commands import Command, Key, Register
 from support.rig.groups import watch
 from support.rig.harness import BUDGET, MS, Client, Rig, S, advance, cancel_for_key, fail, fire, reschedule
@@ -190,3 +191,13 @@ def test_effective_times_do_not_go_back_if_a_daemon_was_killed_in_a_turn() -> No
     assert events == [killed_ns, killed_ns]
     late = watch(b"k", timeout_ns=LATE_MS * MS, registered_ns=killed_ns - LATE_MS * MS, mark=mark)
     assert owner.state(rig.do(owner, late)) is Outcome.EXPIRED
+
+
+def test_work_that_was_due_before_is_no_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, memory that was given back after its time in a turn stopped all timers for the next turn."""
+    world.settle()
+    monkeypatch.setattr(type(world.conductor._transport), "due_ns", 0)
+    for _ in range(3):
+        world.turn(MS)
+    assert world.counter("gaps") == 0 and not world.conductor.in_gap
+    assert world.conductor.due_ns == world.clock.now_ns()

@@ -101,11 +101,8 @@ class ManualLink(Link):
         self.idle = False
         self.world.note("woken")
 
-    def complain(self, what: str, error: BaseException | None = None) -> None:
+    def complain(self, what: str, error: BaseException | None = None, *, often: bool = False) -> None:
         self.world.note(f"complains: {what} {error!r}")
-
-    def complain_often(self, what: str) -> None:
-        self.complain(what)
 
 
 class Program(World):

@@ -51,14 +51,11 @@ class LinkBase(Line):
         """Let passes go on for `seconds` at the end of the process. Without a thread or loop, make passes here."""
         native.sleep(seconds)
 
-    def complain(self, what: str, error: BaseException | None = None) -> None:
-        """Log an error that no caller can get."""
-        logger.warning("timerd client: %s", what, exc_info=error)
-
-    def complain_often(self, what: str) -> None:
-        """Log an error of which thousands may come: see Complaints."""
-        if line := self.complaints.line(what, self.now_ns()):
-            self.complain(line)
+    def complain(self, what: str, error: BaseException | None = None, *, often: bool = False) -> None:
+        """Log an error that no caller can get. `often`: thousands of this kind may come, see Complaints."""
+        line = self.complaints.line(what, self.now_ns()) if often else what
+        if line:
+            logger.warning("timerd client: %s", line, exc_info=error)
 
 
 class Complaints:

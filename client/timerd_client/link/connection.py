@@ -258,7 +258,7 @@ class Connection:
             with self._link.lock:
                 complaints, protocol.incoming.complaints = protocol.incoming.complaints, []
             for each in complaints:
-                self._link.complain_often(each)
+                self._link.complain(each, often=True)
         self.passes.received()
 
     def _take_ready(self) -> list[Notified]:

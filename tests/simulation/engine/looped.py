@@ -145,11 +145,8 @@ class SimulatedLink(LoopLink):
     def _on_input(self) -> None:
         self.loop.call_soon(self.passes.make)
 
-    def complain(self, what: str, error: BaseException | None = None) -> None:
+    def complain(self, what: str, error: BaseException | None = None, *, often: bool = False) -> None:
         self.process.books.complaint(self.process, what, error)
-
-    def complain_often(self, what: str) -> None:
-        self.complain(what)
 
 
 class Blocking:

@@ -320,8 +320,5 @@ class PumpedLink(ThreadedLink):
         process.sockets.on_input = self.sender.bell.ring
         process.lifeline.on_end = self.connection.lifeline_ended
 
-    def complain(self, what: str, error: BaseException | None = None) -> None:
+    def complain(self, what: str, error: BaseException | None = None, *, often: bool = False) -> None:
         self.process.books.complaint(self.process, what, error)
-
-    def complain_often(self, what: str) -> None:
-        self.complain(what)
