@@ -161,7 +161,8 @@ def main(port: str, data: str, descriptor: str) -> None:
     # Run the cluster, and connect each connection that is handed over to its port.
     if not enter_namespace():
         return
-    flags = ["--port", port, "--workers", "1", "--replicas", "1", "--data", data + "/kafka", "--runtime-dir", data + "/run"]
+    flags = ["--port", port, "--workers", "1", "--replicas", "1", "--data", data + "/kafka"]
+    flags += ["--runtime-dir", data + "/run"]
     flags += ["--bind", "0.0.0.0", "--advertised-host", "localhost", "--json", "--commands"]
     Path(data, "run").mkdir(mode=0o700)
     # The cluster ends with its standard input, so it ends with this process.
