@@ -21,7 +21,7 @@ from timerd_client.operations import topic_key
 from timerd_kafka.apis.topics.bounds import NAMED_MAX
 from timerd_kafka.apis.topics.create_topics import all_read
 from timerd_kafka.broker.broker import ANY, CATALOG
-from timerd_kafka.cluster.catalog import Catalog, colliding
+from timerd_kafka.cluster.catalog import Catalog
 from timerd_kafka.cluster.configs import CONFIGS, without_effect, wrong_config
 from timerd_kafka.log.log import PartitionLog
 from timerd_kafka.replicas.store import Store
@@ -311,12 +311,13 @@ def test_a_request_that_names_too_many_topics_is_refused(
         ("leader.replication.throttled.replicas", "0:1,1:2", None),
         ("leader.replication.throttled.replicas", "0", "'*', or PARTITION:BROKER,PARTITION:BROKER,..."),
         ("min.compaction.lag.ms", "5", None),
+        ("flush.ms", f"{'5':>4097}", "4097 characters: 4096 at most"),
         ("remote.storage.enable", "true", "this broker has no tiered storage, as Kafka without its plugin"),
     ],
 )
 def test_a_configuration_has_the_checks_of_kafka_4(name: str, value: str, why: str | None) -> None:
     found = wrong_config({name: value})
-    assert found == (why and f"{name}={value}: {why}")
+    assert found == (why and f"{name}={value[:40]}: {why}")
 
 
 def test_each_default_is_legal_and_two_configurations_may_contradict_each_other() -> None:
@@ -328,10 +329,15 @@ def test_each_default_is_legal_and_two_configurations_may_contradict_each_other(
     assert str(wrong_config({"retention.ms": None})).startswith("retention.ms: null is no value")
 
 
-def test_names_collide_that_differ_only_in_dots_and_underscores() -> None:
-    for one, other in (("col.a", "col_a"), ("a.b_c", "a_b.c"), ("a..", "a__")):
-        assert colliding(one, [other]) == other and colliding(other, [one]) == one
-    assert colliding("a.b", ["a.b", "ab", "a-b", "a.c"]) is None and colliding("ab", ["a.b"]) is None
+def test_names_collide_that_differ_only_in_dots_and_underscores(catalog: Catalog) -> None:
+    pairs = {"col.a": "col_a", "a.b_c": "a_b.c", "a..": "a__"}
+    assert catalog.create(dict.fromkeys([*pairs, "ab", "a-b"], (1, 1, {}))) == {}
+    collide = dict.fromkeys(pairs.values(), ErrorCode.invalid_topic_exception)
+    assert catalog.create(dict.fromkeys([*pairs.values(), "a.c"], (1, 1, {}))) == collide
+    assert catalog.create(dict.fromkeys(["new.a", "new_a"], (1, 1, {}))) == {"new_a": ErrorCode.invalid_topic_exception}
+    catalog.refresh()
+    assert {name: catalog.colliding(other) for name, other in pairs.items()} == {name: name for name in pairs}
+    assert not any(map(catalog.colliding, [*pairs, "ab", "abc", "a-c"]))
 
 
 def config_errors(raw: RawKafka, name: str, configs: dict[str, str | None]) -> tuple[ErrorCode, str | None]:
@@ -460,6 +466,7 @@ def test_a_wrong_change_of_configurations_changes_nothing(cluster: KafkaCluster,
     }.items():
         found, why = alter(raw, topic, [good, change])
         assert found == code and change[0] in str(why), change
+    assert alter(raw, topic, [("cleanup.policy", APPEND, "a," * 3_000)])[0] == ErrorCode.invalid_config
     assert alter(raw, "", [good])[0] == ErrorCode.invalid_request
     assert alter(raw, "a/b", [good])[0] == ErrorCode.invalid_topic_exception
     assert alter(raw, "missing", [good])[0] == ErrorCode.unknown_topic_or_partition
@@ -474,14 +481,16 @@ def test_a_wrong_change_of_configurations_changes_nothing(cluster: KafkaCluster,
     assert own_configs(raw, topic) == {"segment.ms": "7"}
 
 
-def grow(raw: RawKafka, *wanted: tuple[str, int, int], validate_only: bool = False) -> dict[str, ErrorCode]:
-    """The answer to CreatePartitions: for each topic its name, its partitions, and assignments of new ones."""
+def grow(
+    raw: RawKafka, *wanted: tuple[str, int, list[int] | None], validate_only: bool = False
+) -> dict[str, ErrorCode]:
+    """The answer to CreatePartitions: for each topic its name, its partitions, and the brokers of a new one."""
     module = Question(CREATE_PARTITIONS, 3).module
     topics = tuple(
         module.CreatePartitionsTopic(
             name=name,
             count=count,
-            assignments=(module.CreatePartitionsAssignment(broker_ids=(0,)),) * assigned or None,
+            assignments=assigned and (module.CreatePartitionsAssignment(broker_ids=tuple(assigned)),),
         )
         for name, count, assigned in wanted
     )
@@ -491,12 +500,12 @@ def grow(raw: RawKafka, *wanted: tuple[str, int, int], validate_only: bool = Fal
 
 
 def test_a_topic_gets_more_partitions_and_keeps_its_records(cluster: KafkaCluster, raw: RawKafka) -> None:
-    topic, other = cluster.topic(replicas=2), cluster.topic(partitions=3)
+    topic, other = cluster.topic(replicas=2), cluster.topic(partitions=3, replicas=1)
     with RawKafka(raw.leaders(topic)[0]) as leader:
         assert leader.produce(topic, {0: batch([b"a", b"b"])})[0].error_code == ErrorCode.none
-    assert grow(raw, (topic, 5, 0), validate_only=True) == {topic: ErrorCode.none}
+    assert grow(raw, (topic, 5, None), validate_only=True) == {topic: ErrorCode.none}
     assert len(raw.leaders(topic)) == 1
-    found = grow(raw, (topic, 5, 0), (other, 3, 0), ("missing", 2, 0))
+    found = grow(raw, (topic, 5, None), (other, 3, None), ("missing", 2, None))
     assert found == {
         topic: ErrorCode.none,
         other: ErrorCode.invalid_partitions,
@@ -508,11 +517,14 @@ def test_a_topic_gets_more_partitions_and_keeps_its_records(cluster: KafkaCluste
         with RawKafka(address) as leader:
             written = leader.produce(topic, {partition: batch([b"c"])})[partition]
             assert (written.error_code, written.base_offset) == (ErrorCode.none, 0 if partition else 2)
-    assert grow(raw, (other, 4, 1)) == {other: ErrorCode.invalid_replica_assignment}
-    assert grow(raw, (other, 1, 0)) == {other: ErrorCode.invalid_partitions}
-    assert grow(raw, (other, 1_000_000, 0)) == {other: ErrorCode.invalid_partitions}
-    assert grow(raw, (other, 4, 0), (other, 5, 0)) == {other: ErrorCode.invalid_request}
+    assert grow(raw, (other, 1, None)) == {other: ErrorCode.invalid_partitions}
+    assert grow(raw, (other, 1_000_000, None)) == {other: ErrorCode.invalid_partitions}
+    assert grow(raw, (other, 4, None), (other, 5, None)) == {other: ErrorCode.invalid_request}
+    found = {broker: grow(raw, (other, 4, [broker]), validate_only=True)[other] for broker in range(4)}
+    assert sorted(found.values()) == [ErrorCode.none] + [ErrorCode.invalid_replica_assignment] * 3
     assert len(raw.leaders(other)) == 3
+    assert grow(raw, (other, 4, [broker for broker, error in found.items() if not error])) == {other: ErrorCode.none}
+    assert len(raw.leaders(other)) == 4
 
 
 def test_changed_topics_outlive_a_restart(store: Store, catalog: Catalog, tmp_path: Path) -> None:

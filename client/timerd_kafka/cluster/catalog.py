@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -57,6 +57,7 @@ class Catalog:
         self.version = 0
         self.by_name: Mapping[str, Topic] = {}
         self.by_id: Mapping[UUID, Topic] = {}
+        self._by_plain: Mapping[str, str] = {}  # the names of the topics, by those of Kafka's metrics
 
     def refresh(self) -> bool:
         """Read the file if it has changed. Returns whether the topics have changed."""
@@ -77,6 +78,7 @@ class Catalog:
         self.version = written["version"]
         self.by_name = {topic.name: topic for topic in topics}
         self.by_id = {topic.id: topic for topic in topics}
+        self._by_plain = {plain_of(topic.name): topic.name for topic in topics}
         self._seen = seen if is_settled else None  # set last, so that a file that could not be read is read again
         return True
 
@@ -86,20 +88,27 @@ class Catalog:
 
         def with_new(topics: Topics) -> Topics:
             made, used = dict(topics), sum(topic.partitions for topic in topics.values())
+            plain = set(self._by_plain)
             for name, (partitions, replicas, configs) in wanted.items():
                 if name in made:
                     errors[name] = ErrorCode.topic_already_exists
-                elif colliding(name, made):
+                elif plain_of(name) in plain:
                     errors[name] = ErrorCode.invalid_topic_exception
                 elif used + partitions > PARTITIONS_MAX:
                     errors[name] = ErrorCode.invalid_partitions
                 else:
                     used += partitions
+                    plain.add(plain_of(name))
                     made[name] = Topic(name, uuid4(), partitions, replicas, dict(configs))
             return made
 
         self.change(with_new)
         return errors
+
+    def colliding(self, name: str) -> str | None:
+        """The other topic that Kafka's metrics cannot tell from a topic of this name; None if there is none."""
+        other = self._by_plain.get(plain_of(name))
+        return other if other != name else None
 
     def delete(self, is_meant: Callable[[Topic], bool]) -> None:
         """Remove the topics for which `is_meant` holds."""
@@ -136,9 +145,6 @@ def is_legal(name: str) -> bool:
     return NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
-def colliding(name: str, names: Iterable[str]) -> str | None:
-    """A name other than `name` that Kafka's metrics cannot tell from it: they write '.' as '_'. None: there is none."""
-    plain = name.replace(".", "_")
-    if "_" not in plain:
-        return None
-    return next((other for other in names if other != name and other.replace(".", "_") == plain), None)
+def plain_of(name: str) -> str:
+    """The name of a topic as Kafka's metrics write it."""
+    return name.replace(".", "_")

@@ -16,7 +16,8 @@ LONG_MAX = NUMBERS[LONG] - 1
 INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 DECIMAL = re.compile(r"[+-]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][+-]?[0-9]{1,3})?")
 THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
-SHOWN = 40  # characters of a refused value
+SHOWN = 40  # characters of a refused name or value
+VALUE_MAX = 4_096  # characters: all brokers hold all values
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # sources of values, as DescribeConfigs numbers them
 KAFKA_RETENTION_MS = "604800000"
 
@@ -168,6 +169,8 @@ def wrong_config(configs: Mapping[str, str | None]) -> str | None:
 def wrong_value(name: str, value: str) -> str | None:
     """What is wrong with the value of a known configuration; None if it is legal."""
     config = CONFIGS[name]
+    if len(value) > VALUE_MAX:
+        return f"{len(value)} characters: {VALUE_MAX} at most"
     if config.kind == BOOLEAN:
         return None if value.strip().lower() in ("true", "false") else "true or false"
     if config.kind == STRING:

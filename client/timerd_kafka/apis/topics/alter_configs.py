@@ -18,7 +18,7 @@ from timerd_kafka.apis.topics.create_topics import all_read
 from timerd_kafka.apis.topics.describe_configs import BROKER, TOPIC
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Topics, is_legal
-from timerd_kafka.cluster.configs import wrong_config
+from timerd_kafka.cluster.configs import SHOWN, VALUE_MAX, wrong_config
 from timerd_kafka.wire.codec import milliseconds
 
 SET, DELETE, APPEND, SUBTRACT = range(4)  # operations of IncrementalAlterConfigs
@@ -126,7 +126,10 @@ def refuse_early(asked: Any, count: int) -> None:
         raise Refused(code, f"{name!r}: 1 to 249 letters, digits, dots, _ and -")
     twice = [config for config, count in Counter(one.name for one in asked.configs).items() if count > 1]
     if twice:
-        raise Refused(ErrorCode.invalid_request, f"{twice[0]} is in this request more than once")
+        raise Refused(ErrorCode.invalid_request, f"{twice[0][:SHOWN]} is in this request more than once")
     for one in asked.configs:
+        if len(one.value or "") > VALUE_MAX:
+            why = f"{one.name[:SHOWN]}: {len(one.value)} characters: {VALUE_MAX} at most"
+            raise Refused(ErrorCode.invalid_config, why)
         if one.value is None and getattr(one, "config_operation", None) != DELETE:
-            raise Refused(ErrorCode.invalid_request, f"{one.name}: null is no value of a topic's configuration")
+            raise Refused(ErrorCode.invalid_request, f"{one.name[:SHOWN]}: null is no value of a topic's configuration")

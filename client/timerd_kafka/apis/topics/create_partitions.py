@@ -12,8 +12,11 @@ from timerd_kafka.apis.topics.alter_configs import Refused, change_and_wait
 from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Topics
+from timerd_kafka.cluster.configs import SHOWN
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.wire.codec import milliseconds
+
+PLACED_SHOWN = 10  # partitions in an error
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -29,7 +32,7 @@ async def answer(broker: Broker, call: Call) -> Any:
         left = PARTITIONS_MAX - sum(topic.partitions for topic in topics.values())
         for asked in body.topics:
             try:
-                topic = larger(asked, topics, counted[asked.name], left)
+                topic = larger(broker, asked, topics, counted[asked.name], left)
             except Refused as refused:
                 errors[asked.name] = refused.code, refused.why
             else:
@@ -51,23 +54,28 @@ async def answer(broker: Broker, call: Call) -> Any:
     return make("CreatePartitionsResponse", throttle_time=milliseconds(0), results=tuple(map(one, counted)))
 
 
-def larger(asked: Any, topics: Topics, count: int, left: int) -> Topic:
+def larger(broker: Broker, asked: Any, topics: Topics, count: int, left: int) -> Topic:
     """The topic with the partitions that the request asks for. The cluster has room for `left` more. Raises Refused."""
     if count > 1:
         raise Refused(ErrorCode.invalid_request, "the topic is in this request more than once")
     topic = topics.get(asked.name)
     if topic is None:
-        raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.name!r}")
+        raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.name[:SHOWN]!r}")
     if asked.count <= topic.partitions:
         raise Refused(
             ErrorCode.invalid_partitions,
             f"{asked.count} partitions: {asked.name} has {topic.partitions}, and a topic can only grow",
         )
-    if asked.assignments:
-        raise Refused(ErrorCode.invalid_replica_assignment, "this broker places replicas itself: give their number")
     if asked.count - topic.partitions > left:
         raise Refused(
             ErrorCode.invalid_partitions,
             f"{asked.count} partitions: {topic.partitions + left} at most, of the cluster's {PARTITIONS_MAX}",
         )
+    if asked.assignments:
+        placed = [broker.store.replicas(topic, index) for index in range(topic.partitions, asked.count)]
+        if [one.broker_ids for one in asked.assignments] != placed:
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"this broker places replicas itself: give no assignments, or {[*map(list, placed[:PLACED_SHOWN])]}",
+            )
     return replace(topic, partitions=asked.count)

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.alter_configs import APPEND, DELETE, SET, SUBTRACT, Refused, alter
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.cluster.configs import CONFIGS, LIST, listed, value_of
+from timerd_kafka.cluster.configs import CONFIGS, LIST, SHOWN, listed, value_of
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -27,10 +27,12 @@ def edited(asked: Any, present: Mapping[str, str]) -> dict[str, str]:
         elif operation == DELETE:
             made.pop(name, None)
         elif operation not in (APPEND, SUBTRACT):
-            raise Refused(ErrorCode.invalid_request, f"{name}: operation {operation}, which Kafka does not have")
+            raise Refused(
+                ErrorCode.invalid_request, f"{name[:SHOWN]}: operation {operation}, which Kafka does not have"
+            )
         elif name not in CONFIGS or CONFIGS[name].kind != LIST:
             what = "append to" if operation == APPEND else "subtract from"
-            raise Refused(ErrorCode.invalid_config, f"can't {what} {name}, which is no list")
+            raise Refused(ErrorCode.invalid_config, f"can't {what} {name[:SHOWN]}, which is no list")
         else:
             before, given = listed(value_of(made, name)), listed(one.value)
             after = [part for part in before if operation == APPEND or part not in given]
