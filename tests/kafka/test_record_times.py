@@ -301,7 +301,7 @@ def now_ms() -> int:
 
 def send(address: str, topic: str, times_ms: list[int], **more: int) -> Any:
     with RawKafka(address) as leader:
-        return leader.produce(topic, {0: batch([b"v"] * len(times_ms), timestamps=times_ms, **more)})[0]  # type: ignore[arg-type]
+        return leader.produce(topic, {0: batch([b"v"] * len(times_ms), timestamps=times_ms, **more)})[0]
 
 
 def test_records_far_ahead_of_the_brokers_clock_are_refused(cluster: KafkaCluster, raw: RawKafka) -> None:

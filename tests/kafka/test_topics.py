@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,20 +19,21 @@ from support.kafka.realbrokers import brokers
 from support.real.patience import eventually
 from timerd.testing import Manual
 from timerd_client.operations import topic_key
+from timerd_kafka.apis.table import APIS
 from timerd_kafka.apis.topics.bounds import NAMED_MAX
 from timerd_kafka.apis.topics.create_topics import all_read
-from timerd_kafka.broker.broker import ANY, CATALOG
+from timerd_kafka.broker.broker import ANY, CATALOG, Broker, Call
 from timerd_kafka.cluster.catalog import Catalog
 from timerd_kafka.cluster.configs import CONFIGS, without_effect, wrong_config
 from timerd_kafka.log.log import PartitionLog
 from timerd_kafka.replicas.store import Store
 from timerd_kafka.testing import KafkaCluster
-from timerd_kafka.wire.codec import Question
+from timerd_kafka.wire.codec import Question, api_of
 
 API_VERSIONS, DESCRIBE_CONFIGS, ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 18, 32, 33, 37, 44
 TOPIC, BROKER = 2, 4  # kinds of resources
 SET, DELETE, APPEND, SUBTRACT = range(4)
-# What Faust gives the topic of a table, Quix a changelog, and Kafka Streams a repartition topic.
+# Configurations of a table's topic (Faust), a changelog (Quix), and a repartition topic (Kafka Streams).
 OF_FRAMEWORKS = [
     {"cleanup.policy": "compact"},
     {"cleanup.policy": "compact,delete", "retention.ms": "3600000", "segment.ms": "600000"},
@@ -377,7 +379,7 @@ def test_an_admin_client_sees_where_a_value_comes_from(cluster: KafkaCluster, ra
     found = described(raw, cluster.topic(configs={"segment.ms": "5"}))
     assert found["segment.ms"] == ("5", 1, [("segment.ms", "5", 1), ("log.roll.ms", "604800000", 5)])
     assert found["flush.ms"] == (str(2**63 - 1), 5, [("log.flush.interval.ms", str(2**63 - 1), 5)])
-    assert found["retention.ms"] == ("-1", 4, [("retention.ms", "-1", 4)])
+    assert found["retention.ms"] == ("-1", 4, [("log.retention.ms", "-1", 4)])
     assert "internal.segment.bytes" not in found
 
 
@@ -520,11 +522,33 @@ def test_a_topic_gets_more_partitions_and_keeps_its_records(cluster: KafkaCluste
     assert grow(raw, (other, 1, None)) == {other: ErrorCode.invalid_partitions}
     assert grow(raw, (other, 1_000_000, None)) == {other: ErrorCode.invalid_partitions}
     assert grow(raw, (other, 4, None), (other, 5, None)) == {other: ErrorCode.invalid_request}
-    found = {broker: grow(raw, (other, 4, [broker]), validate_only=True)[other] for broker in range(4)}
-    assert sorted(found.values()) == [ErrorCode.none] + [ErrorCode.invalid_replica_assignment] * 3
+    answers = {broker: grow(raw, (other, 4, [broker]), validate_only=True)[other] for broker in range(4)}
+    assert sorted(answers.values()) == [ErrorCode.none] + [ErrorCode.invalid_replica_assignment] * 3
     assert len(raw.leaders(other)) == 3
-    assert grow(raw, (other, 4, [broker for broker, error in found.items() if not error])) == {other: ErrorCode.none}
+    assert grow(raw, (other, 4, [broker for broker, error in answers.items() if not error])) == {other: ErrorCode.none}
     assert len(raw.leaders(other)) == 4
+
+
+async def answer_of(broker: Broker, key: int, version: int, **fields: Any) -> Any:
+    call = Call(api_of(key, version), Question(key, version).request(**fields), "", None)  # type: ignore[arg-type]
+    return await APIS[key][1](broker, call)
+
+
+def test_a_change_that_cannot_be_written_is_an_error(manual: Manual, tmp_path: Path) -> None:
+    async def main() -> None:
+        with brokers(tmp_path, 1) as (one,):
+            one.catalog.create({"orders": (1, 1, {})})
+            one.catalog._lock = tmp_path / "missing" / "lock"
+            module = Question(ALTER_CONFIGS, 2).module
+            resource = module.AlterConfigsResource(resource_type=TOPIC, resource_name="orders", configs=())
+            altered = await answer_of(one, ALTER_CONFIGS, 2, resources=(resource,), validate_only=False)
+            assert [found.error_code for found in altered.responses] == [ErrorCode.kafka_storage_error]
+            module = Question(CREATE_PARTITIONS, 3).module
+            topic = module.CreatePartitionsTopic(name="orders", count=2, assignments=None)
+            grown = await answer_of(one, CREATE_PARTITIONS, 3, topics=(topic,), timeout=seconds(1), validate_only=False)
+            assert [found.error_code for found in grown.results] == [ErrorCode.kafka_storage_error]
+
+    manual.run(main())
 
 
 def test_changed_topics_outlive_a_restart(store: Store, catalog: Catalog, tmp_path: Path) -> None:

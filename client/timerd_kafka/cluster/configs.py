@@ -167,7 +167,7 @@ def wrong_config(configs: Mapping[str, str | None]) -> str | None:
 
 
 def wrong_value(name: str, value: str) -> str | None:
-    """What is wrong with the value of a known configuration; None if it is legal."""
+    """The error in the value of a known configuration; None if it is legal."""
     config = CONFIGS[name]
     if len(value) > VALUE_MAX:
         return f"{len(value)} characters: {VALUE_MAX} at most"
@@ -194,7 +194,7 @@ def bounds_of(config: Config) -> str:
 
 
 def wrong_list(config: Config, parts: Collection[str]) -> str | None:
-    """What is wrong with the parts of a list; None if they are legal."""
+    """The error in the parts of a list; None if they are legal."""
     if not config.allowed:  # replicas whose replication is throttled
         if all(map(THROTTLED.fullmatch, parts)) or list(parts) == ["*"]:
             return None

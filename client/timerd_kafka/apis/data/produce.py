@@ -161,7 +161,7 @@ def find(broker: Broker, call: Call, topic: Any, index: int) -> Partition:
 
 
 def wrong_time(batch: Batch, rules: Rules, now_ms: int) -> str | None:
-    """What is wrong with the times of a batch; None if they are within the bounds of the topic.
+    """The error in the times of a batch; None if they are within the bounds of the topic.
 
     Kafka looks at each record. This broker does not unpack the batch: it looks at the time of the first record, and at
     the latest time, which the header has. A time of -1 stands for none.

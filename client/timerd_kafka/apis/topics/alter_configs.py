@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -76,9 +76,11 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
     if body.validate_only:
         changed(broker.catalog.by_name)
     else:
-        for name, code in (await change_and_wait(broker, changed, altered, READ_S)).items():
+        named = [one.resource_name for one in body.resources if one.resource_type == TOPIC]
+        failed = await change_and_wait(broker, changed, named, altered, READ_S)
+        for name, code in failed.items():
             errors[TOPIC, name] = code, f"{name}: {code.name}"
-        for topic in altered.values():
+        for topic in [topic for name, topic in altered.items() if name not in failed]:
             broker.note_without_effect(topic.name, topic.configs, before[topic.name])
 
     def one(asked: Any) -> Any:
@@ -95,17 +97,22 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
 
 
 async def change_and_wait(
-    broker: Broker, changed: Callable[[Topics], Topics], altered: Mapping[str, Topic], timeout: float
+    broker: Broker,
+    changed: Callable[[Topics], Topics],
+    named: Iterable[str],
+    altered: Mapping[str, Topic],
+    timeout: float,
 ) -> dict[str, ErrorCode]:
-    """Change topics, and wait until all brokers have read them. Returns the errors of topics of `altered`.
+    """Change topics, and wait until all brokers have read them. Returns errors of topics.
 
-    `changed` makes the new topics, and puts those that it alters into `altered`.
+    `changed` makes the new topics. Of those that the request has `named`, it puts the ones that it alters into
+    `altered`.
     """
     try:
         broker.catalog.change(changed)
     except OSError:
         log.exception("the topics cannot be written")
-        return dict.fromkeys(altered, ErrorCode.kafka_storage_error)
+        return dict.fromkeys(named, ErrorCode.kafka_storage_error)
     if not altered:
         return {}
     parts = await all_read(broker, dict.fromkeys(altered, ErrorCode.none), timeout)

@@ -44,7 +44,7 @@ async def answer(broker: Broker, call: Call) -> Any:
         changed(broker.catalog.by_name)
     else:
         timeout = max(0.0, body.timeout.total_seconds())
-        for name, code in (await change_and_wait(broker, changed, altered, timeout)).items():
+        for name, code in (await change_and_wait(broker, changed, counted, altered, timeout)).items():
             errors[name] = code, f"{name}: {code.name}"
 
     def one(name: str) -> Any:

@@ -16,6 +16,7 @@ from timerd_kafka.cluster.configs import (
     INT,
     LIST,
     OF_BROKER,
+    OF_TOPIC,
     STRING,
     shown,
     source_of,
@@ -41,12 +42,11 @@ async def answer(broker: Broker, call: Call) -> Any:
         """The value, and behind it the value that would hold without it."""
         if not getattr(call.body, "include_synonyms", False) or not call.api.has("DescribeConfigsSynonym"):
             return ()
-        all_of_them = [(name, value, source)] if source != DEFAULT else []
-        if name in CONFIGS and source != OF_BROKER and (default := CONFIGS[name].default) is not None:
-            all_of_them.append((CONFIGS[name].of_broker or name, default, source_of({}, name)))
-        return tuple(
-            make("DescribeConfigsSynonym", name=each, value=held, source=origin) for each, held, origin in all_of_them
-        )
+        config = CONFIGS.get(name)
+        held = [(name, value, source)] if source == OF_TOPIC or config is None else []
+        if config is not None and config.default is not None:
+            held.append((config.of_broker or name, config.default, source_of({}, name)))
+        return tuple(make("DescribeConfigsSynonym", name=each, value=was, source=origin) for each, was, origin in held)
 
     def one(resource: Any) -> Any:
         error, message, found = look(broker, resource.resource_type, resource.resource_name)
