@@ -14,10 +14,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiokafka
+import aiokafka.admin.config_resource
 import confluent_kafka
 import kafka
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 from kafka.admin import KafkaAdminClient
 
 from support.kafka.ports import free_ports
@@ -261,6 +269,72 @@ def test_admin_clients_see_topics_groups_and_configurations(cluster: KafkaCluste
     admin.delete_topics([topic])
     assert topic not in admin.list_topics()
     admin.close()
+
+
+def of_topic(bootstrap: str, topic: str) -> tuple[int, str]:
+    """The number of a topic's partitions, and its flush.ms, as confluent-kafka sees them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (configs,) = (
+        one.result(PATIENCE_S) for one in admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    )
+    return len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions), configs["flush.ms"].value
+
+
+def change_by_kafka_python(bootstrap: str, topic: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+
+    def alter(value: str, **more: bool) -> None:
+        admin.alter_configs([kafka.admin.ConfigResource("topic", topic, {"flush.ms": value})], **more)
+
+    alter("6", incremental=False)
+    assert of_topic(bootstrap, topic) == (1, "6")
+    alter("8", validate_only=True)
+    assert of_topic(bootstrap, topic) == (1, "6")
+    alter("7", incremental=True)
+    admin.create_partitions({topic: 3})
+    admin.close()
+
+
+def change_by_aiokafka(bootstrap: str, topic: str) -> None:
+    async def main() -> None:
+        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        resource = aiokafka.admin.config_resource.ConfigResource(
+            aiokafka.admin.config_resource.ConfigResourceType.TOPIC, topic, {"flush.ms": "7"}
+        )
+        await admin.alter_configs([resource])
+        await admin.create_partitions({topic: aiokafka.admin.NewPartitions(3)})
+        await admin.close()
+
+    asyncio.run(main())
+
+
+def change_by_confluent(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"flush.ms": "6"})
+    (altered,) = admin.alter_configs([resource]).values()
+    altered.result(PATIENCE_S)
+    assert of_topic(bootstrap, topic) == (1, "6")
+    entry = ConfigEntry("flush.ms", "7", incremental_operation=AlterConfigOpType.SET)
+    (altered,) = admin.incremental_alter_configs(
+        [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
+    ).values()
+    altered.result(PATIENCE_S)
+    (grown,) = admin.create_partitions([NewPartitions(topic, 3)]).values()
+    grown.result(PATIENCE_S)
+    (refused,) = admin.create_partitions([NewPartitions(topic, 2)]).values()
+    with pytest.raises(confluent_kafka.KafkaException, match="a topic can only grow"):
+        refused.result(PATIENCE_S)
+
+
+@pytest.mark.filterwarnings("ignore:alter_configs:DeprecationWarning")
+@pytest.mark.parametrize("change", [change_by_kafka_python, change_by_aiokafka, change_by_confluent])
+def test_admin_clients_change_configurations_and_add_partitions(
+    cluster: KafkaCluster, change: Callable[[str, str], None]
+) -> None:
+    topic = cluster.topic(configs={"flush.ms": "5"})
+    change(cluster.bootstrap, topic)
+    assert of_topic(cluster.bootstrap, topic) == (3, "7")
 
 
 def test_a_topic_that_a_producer_names_is_made(cluster: KafkaCluster) -> None:

@@ -337,7 +337,7 @@ def test_brokers_that_change_the_topics_at_once_lose_no_change(tmp_path: Path) -
     program = (
         "import sys; from pathlib import Path; from timerd_kafka.cluster.catalog import Catalog, Wanted\n"
         "catalog = Catalog(Path(sys.argv[1]))\n"
-        "print(sum(not catalog.create({f't{n}': (1, 1, {})})[0] for n in range(40)))"
+        "print(sum(not catalog.create({f't{n}': (1, 1, {})}) for n in range(40)))"
     )
     started = [
         subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(3)
@@ -350,8 +350,8 @@ def test_brokers_that_change_the_topics_at_once_lose_no_change(tmp_path: Path) -
 
 def test_a_topic_that_is_created_again_has_another_id(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path)
-    assert catalog.create({"orders": (3, 1, {"retention.ms": "5"})}) == (set(), set())
-    assert catalog.create({"orders": (1, 1, {}), "other": (1, 1, {})}) == ({"orders"}, set())
+    assert catalog.create({"orders": (3, 1, {"retention.ms": "5"})}) == {}
+    assert catalog.create({"orders": (1, 1, {}), "other": (1, 1, {})}) == {"orders": ErrorCode.topic_already_exists}
     catalog.refresh()
     first = catalog.by_name["orders"]
     assert (first.partitions, first.configs, set(catalog.by_name)) == (3, {"retention.ms": "5"}, {"orders", "other"})
@@ -364,7 +364,7 @@ def test_a_topic_that_is_created_again_has_another_id(tmp_path: Path) -> None:
 def test_all_topics_of_a_request_count_against_the_bound_of_partitions(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path)
     wanted: dict[str, Wanted] = {f"t{number}": (PARTITIONS_MAX // 3, 1, {}) for number in range(5)}
-    assert catalog.create(wanted) == (set(), {"t3", "t4"})
+    assert catalog.create(wanted) == dict.fromkeys(["t3", "t4"], ErrorCode.invalid_partitions)
 
 
 def test_an_id_of_a_producer_is_not_given_from_a_block_that_could_not_be_written(

@@ -22,7 +22,16 @@ from timerd_kafka.apis.groups import (
     offset_fetch,
     sync_group,
 )
-from timerd_kafka.apis.topics import api_versions, create_topics, delete_topics, describe_configs, metadata
+from timerd_kafka.apis.topics import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+    metadata,
+)
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import START, BadFrame, UnknownApi, api_of, versions_of
 from timerd_kafka.wire.connection import Connection
@@ -56,7 +65,10 @@ APIS: dict[int, tuple[str, Answer]] = {
     21: ("delete_records", delete_records.answer),
     22: ("init_producer_id", init_producer_id.answer),
     32: ("describe_configs", describe_configs.answer),
+    33: ("alter_configs", alter_configs.answer),
+    37: ("create_partitions", create_partitions.answer),
     42: ("delete_groups", delete_groups.answer),
+    44: ("incremental_alter_configs", incremental_alter_configs.answer),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -16,6 +16,7 @@ import timerd_client as td
 from timerd_client.operations import Replicas, ThrottledChannel, topic_key
 from timerd_kafka.broker.producer_ids import ProducerIds
 from timerd_kafka.cluster.catalog import Catalog, Topic
+from timerd_kafka.cluster.configs import without_effect
 from timerd_kafka.cluster.settings import Settings
 from timerd_kafka.groups.coordinator import Coordinator
 from timerd_kafka.quotas import Quotas
@@ -28,6 +29,8 @@ from timerd_kafka.wire.connection import Connection
 
 LOOK_S = 0.002  # the least time between two looks at the file of the topics
 OPEN_S = 0.01  # the longest time for which the opening of partitions keeps the loop from other work
+RETAIN_S = 1.0  # between two looks for records whose retention has ended
+NOTED_MAX = 1_000  # configurations without effect that are logged
 CATALOG = "catalog"  # the key whose events are the changes of the topics
 ANY = topic_key("")  # each event on this key means that a broker has read a version of the topics
 
@@ -59,12 +62,13 @@ class Broker:
         self.cluster_id = (settings.data / "cluster_id").read_text()
         self.catalog = Catalog(settings.data)
         self.catalog.refresh()
-        self._looked = 0.0
+        self._looked = self._retained = 0.0
         # `_taken`: the version whose topics the broker uses; it may be older than the catalog's version.
         # `_opened`: the version whose partitions are open.
         self._taken, self._opened = self.catalog.version, 0
         self._taken_topics, self._opened_topics = self._topics(), set[tuple[str, UUID]]()
         self._is_opening = False
+        self._noted: set[tuple[str, str]] = set()  # topics and names of configurations that were logged
         directory = settings.data / f"broker-{number}"
         self.store = Store(directory, self.catalog, number, settings.workers)
         self.waits = Waits(client, loop)
@@ -157,6 +161,17 @@ class Broker:
         """
         return self._opened >= version and (self.others is None or self.others(CATALOG, version)[0])
 
+    def note_without_effect(self, topic: str, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
+        """Log the configurations of a topic that have no effect here: each once.
+
+        `before`: the configurations that the topic had; perhaps another broker has logged them.
+        """
+        for name in without_effect(configs):
+            is_new = name not in without_effect(before) and (topic, name) not in self._noted
+            if is_new and len(self._noted) < NOTED_MAX:
+                self._noted.add((topic, name))
+                log.warning("topic %s: %s=%s has no effect here, and is only kept", topic, name, configs[name])
+
     # partitions -------------------------------------------------------------------------------------------------------
 
     def led(self, topic: Topic | None, index: int) -> Partition | ErrorCode:
@@ -181,6 +196,22 @@ class Broker:
             self.waits.fire("replica", partition.key)
         else:
             self.waits.fire("fetch", partition.key)
+        self.retain(partition)
+
+    def retain(self, partition: Partition) -> None:
+        """Delete the records of a partition that its topic's retention ends now."""
+        if partition.retain(time.time_ns() // 1_000_000):
+            self.replicated(partition)
+
+    def retain_all(self) -> None:
+        """Once a second, delete the records that the retention of their topics ends."""
+        now = time.monotonic()
+        if now - self._retained < RETAIN_S:
+            return
+        self._retained = now
+        for partition in self.store:
+            if partition.is_leader:
+                self.retain(partition)
 
     def replicated(self, partition: Partition) -> None:
         """The watermarks of a partition have risen: wake the requests that wait for replicas, and all readers."""

@@ -13,9 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.cluster.configs import Rules
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 
 TOPICS = "topics.json"
@@ -33,8 +37,14 @@ class Topic:
     replicas: int
     configs: dict[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def rules(self) -> Rules:
+        """The configurations that have an effect."""
+        return Rules.of(self.configs)
+
 
 Wanted = tuple[int, int, Mapping[str, str]]  # partitions, replicas, configurations
+Topics = Mapping[str, Topic]  # by name
 
 
 class Catalog:
@@ -47,6 +57,7 @@ class Catalog:
         self.version = 0
         self.by_name: Mapping[str, Topic] = {}
         self.by_id: Mapping[UUID, Topic] = {}
+        self._by_plain: Mapping[str, str] = {}  # the names of the topics, by those of Kafka's metrics
 
     def refresh(self) -> bool:
         """Read the file if it has changed. Returns whether the topics have changed."""
@@ -67,30 +78,48 @@ class Catalog:
         self.version = written["version"]
         self.by_name = {topic.name: topic for topic in topics}
         self.by_id = {topic.id: topic for topic in topics}
+        self._by_plain = {plain_of(topic.name): topic.name for topic in topics}
         self._seen = seen if is_settled else None  # set last, so that a file that could not be read is read again
         return True
 
-    def create(self, wanted: Mapping[str, Wanted]) -> tuple[set[str], set[str]]:
-        """Make topics in one change. Returns the names that exist already, and those with too many partitions."""
-        with self._changing():
-            exist = {name for name in wanted if name in self.by_name}
-            used, made, many = sum(topic.partitions for topic in self.by_id.values()), [], set()
+    def create(self, wanted: Mapping[str, Wanted]) -> dict[str, ErrorCode]:
+        """Make topics in one change. Returns an error for each topic that is not made."""
+        errors: dict[str, ErrorCode] = {}
+
+        def with_new(topics: Topics) -> Topics:
+            made, used = dict(topics), sum(topic.partitions for topic in topics.values())
+            plain = set(self._by_plain)
             for name, (partitions, replicas, configs) in wanted.items():
-                if name in exist:
-                    continue
-                if used + partitions > PARTITIONS_MAX:
-                    many.add(name)
-                    continue
-                used += partitions
-                made.append(Topic(name, uuid4(), partitions, replicas, dict(configs)))
-            if made:
-                self._write([*self.by_name.values(), *made])
-        return exist, many
+                if name in made:
+                    errors[name] = ErrorCode.topic_already_exists
+                elif plain_of(name) in plain:
+                    errors[name] = ErrorCode.invalid_topic_exception
+                elif used + partitions > PARTITIONS_MAX:
+                    errors[name] = ErrorCode.invalid_partitions
+                else:
+                    used += partitions
+                    plain.add(plain_of(name))
+                    made[name] = Topic(name, uuid4(), partitions, replicas, dict(configs))
+            return made
+
+        self.change(with_new)
+        return errors
+
+    def colliding(self, name: str) -> str | None:
+        """The other topic that Kafka's metrics cannot tell from a topic of this name; None if there is none."""
+        other = self._by_plain.get(plain_of(name))
+        return other if other != name else None
 
     def delete(self, is_meant: Callable[[Topic], bool]) -> None:
         """Remove the topics for which `is_meant` holds."""
+        self.change(lambda topics: {name: topic for name, topic in topics.items() if not is_meant(topic)})
+
+    def change(self, changed: Callable[[Topics], Topics]) -> None:
+        """Write the topics that `changed` makes of the newest topics, by name, unless they are the same."""
         with self._changing():
-            self._write([topic for topic in self.by_name.values() if not is_meant(topic)])
+            made = changed(self.by_name)
+            if made != self.by_name:
+                self._write(list(made.values()))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -114,3 +143,8 @@ class Catalog:
 def is_legal(name: str) -> bool:
     """Whether a topic may have this name."""
     return NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def plain_of(name: str) -> str:
+    """The name of a topic as Kafka's metrics write it."""
+    return name.replace(".", "_")

@@ -16,6 +16,9 @@ SIZE = HEADER.size  # 61
 RECORD_MIN = 7  # the bytes of an empty record: its size, its attributes, and five more numbers
 PLACED = struct.Struct(">qi")  # base offset, which only the leader decides, and length
 EPOCH_AT = 12
+CRC, CRC_AT = struct.Struct(">I"), 17
+ATTRIBUTES, ATTRIBUTES_AT = struct.Struct(">h"), 21
+LATEST, LATEST_AT = struct.Struct(">q"), 35  # the largest timestamp
 CRC_FROM = 21  # the check sum covers all bytes from here on; so a leader may set the fields before: offset and epoch
 MAGIC = 2
 LEADER_EPOCH = 0  # there is no election
@@ -131,9 +134,20 @@ def read_produced(data: bytes) -> Batch:
     return batch
 
 
-def place(data: bytes, batch: Batch, offset: int) -> tuple[bytearray, Batch]:
-    """A copy of the batch whose first offset is `offset`. The records stay as they are."""
+def place(data: bytes, batch: Batch, offset: int, append_time: int | None) -> tuple[bytearray, Batch]:
+    """A copy of the batch whose first offset is `offset`. The records stay as they are.
+
+    `append_time`: the time (ms) that all records of the batch get; None: the records have their own times.
+    """
     placed = bytearray(data)
     PLACED.pack_into(placed, 0, offset, batch.size - PLACED.size)
     placed[EPOCH_AT : EPOCH_AT + 4] = LEADER_EPOCH.to_bytes(4)
-    return placed, batch._replace(base_offset=offset)
+    attributes = batch.attributes & ~TIMESTAMP_IS_APPEND  # as in Kafka, the bit of the producer does not count
+    latest = batch.max_timestamp
+    if append_time is not None:
+        attributes, latest = attributes | TIMESTAMP_IS_APPEND, append_time
+    if (attributes, latest) != (batch.attributes, batch.max_timestamp):
+        ATTRIBUTES.pack_into(placed, ATTRIBUTES_AT, attributes)
+        LATEST.pack_into(placed, LATEST_AT, latest)
+        CRC.pack_into(placed, CRC_AT, crc32c(memoryview(placed)[CRC_FROM:]))
+    return placed, batch._replace(base_offset=offset, attributes=attributes, max_timestamp=latest)

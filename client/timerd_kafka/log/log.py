@@ -73,9 +73,12 @@ class PartitionLog:
 
     # writing ----------------------------------------------------------------------------------------------------------
 
-    def append(self, data: bytes, batch: Batch) -> int:
-        """Append a producer's batch. Returns its first offset. If this raises OSError, nothing is appended."""
-        placed, moved = place(data, batch, self.end_offset)
+    def append(self, data: bytes, batch: Batch, append_time: int | None = None) -> int:
+        """Append a producer's batch. Returns its first offset. If this raises OSError, nothing is appended.
+
+        `append_time`: the time (ms) that all records of the batch get; None: the records have their own times.
+        """
+        placed, moved = place(data, batch, self.end_offset, append_time)
         self._write(placed, [moved])
         return moved.base_offset
 
@@ -159,6 +162,24 @@ class PartitionLog:
     def batch_at(self, base_offset: int) -> bytes:
         """The batch that begins with this offset."""
         return self.read(base_offset, self.end_offset, 0, at_least_one=True)
+
+    def latest_of(self, base_offset: int) -> int:
+        """The largest timestamp of the batch that begins with this offset."""
+        return self._timestamps[self._number_of(base_offset)]
+
+    def kept_from(self, start_offset: int, end_offset: int, oldest: float, most_bytes: float) -> int:
+        """The first offset that retention keeps; `start_offset` if it keeps all records.
+
+        It removes whole batches before `end_offset`, the oldest first. A batch goes if its largest timestamp is before
+        `oldest`, or if the batches behind it have `most_bytes` or more. The last batch of the log stays.
+        """
+        number = first = max(0, self._number_of(start_offset))
+        end = self._number_of(end_offset)
+        while number < end and (
+            0 <= self._timestamps[number] < oldest or self.size - self._positions[number + 1] >= most_bytes
+        ):
+            number += 1
+        return self._bases[number] if number > first else start_offset
 
     def batches_from(self, timestamp: int, start_offset: int, end_offset: int) -> list[int]:
         """The first offset of each batch between these offsets that may have a record at or after `timestamp`."""

@@ -8,6 +8,7 @@ time out.
 from __future__ import annotations
 
 import logging
+from math import inf
 from pathlib import Path
 from uuid import UUID
 
@@ -48,9 +49,12 @@ class Partition:
         """The offset behind the last record of this replica's log."""
         return self.log.end_offset
 
-    def append(self, data: bytes, batch: Batch) -> int:
-        """As the leader: append the batch of a producer. Returns the offset of its first record."""
-        base = self.log.append(data, batch)
+    def append(self, data: bytes, batch: Batch, append_time: int | None = None) -> int:
+        """As the leader: append the batch of a producer. Returns the offset of its first record.
+
+        `append_time`: the time (ms) that all records of the batch get; None: the records have their own times.
+        """
+        base = self.log.append(data, batch, append_time)
         self.raise_high_watermark()
         return base
 
@@ -83,6 +87,22 @@ class Partition:
     def delete_before(self, offset: int) -> None:
         """Delete the records before `offset`: they can no longer be read."""
         self.start_offset = self.log.checkpoint.start_offset = max(self.start_offset, offset)
+
+    def retain(self, now: int) -> bool:
+        """As the leader: delete the records that the topic's retention ends at `now` (ms). Returns whether any were."""
+        rules = self.topic.rules
+        if not rules.has_retention or self.log.is_damaged:
+            return False
+        kept = self.log.kept_from(
+            self.start_offset,
+            self.high_watermark,
+            now - rules.retention_ms if rules.retention_ms >= 0 else -inf,
+            rules.retention_bytes if rules.retention_bytes >= 0 else inf,
+        )
+        if kept <= self.start_offset:
+            return False
+        self.delete_before(kept)
+        return True
 
     def truncate(self, offset: int) -> None:
         """As a follower: remove the batch with this offset and all behind it. The watermarks sink to the new end."""

@@ -55,7 +55,7 @@ class Store:
         return replicas_of(topic.id, index, topic.replicas, self._workers)
 
     def refresh(self) -> list[Partition]:
-        """Note the partitions of new topics. Drop and return the partitions of deleted topics."""
+        """Note new partitions, and new configurations of topics. Drop and return the partitions of deleted topics."""
         self._failed.clear()
         self._missing = deque(
             (topic, index, replicas)
@@ -63,6 +63,8 @@ class Store:
             for index in range(topic.partitions)
             if (topic.id, index) not in self._held and self._broker in (replicas := self.replicas(topic, index))
         )
+        for partition in self:
+            partition.topic = self._catalog.by_id.get(partition.topic.id, partition.topic)  # it may have new settings
         gone = [partition for partition in self if partition.topic.id not in self._catalog.by_id]
         for partition in gone:
             del self._held[partition.topic.id, partition.index]

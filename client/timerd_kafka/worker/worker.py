@@ -90,6 +90,7 @@ def tick(broker: Broker, connections: set[Connection]) -> None:
     """Look for changes whose events may be lost with the timer daemon. This repeats every LOOK_S."""
     try:
         broker.look()
+        broker.retain_all()
         broker.waits.watch()
         broker.coordinator.look()
         for connection in list(connections):

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
+import confluent_kafka.admin
 import cramjam
 import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from support.kafka.rawkafka import LIST_OFFSETS, RawKafka, batch, record
+from support.real.patience import eventually
 from timerd_kafka.apis.data import list_offsets
 from timerd_kafka.apis.data.list_offsets import MAX_TIMESTAMP, Reading, Refused, look
 from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.log import times
-from timerd_kafka.log.batch import HEADER, TIMESTAMP_IS_APPEND, read_header, read_produced
+from timerd_kafka.log.batch import HEADER, TIMESTAMP_IS_APPEND, read_batches, read_header, read_produced
 from timerd_kafka.log.times import XERIAL, Unreadable, records_of, unpacked
 from timerd_kafka.replicas.partition import Partition
 from timerd_kafka.testing import KafkaCluster
@@ -283,3 +288,147 @@ def test_a_batch_that_unpacks_to_24_megabytes_is_read(cluster: KafkaCluster, raw
     with RawKafka(raw.leaders(topic)[0]) as leader:
         leader.produce(topic, {0: timed(list(range(1_000, 4_000)), codec=ZSTD, value=bytes(8_000))})
         assert offsets_at(leader, topic, 3_500) == [(ErrorCode.none, 3_500, 2_500)]
+
+
+# times that the broker checks, or sets --------------------------------------------------------------------------------
+
+HOUR_MS = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def send(address: str, topic: str, times_ms: list[int]) -> Any:
+    with RawKafka(address) as leader:
+        return leader.produce(topic, {0: batch([b"v"] * len(times_ms), timestamps=times_ms)})[0]
+
+
+def test_records_far_ahead_of_the_brokers_clock_are_refused(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic, now = cluster.topic(replicas=1), now_ms()
+    leader = raw.leaders(topic)[0]
+    assert send(leader, topic, [now, now + HOUR_MS // 2, -1]).error_code == ErrorCode.none
+    for ahead in ([now, now + 2 * HOUR_MS, now], [now + 2 * HOUR_MS, now]):
+        refused = send(leader, topic, ahead)
+        assert refused.error_code == ErrorCode.invalid_timestamp and "after.max.ms=3600000" in refused.error_message
+    assert send(leader, topic, [5]).base_offset == 3, "a record may be old"
+
+
+def test_a_topic_may_bound_the_times_of_its_records(cluster: KafkaCluster, raw: RawKafka) -> None:
+    configs = {"message.timestamp.before.max.ms": str(HOUR_MS), "message.timestamp.after.max.ms": str(2**63 - 1)}
+    topic, now = cluster.topic(replicas=1, configs=configs), now_ms()
+    leader = raw.leaders(topic)[0]
+    assert send(leader, topic, [now, now + 99 * HOUR_MS]).error_code == ErrorCode.none
+    refused = send(leader, topic, [now - 2 * HOUR_MS, now])
+    assert refused.error_code == ErrorCode.invalid_timestamp and "before.max.ms=3600000" in refused.error_message
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_records_of_a_topic_with_log_append_time_get_the_time_of_the_broker(
+    cluster: KafkaCluster, raw: RawKafka, version: int
+) -> None:
+    topic = cluster.topic(replicas=2, configs={"message.timestamp.type": "LogAppendTime"})
+    addresses = raw.replicas(topic)[0]
+    before = now_ms()
+    sent = batch([b"a", b"b"], timestamps=[before + 99 * HOUR_MS, 7], producer=4_242 + version, epoch=0, sequence=0)
+    with RawKafka(addresses[0]) as leader:
+        answers = [leader.produce(topic, {0: sent}, version=version)[0] for _ in range(2)]  # the second is a duplicate
+    stated = {round(answer.log_append_time.timestamp() * 1_000) for answer in answers}
+    assert {(answer.error_code, answer.base_offset) for answer in answers} == {(ErrorCode.none, 0)}
+    (at,) = stated
+    assert before <= at <= now_ms()
+    for address in addresses:
+        with RawKafka(address) as replica:
+            found = replica.fetch(topic, {0: 0}, max_wait=5.0)[0].records
+        (header,) = read_batches(found)  # the check sum is right
+        assert header.attributes & TIMESTAMP_IS_APPEND and header.max_timestamp == at
+        assert [each for _, each in records_of(header, unpacked(header, found))] == [at, at]
+
+
+def test_a_producers_bit_for_append_time_does_not_count(partition: Partition) -> None:
+    """As in Kafka, where the topic alone says whose time counts."""
+    sent = batch([b"a"], timestamps=[7_000], attributes=TIMESTAMP_IS_APPEND)
+    partition.append(sent, read_produced(sent))
+    (header,) = read_batches(partition.log.batch_at(0))
+    assert (header.attributes, header.max_timestamp) == (0, 7_000)
+
+
+# retention ------------------------------------------------------------------------------------------------------------
+
+
+def retained(partition: Partition, now: int, **configs: str) -> int:
+    """The start offset after a look at `now`, with these configurations."""
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    partition.topic = dataclasses.replace(partition.topic, configs=named)
+    moved, before = partition.retain(now), partition.start_offset
+    assert not partition.retain(now) and moved in (True, False) and partition.start_offset == before
+    return partition.start_offset
+
+
+def fill(partition: Partition, *timestamps: int) -> int:
+    """Append a batch of two records for each time. Returns the size of a batch."""
+    for each in timestamps:
+        sent = batch([b"v", b"w"], timestamps=[each, each])
+        partition.append(sent, read_produced(sent))
+    return partition.log.size // len(timestamps)
+
+
+def test_retention_by_time_ends_whole_old_batches_and_keeps_the_last(partition: Partition) -> None:
+    fill(partition, 1_000, 3_000, 2_000, 5_000)
+    assert retained(partition, 99_000) == 0, "without a bound"
+    assert retained(partition, 2_000, retention_ms="1000") == 0, "a batch as old as the bound stays"
+    assert retained(partition, 3_500, retention_ms="1000") == 2, "the third batch is old, but behind a young one"
+    assert retained(partition, 9_999, retention_ms="1000", cleanup_policy="compact") == 2
+    assert retained(partition, 9_999, retention_ms="1000", cleanup_policy="") == 2
+    assert retained(partition, 99_999, retention_ms="1000", cleanup_policy="compact,delete") == 6
+    assert retained(partition, 99_999, retention_ms="0", retention_bytes="0") == 6, "the last batch stays"
+
+
+def test_retention_by_size_ends_batches_as_long_as_enough_bytes_are_left(partition: Partition) -> None:
+    size = fill(partition, *[-1] * 5)
+    assert retained(partition, 99_999, retention_ms="5") == 0, "records without a time do not grow old"
+    assert retained(partition, 0, retention_bytes=str(5 * size)) == 0
+    assert retained(partition, 0, retention_bytes=str(4 * size + 1)) == 0, "as in Kafka, no less than the bound is left"
+    assert retained(partition, 0, retention_bytes=str(4 * size)) == 2
+    partition.delete_before(3)
+    assert retained(partition, 0, retention_bytes=str(2 * size)) == 6
+    assert retained(partition, 0, retention_bytes="0") == 8
+
+
+def test_retention_ends_nothing_that_a_follower_has_not_copied(tmp_path: Path) -> None:
+    made = Partition(Topic("orders", UUID(int=1), 1, 2), 0, (0, 1), 0, tmp_path)
+    fill(made, 1_000, 1_000, 1_000)
+    assert retained(made, 99_999, retention_ms="5") == 0
+    made.follower_has(1, 3, 0)
+    assert retained(made, 99_999, retention_ms="5") == 2
+    made.log.close()
+
+
+def test_all_replicas_forget_records_whose_retention_has_ended(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=3, configs={"retention.bytes": "1"})
+    addresses = raw.replicas(topic)[0]
+    for number in range(4):
+        assert send(addresses[0], topic, [1_000, 1_000]).base_offset == 2 * number
+    for address in addresses:
+        with RawKafka(address) as replica:
+            eventually(lambda: replica.fetch(topic, {0: 6})[0].log_start_offset == 6)
+            assert replica.fetch(topic, {0: 0})[0].error_code == ErrorCode.offset_out_of_range
+
+
+def test_an_idle_partition_ends_old_records_when_its_retention_is_changed(cluster: KafkaCluster, raw: RawKafka) -> None:
+    """Nothing is appended: the broker looks once a second."""
+    topic = cluster.topic(replicas=1)
+    leader = raw.leaders(topic)[0]
+    for _ in range(3):
+        send(leader, topic, [now_ms() - 9_000])
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
+    change = confluent_kafka.admin.ConfigEntry(
+        "retention.ms", "5000", incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
+    )
+    resource = confluent_kafka.admin.ConfigResource(
+        confluent_kafka.admin.ResourceType.TOPIC, topic, incremental_configs=[change]
+    )
+    (done,) = admin.incremental_alter_configs([resource]).values()
+    done.result(20.0)
+    with RawKafka(leader) as asked:
+        eventually(lambda: asked.fetch(topic, {0: 2})[0].log_start_offset == 2)

@@ -54,7 +54,6 @@ NO_TRANSACTIONS = "transactions are absent"
 NO_TLS = "TLS is absent"
 OF_KAFKA_PYTHON = {
     "test_admin_integration.py::test_create_describe_delete_acls": "ACLs are absent",
-    "test_admin_integration.py::test_create_partitions": "CreatePartitions is absent",
     "test_admin_integration.py::test_elect_leaders": "elections are absent",
     "test_admin_integration.py::test_describe_log_dirs": "DescribeLogDirs is absent",
     "test_admin_integration.py::test_alter_replica_log_dirs": "AlterReplicaLogDirs is absent",
@@ -72,8 +71,6 @@ OF_OLD_VERSIONS = {
 }
 OF_VERSION_0 = {"test_admin_integration.py::test_describe_configs_*_returns_configs": "DescribeConfigs v0 is absent"}
 OF_AIOKAFKA = {
-    "test_admin.py::*::test_alter_configs": "AlterConfigs is absent",
-    "test_admin.py::*::test_create_partitions": "CreatePartitions is absent",
     "test_consumer.py::*::test_consumer_invalid_session_timeout": "sessions may be shorter than 6 s, down to 100 ms",
     "test_consumer.py::*::test_exclude_internal_topics": "there is no topic __consumer_offsets",
     "test_consumer.py::*::test_ssl_consume": NO_TLS,

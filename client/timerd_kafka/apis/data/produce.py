@@ -6,23 +6,26 @@ when all replicas have them.
 
 from __future__ import annotations
 
+import datetime
 import logging
+import time
 from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import Appended, DelayedProduce, Part
-from timerd_kafka.apis.topics.configs import SETTABLE
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.log.batch import CorruptBatch, InvalidBatch, UnsupportedBatch, read_produced
+from timerd_kafka.cluster.configs import Rules
+from timerd_kafka.log.batch import Batch, CorruptBatch, InvalidBatch, UnsupportedBatch, read_produced
 from timerd_kafka.log.producers import Fenced, OutOfOrder
 from timerd_kafka.replicas.partition import Partition, key_of
 from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
 ACKS = (-1, 0, 1)
-MESSAGE_MAX = "max.message.bytes"
+
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -41,6 +44,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     appended: dict[str, Appended] = {}
     starts: dict[str, int] = {}
     messages: dict[str, str | None] = {}
+    times: dict[str, datetime.datetime] = {}
     partitions: dict[str, Partition] = {}
     keys: dict[tuple[int, int], str] = {}  # by the topic's number in the request: the topic may be deleted meanwhile
     size, twice = 0, named_twice(broker, body)
@@ -57,6 +61,8 @@ async def answer(broker: Broker, call: Call) -> Any:
                 appended[key], messages[key] = Appended(-1, -1, refused.code), refused.why
             else:
                 appended[key], starts[key], partitions[key] = Appended(base, end), partition.start_offset, partition
+                if partition.topic.rules.appends_time:
+                    times[key] = EPOCH + datetime.timedelta(milliseconds=partition.log.latest_of(base))
     for partition in partitions.values():
         broker.appended(partition)
     parts = await replicated(broker, call, appended, partitions)
@@ -74,7 +80,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             index=index,
             error_code=ErrorCode(part.error),
             base_offset=part.offset,
-            log_append_time=None,
+            log_append_time=times.get(key) if not part.error else None,
             log_start_offset=starts.get(key, -1),
             record_errors=(),
             error_message=messages.get(key),
@@ -154,16 +160,40 @@ def find(broker: Broker, call: Call, topic: Any, index: int) -> Partition:
     return partition
 
 
+def wrong_time(batch: Batch, rules: Rules, now_ms: int) -> str | None:
+    """The error in the times of a batch; None if they are within the bounds of the topic.
+
+    Kafka looks at each record. This broker does not unpack the batch: it looks at the time of the first record, and at
+    the latest time, which the header has. A time of -1 stands for none.
+    """
+    for each in (batch.base_timestamp, batch.max_timestamp):
+        if each >= 0 and each - now_ms > rules.after_max:
+            return (
+                f"a record's time is {each}, {each - now_ms} ms ahead of the broker's: "
+                f"message.timestamp.after.max.ms={rules.after_max}"
+            )
+        if each >= 0 and now_ms - each > rules.before_max:
+            return (
+                f"a record's time is {each}, {now_ms - each} ms behind the broker's: "
+                f"message.timestamp.before.max.ms={rules.before_max}"
+            )
+    return None
+
+
 def append(partition: Partition, data: bytes) -> tuple[int, int]:
     """Append a batch, unless it was appended before. Returns its first offset, and the offset after its last record."""
     try:
         batch = read_produced(data)
-        most = int(partition.topic.configs.get(MESSAGE_MAX, SETTABLE[MESSAGE_MAX]))
-        if batch.size > most:
-            raise Refused(ErrorCode.message_too_large, f"a batch of {batch.size} bytes: {MESSAGE_MAX}={most}")
+        rules, now_ms = partition.topic.rules, time.time_ns() // 1_000_000
+        if batch.size > rules.message_max:
+            raise Refused(
+                ErrorCode.message_too_large, f"a batch of {batch.size} bytes: max.message.bytes={rules.message_max}"
+            )
         if batch.is_idempotent and (base := partition.log.producers.duplicate_of(batch)) is not None:
             return base, base + batch.last_offset_delta + 1
-        base = partition.append(data, batch)
+        if not rules.appends_time and (why := wrong_time(batch, rules, now_ms)):
+            raise Refused(ErrorCode.invalid_timestamp, why)
+        base = partition.append(data, batch, now_ms if rules.appends_time else None)
     except InvalidBatch as error:
         raise Refused(ErrorCode.invalid_record, str(error)) from error
     except CorruptBatch as error:  # clients send it again

@@ -11,9 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import DelayedTopics, Part
 from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.apis.topics.configs import SETTABLE, wrong_config
 from timerd_kafka.broker.broker import ANY, Broker, Call
 from timerd_kafka.cluster.catalog import Wanted, is_legal
+from timerd_kafka.cluster.configs import shown, wrong_config
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
@@ -35,7 +35,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     for topic in body.topics:
         partitions = broker.settings.partitions if topic.num_partitions == DEFAULT else topic.num_partitions
         replicas = broker.settings.replicas if topic.replication_factor == DEFAULT else topic.replication_factor
-        configs = {config.name: config.value or "" for config in topic.configs}
+        configs = {config.name: config.value for config in topic.configs}
         why = wrong(broker, topic, partitions, replicas, configs, left)
         if counted[topic.name] > 1:
             why = ErrorCode.invalid_request, "the topic is in this request more than once"
@@ -67,12 +67,12 @@ async def answer(broker: Broker, call: Call) -> Any:
                 make(
                     "CreatableTopicConfigs",
                     name=name,
-                    value=configs.get(name, default),
+                    value=value,
                     read_only=False,
-                    config_source=1 if name in configs else 5,
+                    config_source=source,
                     is_sensitive=False,
                 )
-                for name, default in SETTABLE.items()
+                for name, value, source in shown(configs)
             ),
         )
 
@@ -80,7 +80,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 def wrong(
-    broker: Broker, topic: Any, partitions: int, replicas: int, configs: Mapping[str, str], left: int
+    broker: Broker, topic: Any, partitions: int, replicas: int, configs: Mapping[str, str | None], left: int
 ) -> tuple[ErrorCode, str] | None:
     """Why a topic cannot be created; None if it can."""
     workers = broker.settings.workers
@@ -88,13 +88,18 @@ def wrong(
         return ErrorCode.invalid_topic_exception, f"{topic.name!r}: 1 to 249 letters, digits, dots, _ and -"
     if broker.topic(topic.name) is not None:
         return ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists."
+    if other := broker.catalog.colliding(topic.name):
+        return (
+            ErrorCode.invalid_topic_exception,
+            f"{topic.name}: Kafka's metrics write '.' as '_', and cannot tell it from topic {other}",
+        )
     if topic.assignments:
         return ErrorCode.invalid_replica_assignment, "this broker places replicas itself: give their number"
     if not 1 <= partitions <= left:
         return ErrorCode.invalid_partitions, f"{partitions} partitions: 1 to {left}, of the cluster's {PARTITIONS_MAX}"
     if not 1 <= replicas <= workers:
         return ErrorCode.invalid_replication_factor, f"{replicas} replicas: 1 to {workers}, the brokers"
-    if found := wrong_config(configs, replicas):
+    if found := wrong_config(configs):
         return ErrorCode.invalid_config, found
     return None
 
@@ -104,12 +109,14 @@ async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout:
     if not wanted:
         return {}
     try:
-        exist, many = broker.catalog.create(wanted)
+        errors = broker.catalog.create(wanted)
     except OSError:
         log.exception("the topics cannot be written")
         return dict.fromkeys(wanted, Part(ErrorCode.kafka_storage_error))
-    taken: dict[str, int] = dict.fromkeys(wanted, ErrorCode.none)
-    taken |= dict.fromkeys(exist, ErrorCode.topic_already_exists) | dict.fromkeys(many, ErrorCode.invalid_partitions)
+    for name, (_, _, configs) in wanted.items():
+        if name not in errors:
+            broker.note_without_effect(name, configs, {})
+    taken: dict[str, int] = {name: errors.get(name, ErrorCode.none) for name in wanted}
     return await all_read(broker, taken, timeout)
 
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the configurations of topics and brokers that admin clients ask for. No API changes them."""
+"""DescribeConfigs: the configurations of topics and brokers that admin clients ask for."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.apis.topics.configs import SETTABLE
 from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.cluster.configs import (
+    BOOLEAN,
+    CONFIGS,
+    DEFAULT,
+    INT,
+    LIST,
+    OF_BROKER,
+    OF_TOPIC,
+    STRING,
+    shown,
+    source_of,
+)
 from timerd_kafka.wire.codec import milliseconds
 
 TOPIC, BROKER = 2, 4  # kinds of resources
-OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # sources of values
-BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7  # types of values
-TYPES = {
+TYPES = {name: config.kind for name, config in CONFIGS.items()} | {
     "advertised.listeners": LIST,
     "auto.create.topics.enable": BOOLEAN,
     "broker.rack": STRING,
-    "cleanup.policy": LIST,
-    "compression.type": STRING,
     "listeners": LIST,
-    "message.timestamp.type": STRING,
-    "retention.bytes": LONG,
-    "retention.ms": LONG,
 }  # all others are INT
 
 
@@ -33,6 +37,16 @@ async def answer(broker: Broker, call: Call) -> Any:
     make = call.api.make
     resources = {(one.resource_type, one.resource_name): one for one in call.body.resources}  # each once
     refuse_too_many(resources)
+
+    def synonyms(name: str, value: str, source: int) -> tuple[Any, ...]:
+        """The value, and behind it the value that would hold without it."""
+        if not getattr(call.body, "include_synonyms", False) or not call.api.has("DescribeConfigsSynonym"):
+            return ()
+        config = CONFIGS.get(name)
+        held = [(name, value, source)] if source == OF_TOPIC or config is None else []
+        if config is not None and config.default is not None:
+            held.append((config.of_broker or name, config.default, source_of({}, name)))
+        return tuple(make("DescribeConfigsSynonym", name=each, value=was, source=origin) for each, was, origin in held)
 
     def one(resource: Any) -> Any:
         error, message, found = look(broker, resource.resource_type, resource.resource_name)
@@ -52,7 +66,7 @@ async def answer(broker: Broker, call: Call) -> Any:
                     is_default=source == DEFAULT,
                     config_source=source,
                     is_sensitive=False,
-                    synonyms=(),
+                    synonyms=synonyms(name, value, source),
                     config_type=TYPES.get(name, INT),
                     documentation=None,
                 )
@@ -70,12 +84,7 @@ def look(broker: Broker, kind: int, name: str) -> tuple[ErrorCode, str | None, l
         topic = broker.topic(name)
         if topic is None:
             return ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}", []
-        own = topic.configs
-        return (
-            ErrorCode.none,
-            None,
-            [(key, own.get(key, default), OF_TOPIC if key in own else DEFAULT) for key, default in SETTABLE.items()],
-        )
+        return ErrorCode.none, None, shown(topic.configs)
     if kind == BROKER:
         if name and name != str(broker.id):
             return ErrorCode.invalid_request, f"this is broker {broker.id}: ask broker {name!r} itself", []

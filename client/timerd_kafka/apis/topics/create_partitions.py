@@ -1,0 +1,81 @@
+"""CreatePartitions: more partitions for a topic. They exist when every broker has read of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.apis.topics.alter_configs import Refused, change_and_wait
+from timerd_kafka.apis.topics.bounds import refuse_too_many
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.cluster.catalog import Topic, Topics
+from timerd_kafka.cluster.configs import SHOWN
+from timerd_kafka.cluster.settings import PARTITIONS_MAX
+from timerd_kafka.wire.codec import milliseconds
+
+PLACED_SHOWN = 10  # partitions in an error
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request."""
+    body, make = call.body, call.api.make
+    refuse_too_many(body.topics)
+    broker.refresh()
+    counted = Counter(asked.name for asked in body.topics)
+    errors: dict[str, tuple[ErrorCode, str]] = {}
+    altered: dict[str, Topic] = {}
+
+    def changed(topics: Topics) -> Topics:
+        left = PARTITIONS_MAX - sum(topic.partitions for topic in topics.values())
+        for asked in body.topics:
+            try:
+                topic = larger(broker, asked, topics, counted[asked.name], left)
+            except Refused as refused:
+                errors[asked.name] = refused.code, refused.why
+            else:
+                altered[asked.name] = topic
+                left -= topic.partitions - topics[asked.name].partitions
+        return {**topics, **altered}
+
+    if body.validate_only:
+        changed(broker.catalog.by_name)
+    else:
+        timeout = max(0.0, body.timeout.total_seconds())
+        for name, code in (await change_and_wait(broker, changed, counted, altered, timeout)).items():
+            errors[name] = code, f"{name}: {code.name}"
+
+    def one(name: str) -> Any:
+        error, message = errors.get(name, (ErrorCode.none, None))
+        return make("CreatePartitionsTopicResult", name=name, error_code=error, error_message=message)
+
+    return make("CreatePartitionsResponse", throttle_time=milliseconds(0), results=tuple(map(one, counted)))
+
+
+def larger(broker: Broker, asked: Any, topics: Topics, count: int, left: int) -> Topic:
+    """The topic with the partitions that the request asks for. The cluster has room for `left` more. Raises Refused."""
+    if count > 1:
+        raise Refused(ErrorCode.invalid_request, "the topic is in this request more than once")
+    topic = topics.get(asked.name)
+    if topic is None:
+        raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.name[:SHOWN]!r}")
+    if asked.count <= topic.partitions:
+        raise Refused(
+            ErrorCode.invalid_partitions,
+            f"{asked.count} partitions: {asked.name} has {topic.partitions}, and a topic can only grow",
+        )
+    if asked.count - topic.partitions > left:
+        raise Refused(
+            ErrorCode.invalid_partitions,
+            f"{asked.count} partitions: {topic.partitions + left} at most, of the cluster's {PARTITIONS_MAX}",
+        )
+    if asked.assignments:
+        placed = [broker.store.replicas(topic, index) for index in range(topic.partitions, asked.count)]
+        if [one.broker_ids for one in asked.assignments] != placed:
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"this broker places replicas itself: give no assignments, or {[*map(list, placed[:PLACED_SHOWN])]}",
+            )
+    return replace(topic, partitions=asked.count)
