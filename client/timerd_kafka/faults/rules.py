@@ -24,6 +24,7 @@ OWN_CLIENT = "timerd_kafka.testing"  # requests of the fixture itself meet no fa
 KINDS = {"fail": "error", "delay": "seconds", "cut": None}  # and the value that each kind of fault needs
 ERRORS = {error.name.upper(): error for error in ErrorCode if error is not ErrorCode.none}
 SECONDS_MAX = 3_600.0
+WHOLE_MAX = 2**31 - 1
 RULES_MAX = 1_000
 CLOSE_MAX = 5  # names that an error proposes
 
@@ -72,7 +73,7 @@ class Rule(NamedTuple):
         if self.fault == "fail" and (not isinstance(self.error, str) or self.error not in ERRORS):
             close = difflib.get_close_matches(str(self.error).upper(), ERRORS, CLOSE_MAX)
             raise RuleError(f"error={self.error!r}: Kafka's errors are {', '.join(close or ERRORS)}")
-        if self.fault == "delay" and not (is_number(self.seconds) and 0 < self.seconds <= SECONDS_MAX):
+        if self.fault == "delay" and not is_number(self.seconds, above=0, most=SECONDS_MAX):
             raise RuleError(f"seconds={self.seconds!r}: above 0, and {SECONDS_MAX:g} s at most")
 
     def _check_selection(self, workers: int) -> None:
@@ -88,11 +89,11 @@ class Rule(NamedTuple):
         for name in ("topic", "group", "client_id"):
             if not isinstance(getattr(self, name), str | None):
                 raise RuleError(f"{name}={getattr(self, name)!r}: a text")
-        for name, least, most in (("partition", 0, 2**31 - 1), ("broker", 0, workers - 1), ("after", 0, 2**31 - 1)):
+        for name, least, most in (("partition", 0, WHOLE_MAX), ("broker", 0, workers - 1), ("after", 0, WHOLE_MAX)):
             value = getattr(self, name)
-            if (value is not None or name == "after") and not (is_whole(value) and least <= value <= most):
+            if (value is not None or name == "after") and not is_whole(value, least, most):
                 raise RuleError(f"{name}={value!r}: {least} to {most}")
-        if self.times is not None and not (is_whole(self.times) and 1 <= self.times < 2**31):
+        if self.times is not None and not is_whole(self.times, 1):
             raise RuleError(f"times={self.times!r}: 1 at least; None for every request until the faults are cleared")
 
     def meets(self, where: Where) -> bool:
@@ -137,11 +138,11 @@ def count(path: Path) -> int:
         os.close(descriptor)
 
 
-def is_whole(value: object) -> bool:
-    """Whether a value is an integer; True and False are none."""
-    return isinstance(value, int) and not isinstance(value, bool)
+def is_whole(value: object, least: int, most: int = WHOLE_MAX) -> bool:
+    """Whether a value is an integer in these bounds; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def is_number(value: object) -> bool:
-    """Whether a value is a number; True and False are none."""
-    return is_whole(value) or isinstance(value, float)
+def is_number(value: object, above: float, most: float) -> bool:
+    """Whether a value is a number in these bounds; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and above < value <= most

@@ -67,7 +67,7 @@ class Commands:
         self._buffer = b""
         self._keys = itertools.count(1)  # brokers answer with the key of the command
         self._asked: dict[int, Asked] = {}
-        self._numbers = itertools.count(1)  # of the faults
+        self._faults_set = 0
         self.rules: tuple[Rule, ...] = ()
         self._own: dict[str, Callable[[dict[str, Any], Answer], None]] = {
             "pids": lambda _, answer: self._act(lambda: None, answer),
@@ -163,7 +163,8 @@ class Commands:
     def _set_fault(self, command: dict[str, Any], answer: Answer) -> None:
         if len(self.rules) >= RULES_MAX:
             raise RuleError(f"{RULES_MAX} faults are set: clear_faults() removes them")
-        rule = Rule.of(command, next(self._numbers), self._settings.workers)
+        rule = Rule.of(command, self._faults_set + 1, self._settings.workers)
+        self._faults_set += 1
         path = count_file(self._settings.data, rule)
         path.parent.mkdir(exist_ok=True)
         path.touch()

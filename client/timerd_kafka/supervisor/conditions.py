@@ -51,7 +51,7 @@ class GroupCondition:
             raise ConditionError(f"group={made.group!r}: the id of a group")
         if made.state not in STATES:
             raise ConditionError(f"state={made.state!r}: {', '.join(STATES)} (no such group)")
-        if made.members is not None and not (is_whole(made.members) and made.members >= 0):
+        if made.members is not None and not is_whole(made.members, 0):
             raise ConditionError(f"members={made.members!r}: 0 or more; None for any number")
         return made
 
@@ -90,9 +90,9 @@ class RecordsCondition:
         made = cls(**taken(given, topic=None, count=None, partition=None, timeout=10.0))
         if not isinstance(made.topic, str) or not made.topic:
             raise ConditionError(f"topic={made.topic!r}: the name of a topic")
-        if not is_whole(made.count) or made.count < 0:
+        if not is_whole(made.count, 0):
             raise ConditionError(f"count={made.count!r}: 0 or more")
-        if made.partition is not None and not (is_whole(made.partition) and made.partition >= 0):
+        if made.partition is not None and not is_whole(made.partition, 0):
             raise ConditionError(f"partition={made.partition!r}: 0 or more; None for all partitions")
         return made
 
@@ -123,6 +123,6 @@ def taken(given: dict[str, Any], **defaults: Any) -> dict[str, Any]:
     if unknown := set(given) - set(defaults):
         raise ConditionError(f"{sorted(unknown)[0]}: give {', '.join(defaults)}")
     made = defaults | given
-    if not (is_number(made["timeout"]) and 0 <= made["timeout"] <= TIMEOUT_MAX):
-        raise ConditionError(f"timeout={made['timeout']!r}: 0 to {TIMEOUT_MAX:g} s")
+    if not is_number(made["timeout"], above=0, most=TIMEOUT_MAX):
+        raise ConditionError(f"timeout={made['timeout']!r}: above 0, and {TIMEOUT_MAX:g} s at most")
     return made

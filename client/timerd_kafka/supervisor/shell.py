@@ -18,7 +18,7 @@ that a fault meets; these requests are not carried out.
 
   python -m timerd_kafka fault --data kafka-data \\
     fail Produce NOT_LEADER_OR_FOLLOWER --topic orders --after 2
-  python -m timerd_kafka fault --data kafka-data delay Fetch 2 --times 0
+  python -m timerd_kafka fault --data kafka-data delay Fetch 2 --times all
   python -m timerd_kafka fault --data kafka-data cut Produce
   python -m timerd_kafka fault --data kafka-data list
   python -m timerd_kafka fault --data kafka-data clear
@@ -46,10 +46,19 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--client-id")
         one.add_argument("--broker", type=int)
         one.add_argument("--after", type=int, default=0, help="requests to skip first (default: 0)")
-        one.add_argument("--times", type=int, default=1, help="requests to meet; 0 = all (default: 1)")
+        one.add_argument("--times", type=times, default=1, help="requests to meet, or 'all' (default: 1)")
     does.add_parser("list", help="print the faults, and how many requests met each")
     does.add_parser("clear", help="remove all faults")
     return made
+
+
+def times(text: str) -> int | None:
+    """The number of requests of --times; None for all."""
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 on, or 'all'")
+    return int(text)
 
 
 def command_of(given: argparse.Namespace) -> dict[str, Any]:
@@ -57,7 +66,7 @@ def command_of(given: argparse.Namespace) -> dict[str, Any]:
     if given.do in ("list", "clear"):
         return {"do": {"list": "faults", "clear": "clear_faults"}[given.do]}
     names = {name: value for name, value in vars(given).items() if name not in ("data", "do")}
-    return {"do": "set_fault", "fault": given.do, **names, "times": given.times or None}
+    return {"do": "set_fault", "fault": given.do, **names}
 
 
 def line_of(counted: dict[str, Any]) -> str:
@@ -77,11 +86,11 @@ def main(arguments: Sequence[str]) -> int:
         answer = ask(given.data, command_of(given), ANSWER_S)
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or error
-        print(f"timerd_kafka: no cluster answers in --data {given.data} ({why})", file=sys.stderr)
+        sys.stderr.write(f"timerd_kafka: no cluster answers in --data {given.data} ({why})\n")
         return 2
     if "error" in answer:
-        print(f"timerd_kafka: {answer['error']}", file=sys.stderr)
+        sys.stderr.write(f"timerd_kafka: {answer['error']}\n")
         return 2
     for counted in answer.get("faults", ()):
-        print(line_of(counted))
+        sys.stdout.write(line_of(counted) + "\n")
     return 0

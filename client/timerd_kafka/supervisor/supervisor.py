@@ -102,7 +102,7 @@ class Supervisor:
             following = range(settings.port + 1, settings.port + 1 + settings.workers)
             known = Ports(settings.port, tuple(following) if settings.port else (0,) * settings.workers)
         port = self._reserve(settings.bind, known.bootstrap, "the bootstrap address")
-        ports = (port,)
+        ports: tuple[int, ...] = (port,)
         if settings.workers > 1:
             names = [f"broker {number}" for number in range(settings.workers)]
             ports = tuple(map(self._reserve, [settings.bind] * settings.workers, known.brokers, names))

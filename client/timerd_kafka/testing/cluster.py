@@ -295,7 +295,7 @@ class KafkaCluster:
     # faults in answers ------------------------------------------------------------------------------------------------
 
     def fail(self, api: str, error: str, **selection: Unpack[Selection]) -> int:
-        """Answer requests with an error, and do not carry them out: fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic="t").
+        """Answer requests with an error, and do not carry them out: fail("Produce", "NOT_LEADER_OR_FOLLOWER").
 
         `api` and `error` have Kafka's names. If `topic`, `partition` or `group` names a part of a request, this part
         gets the error, and the other parts are carried out. With acks=0 the connection is closed, as Kafka does.
