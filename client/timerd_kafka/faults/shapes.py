@@ -116,7 +116,9 @@ class Form:
 
     def _elements(self, asked: Any, name: str) -> Iterable[Any]:
         """The elements of a request's array. Metadata without names asks for all topics."""
-        found: Iterable[Any] | None = getattr(asked, name, ())
+        if not hasattr(asked, name):
+            return ()
+        found: Iterable[Any] | None = getattr(asked, name)
         if self._api.name == "Metadata" and (found is None or (not found and self._api.version == 0)):
             return tuple(self._catalog.by_name)
         return found or ()
