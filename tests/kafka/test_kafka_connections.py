@@ -66,7 +66,7 @@ def test_a_client_that_is_too_old_is_named_in_the_log_once(cluster: KafkaCluster
         with RawKafka(broker) as client:
             client.send(struct.pack(">i", len(old)) + old)
             assert closed(client)
-    new = Question(18, 3)
+    new: Any = Question(18, 3)
     with RawKafka(broker) as client:
         body = new.request(client_software_name="kafka-go", client_software_version="0.2")
         client.send(new.write(1, "me", body))
