@@ -19,7 +19,7 @@ log = logging.getLogger("timerd_kafka.faults")
 
 
 class Fate(NamedTuple):
-    """What happens to one request: the default is nothing."""
+    """The faults of one request: none by default."""
 
     error: Rule | None = None  # parts of the request get this rule's error, and are not carried out
     seconds: float = 0.0  # the answer goes out later
