@@ -13,8 +13,7 @@ from timerd_kafka.supervisor.door import ask
 ANSWER_S = 10.0
 NAME = "fault"  # the first argument, after which this program runs instead of a cluster
 DESCRIPTION = """\
-Set faults in a cluster that runs. Errors stand in the answers of the requests
-that a fault meets; these requests are not carried out.
+Set faults in a cluster that runs: errors, late answers and cut answers.
 
   python -m timerd_kafka fault --data kafka-data \\
     fail Produce NOT_LEADER_OR_FOLLOWER --topic orders --after 2
