@@ -12,6 +12,7 @@ from pathlib import Path
 from timerd_client.errors import TimerdError
 from timerd_kafka.apis.table import preload
 from timerd_kafka.cluster.settings import Settings, SettingsError
+from timerd_kafka.supervisor import shell
 from timerd_kafka.supervisor.supervisor import Supervisor
 
 INTERRUPTED = 130
@@ -26,6 +27,7 @@ in the foreground until Ctrl-C.
   kafka-console-consumer.sh --bootstrap-server 127.0.0.1:9092 \\
     --topic orders --from-beginning
   timerctl --instance kafka-9092 stats         the waits of its requests
+  python -m timerd_kafka fault --help          errors and late answers on demand
 """
 
 
@@ -109,6 +111,8 @@ def size(text: str) -> float:
 
 def main() -> int:
     """Run until SIGTERM or Ctrl-C. Returns 2 for wrong arguments."""
+    if sys.argv[1:2] == [shell.NAME]:
+        return shell.main(sys.argv[2:])
     given = parser().parse_args()
     logging.basicConfig(
         level=given.log_level.upper(), format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s"

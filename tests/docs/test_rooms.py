@@ -69,7 +69,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
     "timerd_kafka": (
         {"numbers"},
         {"cluster", "log", "quotas", "waits", "wire"},
-        {"groups", "replicas"},
+        {"faults", "groups", "replicas"},
         {"broker"},
         {"apis"},
         {"worker"},

@@ -364,3 +364,28 @@ def test_times_are_found_in_compressed_batches(cluster: KafkaCluster) -> None:
         (found,) = consumer.offsets_for_times([asked], timeout=PATIENCE_S)
         assert found.offset == 46, codec
         consumer.close()
+
+
+ERRORS = {
+    **dict.fromkeys(("Produce", "Fetch", "ListOffsets"), "NOT_LEADER_OR_FOLLOWER"),
+    **dict.fromkeys(("InitProducerId", "JoinGroup", "OffsetFetch", "OffsetCommit"), "COORDINATOR_LOAD_IN_PROGRESS"),
+    **{"Metadata": "LEADER_NOT_AVAILABLE", "FindCoordinator": "COORDINATOR_NOT_AVAILABLE"},
+    **{"SyncGroup": "REBALANCE_IN_PROGRESS"},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("produce", "consume"), PAIRS)
+def test_clients_recover_from_one_error_in_each_api(
+    cluster: KafkaCluster, produce: Callable[[str, str], None], consume: Callable[[str, str, str], list[bytes]]
+) -> None:
+    """The answers with errors that a test sets have the form in which each client expects them."""
+    topic = cluster.topic(partitions=3, replicas=3)
+    try:
+        for api, error in ERRORS.items():
+            cluster.fail(api, error)
+        produce(cluster.bootstrap, topic)
+        assert sorted(consume(cluster.bootstrap, topic, f"group-{topic}")) == sorted(VALUES)
+        assert all(fault.applied == 1 for fault in cluster.faults())
+    finally:
+        cluster.clear_faults()

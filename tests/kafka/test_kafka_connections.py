@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 import socket
 import struct
@@ -12,12 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
 
+from support.kafka.least import least
 from support.kafka.rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from support.kafka.realbrokers import brokers
 from timerd.testing import Manual
@@ -68,7 +66,7 @@ def test_a_client_that_is_too_old_is_named_in_the_log_once(cluster: KafkaCluster
         with RawKafka(broker) as client:
             client.send(struct.pack(">i", len(old)) + old)
             assert closed(client)
-    new = Question(18, 3)
+    new: Any = Question(18, 3)
     with RawKafka(broker) as client:
         body = new.module.ApiVersionsRequest(client_software_name="kafka-go", client_software_version="0.2")
         client.send(new.write(1, "me", body))
@@ -239,26 +237,6 @@ def test_the_connection_with_the_most_bytes_is_closed_when_there_are_too_many(is
         assert buffers.used == 0
 
     asyncio.run(main())
-
-
-def least(kind: Any) -> Any:
-    """An object of the library kio with one element in each array, and a small value in each other field."""
-    given = {}
-    for field in dataclasses.fields(kind):
-        of = classify_field(field)
-        if isinstance(of, EntityField | EntityTupleField):
-            given[field.name] = (least(of.type_),) if of.is_array else least(of.type_)
-        elif field.default is dataclasses.MISSING:
-            made = LEAST[get_schema_field_type(field)]
-            given[field.name] = (made,) if of.is_array else made
-    return kind(**given)
-
-
-LEAST = {
-    **dict.fromkeys(("int8", "int16", "int32", "int64"), 1),
-    **{"string": "x", "bytes": b"", "records": b"", "bool": False, "uuid": UUID(int=7)},
-    **dict.fromkeys(("timedelta_i32", "timedelta_i64"), seconds(0.05)),
-}
 
 
 @pytest.mark.parametrize("key", APIS)

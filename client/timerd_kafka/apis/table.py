@@ -10,6 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.data import delete_records, fetch, init_producer_id, list_offsets, produce
+from timerd_kafka.apis.faulty import answer_with_faults
 from timerd_kafka.apis.groups import (
     delete_groups,
     describe_groups,
@@ -122,7 +123,10 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
             raise UnknownApi(f"{name} v{version}: this broker has {oldest} to {newest}")
         api = api_of(key, version)
         request = api.read(frame)
-        answered = await answer(broker, Call(api, request.body, request.client_id, connection))
+        call = Call(api, request.body, request.client_id, connection)
+        if broker.faults.rules:
+            return await answer_with_faults(broker, call, request, answer)
+        answered = await answer(broker, call)
         return None if answered is None else api.write(correlation_id, answered)
 
     return handle

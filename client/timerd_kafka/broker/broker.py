@@ -18,6 +18,7 @@ from timerd_kafka.broker.producer_ids import ProducerIds
 from timerd_kafka.cluster.catalog import Catalog, Topic
 from timerd_kafka.cluster.configs import without_effect
 from timerd_kafka.cluster.settings import Settings
+from timerd_kafka.faults.faults import Faults
 from timerd_kafka.groups.coordinator import Coordinator
 from timerd_kafka.quotas import Quotas
 from timerd_kafka.replicas.follower import Followers
@@ -81,6 +82,7 @@ class Broker:
         self.followers = Followers(self.store, number, addresses, settings.secret, self.more_to_read)
         self.producer_ids = ProducerIds(directory / "producer_ids", number, settings.workers)
         self.coordinator = Coordinator(self)
+        self.faults = Faults(settings.data, number, settings.secret)
         self.produced = Quotas(
             settings.data / "quotas/produce", settings.produce_quota, settings.quota_window, number, settings.workers
         )

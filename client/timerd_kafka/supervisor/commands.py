@@ -1,23 +1,37 @@
-"""The commands of a test to a running cluster: lines of JSON on standard input, with answers on standard output.
+"""The commands to a running cluster, from its standard input (--commands) or from the socket in its directory.
 
     {"number": 7, "do": "stop_follower", "topic": "orders", "partition": 0, "broker": 2}
         -> {"number": 7, "0": {}, "2": {"done": 1}, ...}    or {"number": 7, "error": ...}
     {"number": 8, "do": "kill", "broker": 1}    ... "kill_daemon"    ... "state"    ... "pids"
+    {"number": 9, "do": "set_fault", "fault": "cut", "api": "Fetch"}    ... "faults"    ... "clear_faults"
+    {"number": 10, "do": "await_group", "group": "g", "state": "Stable", "members": 2, "timeout": 10}
+    {"number": 11, "do": "await_records", "topic": "t", "count": 100, "partition": None, "timeout": 10}
 
-The test numbers its commands, and an answer has its command's number, because it may come after the next command. The
-end of the input ends the cluster, so the cluster does not outlive its test.
+The caller numbers its commands, and an answer has its command's number, because it may come after the next command. The
+end of the standard input ends the cluster, so the cluster does not outlive its test.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
+from timerd_kafka.cluster.settings import Settings
+from timerd_kafka.faults.rules import FAULTS, RULES_MAX, Counted, Rule, RuleError, count_file
+from timerd_kafka.supervisor.conditions import Condition, ConditionError, GroupCondition, RecordsCondition
+
 BROKERS_S = 5.0  # the longest wait for brokers, shorter than the ten seconds that a test waits for the answer
+LOOK_AGAIN_S = 0.02  # between two looks at a condition that a command awaits
+
+Answer = Callable[[dict[str, Any]], object]
 
 
 class Cluster(Protocol):
@@ -36,76 +50,167 @@ class Cluster(Protocol):
         """End the cluster."""
 
 
-class Commands:
-    """The commands that are under way."""
+@dataclass
+class Asked:
+    """A command that brokers have not all answered."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    answer: Answer
+    awaited: set[int] = field(default_factory=set)
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+class Commands:
+    """The commands that are under way, and the faults that were set."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self._cluster, self._settings = cluster, settings
         self._buffer = b""
-        self._awaited: dict[int, set[int]] = {}  # by the number of a command: the brokers that have not answered
-        self._answers: dict[int, dict[str, Any]] = {}
+        self._keys = itertools.count(1)  # brokers answer with the key of the command
+        self._asked: dict[int, Asked] = {}
+        self._faults_set = 0
+        self.rules: tuple[Rule, ...] = ()
+        self._own: dict[str, Callable[[dict[str, Any], Answer], None]] = {
+            "pids": lambda _, answer: self._act(lambda: None, answer),
+            "kill": lambda command, answer: self._act(lambda: self._kill(str(command["broker"]), command), answer),
+            "kill_daemon": lambda command, answer: self._act(lambda: self._kill("daemon", command), answer),
+            "set_fault": self._set_fault,
+            "faults": self._faults,
+            "clear_faults": lambda _, answer: self._take_rules((), lambda answers: answer(failure(answers) or {})),
+            "await_group": lambda command, answer: self._await(GroupCondition.of(command), command, answer),
+            "await_records": lambda command, answer: self._await(RecordsCondition.of(command), command, answer),
+        }
 
     def hear(self, _: object) -> None:
-        """Read the commands that have arrived."""
+        """Read the commands that have arrived at the standard input."""
         data = os.read(sys.stdin.fileno(), 65_536)
         if not data:
             self._cluster.end()
             return
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            self._do(json.loads(line))
+            command = json.loads(line)
+            self.take(command, partial(say, command["number"]))
 
-    def _do(self, command: dict[str, Any]) -> None:
-        pids, number = self._cluster.pids(), command["number"]
-        own: dict[str, Callable[[], object]] = {
-            "pids": lambda: None,
-            "kill": lambda: os.kill(pids[str(command["broker"])], command.get("signal", signal.SIGKILL)),
-            "kill_daemon": lambda: os.kill(pids["daemon"], command.get("signal", signal.SIGKILL)),
-        }
-        if command["do"] in own:
-            try:
-                own[command["do"]]()
-            except KeyError as error:
-                say(number, {"error": f"there is no process {error} now; there are {', '.join(pids)}"})
-            except (OSError, TypeError, OverflowError) as error:
-                say(number, {"error": f"{error}"})
-            else:
-                say(number, pids)
+    def take(self, command: dict[str, Any], answer: Answer) -> None:
+        """Do a command. `answer` is called once with its answer."""
+        own = self._own.get(command["do"])
+        if own is None:
+            self._ask(command, command.get("broker"), BROKERS_S, answer)
             return
-        broker = command.get("broker")
+        try:
+            own({name: value for name, value in command.items() if name not in ("do", "number")}, answer)
+        except (RuleError, ConditionError) as error:
+            answer({"error": str(error)})
+
+    # processes --------------------------------------------------------------------------------------------------------
+
+    def _kill(self, name: str, command: dict[str, Any]) -> None:
+        os.kill(self._cluster.pids()[name], command.get("signal", signal.SIGKILL))
+
+    def _act(self, act: Callable[[], object], answer: Answer) -> None:
+        pids = self._cluster.pids()
+        try:
+            act()
+        except KeyError as error:
+            answer({"error": f"there is no process {error} now; there are {', '.join(pids)}"})
+        except (OSError, TypeError, OverflowError) as error:
+            answer({"error": f"{error}"})
+        else:
+            answer(dict(pids))
+
+    # brokers ----------------------------------------------------------------------------------------------------------
+
+    def _ask(self, command: dict[str, Any], broker: int | None, seconds: float, answer: Answer) -> None:
+        """Ask one broker, or all brokers."""
+        key = next(self._keys)
+        pids = self._cluster.pids()
         meant = [int(name) for name in pids if name != "daemon"] if broker is None else [broker]
-        self._answers[number] = {}
-        self._awaited[number] = {one for one in meant if self._cluster.ask_broker(one, command)}
-        self._cluster.later(BROKERS_S, lambda: self._give_up(number))
-        self._say_if_all(number)
+        asked = self._asked[key] = Asked(answer)
+        asked.awaited |= {one for one in meant if self._cluster.ask_broker(one, command | {"number": key})}
+        self._cluster.later(seconds, lambda: self._give_up(key, seconds))
+        self._answer_if_all(key)
 
     def answered(self, broker: int, answer: dict[str, Any]) -> None:
         """Take a broker's answer to a command."""
-        number = answer.pop("number", None)
-        if number in self._awaited:
-            self._answers[number][str(broker)] = answer
-            self._awaited[number].discard(broker)
-            self._say_if_all(number)
+        key = answer.pop("number", None)
+        if key in self._asked:
+            self._asked[key].answers[str(broker)] = answer
+            self._asked[key].awaited.discard(broker)
+            self._answer_if_all(key)
 
     def lost(self, broker: int) -> None:
         """Expect no more answers of a broker, which has ended."""
-        for number, awaited in list(self._awaited.items()):
-            awaited.discard(broker)
-            self._say_if_all(number)
+        for key, asked in list(self._asked.items()):
+            asked.awaited.discard(broker)
+            self._answer_if_all(key)
 
-    def _say_if_all(self, number: int) -> None:
-        if not self._awaited[number]:
-            del self._awaited[number]
-            say(number, self._answers.pop(number))
+    def _answer_if_all(self, key: int) -> None:
+        if not self._asked[key].awaited:
+            asked = self._asked.pop(key)
+            asked.answer(asked.answers)
 
-    def _give_up(self, number: int) -> None:
+    def _give_up(self, key: int, seconds: float) -> None:
         """Answer a command whose time is over with an error. Perhaps the test itself has stopped the silent broker."""
-        silent = sorted(self._awaited.pop(number, ()))
-        if silent:
-            del self._answers[number]
+        asked = self._asked.pop(key, None)
+        if asked is not None:
+            silent = sorted(asked.awaited)
             which = " and ".join(f"broker {broker} does not answer" for broker in silent)
             remedy = f"if it was stopped, kill({silent[0]}, signal.SIGCONT) lets it go on"
-            say(number, {"error": f"{which} within {BROKERS_S:g} s; {remedy}"})
+            asked.answer({"error": f"{which} within {seconds:.3g} s; {remedy}"})
+
+    # faults -----------------------------------------------------------------------------------------------------------
+
+    def _set_fault(self, command: dict[str, Any], answer: Answer) -> None:
+        if len(self.rules) >= RULES_MAX:
+            raise RuleError(f"{RULES_MAX} faults are set: clear_faults() removes them")
+        rule = Rule.of(command, self._faults_set + 1, self._settings.workers)
+        self._faults_set += 1
+        path = count_file(self._settings.data, rule)
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        self._take_rules((*self.rules, rule), lambda answers: answer(failure(answers) or {"fault": rule.number}))
+
+    def _faults(self, _: dict[str, Any], answer: Answer) -> None:
+        counted = [Counted.read(self._settings.data, rule) for rule in self.rules]
+        answer({"faults": [{"rule": one.rule._asdict(), "met": one.met, "applied": one.applied} for one in counted]})
+
+    def _take_rules(self, rules: tuple[Rule, ...], answer: Answer) -> None:
+        """Give the rules to all brokers. A broker that is started later gets them at its start."""
+        gone, self.rules = set(self.rules) - set(rules), rules
+
+        def taken(answers: dict[str, Any]) -> None:
+            for rule in gone:
+                count_file(self._settings.data, rule).unlink(missing_ok=True)
+            answer(answers)
+
+        self._ask({"do": FAULTS, "rules": [rule._asdict() for rule in rules]}, None, BROKERS_S, taken)
+
+    # conditions -------------------------------------------------------------------------------------------------------
+
+    def _await(self, condition: Condition, command: dict[str, Any], answer: Answer) -> None:
+        """Answer when a condition holds, or with an error when the time is over."""
+        end = time.monotonic() + condition.timeout
+
+        def looked(answers: dict[str, Any]) -> None:
+            left = end - time.monotonic()
+            holds, found = condition.look(answers)
+            if holds:
+                answer({"found": found})
+            elif left <= 0:
+                answer({"error": failure(answers).get("error") or condition.missed(found)})
+            else:
+                self._cluster.later(min(left, LOOK_AGAIN_S), look)
+
+        def look() -> None:
+            seconds = min(BROKERS_S, max(LOOK_AGAIN_S, end - time.monotonic()))
+            self._ask(condition.question, None, seconds, looked)
+
+        look()
+
+
+def failure(answers: dict[str, Any]) -> dict[str, Any]:
+    """The error of the brokers' answers, if there is one; otherwise an empty dictionary."""
+    return {"error": answers["error"]} if "error" in answers else {}
 
 
 def say(number: int, what: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from timerd_kafka.cluster.catalog import TOPICS, Catalog
 from timerd_kafka.cluster.settings import Settings, SettingsError
+from timerd_kafka.faults.rules import FAULTS
 
 FORMAT = 1
 PORTS = "ports.json"
@@ -69,7 +70,8 @@ def claim(settings: Settings) -> int:
     except (ValueError, KeyError, TypeError) as error:
         os.close(descriptor)
         raise SettingsError(f"data={settings.data}: {TOPICS} is damaged ({error}); restore it") from None
-    shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # the counts of the last run
+    for counts in ("quotas", FAULTS):  # of the last run
+        shutil.rmtree(settings.data / counts, ignore_errors=True)
     return descriptor
 
 

@@ -26,6 +26,7 @@ from timerd_kafka.cluster.settings import Settings, SettingsError
 from timerd_kafka.supervisor.commands import Commands
 from timerd_kafka.supervisor.daemon import TimerDaemon
 from timerd_kafka.supervisor.data import Ports, claim
+from timerd_kafka.supervisor.door import Door
 from timerd_kafka.wire.ports import kept_port
 from timerd_kafka.worker.control import line_of
 from timerd_kafka.worker.worker import run as run_worker
@@ -82,7 +83,7 @@ class Supervisor:
         self._ends = False
         self._announced = False
         self._daemon_started = 0.0
-        self._commands: Commands | None = None
+        self._commands = Commands(self, self.settings)
 
     @property
     def bootstrap(self) -> str:
@@ -139,8 +140,8 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(wakes, selectors.EVENT_READ, self._reap)
         if commands:
-            self._commands = Commands(self)
             self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._commands.hear)
+        door = Door(self.settings.data, self._selector, self._commands)
         try:
             if self.daemon:
                 self.daemon.start()
@@ -153,6 +154,7 @@ class Supervisor:
                 self._turn()
         finally:
             self._stop()
+            door.close()
 
     def _turn(self) -> None:
         now = time.monotonic()
@@ -181,8 +183,8 @@ class Supervisor:
         return pids | ({"daemon": self.daemon.pid} if self.daemon and self.daemon.pid else {})
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
-        """Send a command to a broker. Returns False if no broker has this number, or it does not run."""
-        if not 0 <= number < len(self._workers) or not self._workers[number].ready:
+        """Send a command to a broker, which may still be starting. Returns False if there is none with this number."""
+        if not 0 <= number < len(self._workers) or self._workers[number].control is None:
             return False
         self._send(self._workers[number], command)
         return True
@@ -216,7 +218,7 @@ class Supervisor:
             for kept in self._reserved:
                 kept.close()
             os.close(self._lock)
-            run_worker(self.settings, number, control)
+            run_worker(self.settings, number, control, self._commands.rules)
             status = 0
         except BaseException:
             log.exception("broker %d ends", number)
@@ -335,7 +337,7 @@ class Supervisor:
                 if not self._announced and all(one.ready for one in self._workers):
                     self._announced = True
                     self._ready()
-            elif self._commands:
+            else:
                 self._commands.answered(worker.number, said)
 
     def _send(self, worker: _Worker, command: dict[str, Any]) -> None:
@@ -348,8 +350,7 @@ class Supervisor:
             self._selector.unregister(worker.control)
             worker.control.close()
             worker.control, worker.ready = None, False
-            if self._commands:
-                self._commands.lost(worker.number)
+            self._commands.lost(worker.number)
 
 
 def said(status: int) -> str:

@@ -22,8 +22,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
+from timerd_kafka.faults.rules import OWN_CLIENT
+from timerd_kafka.supervisor.conditions import TIMEOUT_MAX
+from timerd_kafka.supervisor.door import ask
 from timerd_kafka.wire.codec import Question
 from timerd_shm.host.descriptors import is_ready
 from timerd_shm.host.paths import INSTANCE_VARIABLE, InstancePaths, daemon_running, open_arena_file
@@ -42,6 +45,44 @@ _names = itertools.count(1)
 
 class KafkaClusterError(Exception):
     """The cluster refuses a call, has ended, or does not answer. The text has the reason, and the end of the log."""
+
+
+class Fault(NamedTuple):
+    """A fault that is set, and how many requests met it."""
+
+    number: int
+    fault: str  # "fail", "delay" or "cut"
+    api: str
+    error: str | None
+    seconds: float | None
+    topic: str | None
+    partition: int | None
+    group: str | None
+    client_id: str | None
+    broker: int | None
+    after: int
+    times: int | None
+    met: int  # requests that the fault has counted, skipped ones included
+    applied: int  # requests that got the fault
+
+
+class Selection(TypedDict, total=False):
+    """The requests that a fault meets: those with all that is given here."""
+
+    topic: str | None
+    partition: int | None
+    group: str | None
+    client_id: str | None
+    broker: int | None  # the broker that gets the request
+    after: int  # skip this many such requests, counted over the whole cluster (0)
+    times: int | None  # then meet this many (1); None: all, until clear_faults()
+
+
+class GroupSeen(NamedTuple):
+    """The state of a group, and the number of its members."""
+
+    state: str
+    members: int
 
 
 class KafkaCluster:
@@ -176,7 +217,7 @@ class KafkaCluster:
             ),
             timeout=datetime.timedelta(seconds=ANSWER_S),
         )
-        answer = question.read(self._ask_broker(question.write(0, "timerd_kafka.testing", request)))
+        answer = question.read(self._ask_broker(question.write(0, OWN_CLIENT, request)))
         made = answer.topics[0]
         if made.error_code:
             raise KafkaClusterError(f"the topic {name!r} is refused: {made.error_message or made.error_code.name}")
@@ -251,6 +292,84 @@ class KafkaCluster:
         """Send the timer daemon a signal. When the daemon ends, it is started again."""
         self.command({"do": "kill_daemon", "signal": signal})
 
+    # faults in answers ------------------------------------------------------------------------------------------------
+
+    def fail(self, api: str, error: str, **selection: Unpack[Selection]) -> int:
+        """Answer requests with an error, and do not carry them out: fail("Produce", "NOT_LEADER_OR_FOLLOWER").
+
+        `api` and `error` have Kafka's names. If `topic`, `partition` or `group` names a part of a request, this part
+        gets the error, and the other parts are carried out. With acks=0 the connection is closed, as Kafka does.
+        Metadata with an error may still create a topic. Returns the number of the fault. Raises KafkaClusterError.
+
+        A request gets one fault of each kind at most, in the order in which they were set. All brokers have the fault
+        when this call returns. Requests of followers, and of this object itself, meet no fault.
+        """
+        return self._set_fault({"fault": "fail", "api": api, "error": error, **selection})
+
+    def delay(self, api: str, seconds: float, **selection: Unpack[Selection]) -> int:
+        """Carry requests out, and send their answers `seconds` later. Otherwise as fail()."""
+        return self._set_fault({"fault": "delay", "api": api, "seconds": seconds, **selection})
+
+    def cut(self, api: str, **selection: Unpack[Selection]) -> int:
+        """Carry requests out, send half of each answer, and close the connection. Otherwise as fail()."""
+        return self._set_fault({"fault": "cut", "api": api, **selection})
+
+    def _set_fault(self, fault: dict[str, Any]) -> int:
+        return int(self._ask("set_fault", **fault)["fault"])
+
+    def faults(self) -> list[Fault]:
+        """The faults that are set, and how many requests met each of them."""
+        return [Fault(**one["rule"], met=one["met"], applied=one["applied"]) for one in self._ask("faults")["faults"]]
+
+    def clear_faults(self) -> None:
+        """Remove all faults. Answers that are already late stay late."""
+        self._ask("clear_faults")
+
+    # waiting ----------------------------------------------------------------------------------------------------------
+
+    def wait_for_group(
+        self, group: str, *, state: str = "Stable", members: int | None = None, timeout: float = ANSWER_S
+    ) -> GroupSeen:
+        """Wait until a group has this state, by Kafka's name, and with `members` this number of members.
+
+        The state of a group that does not exist is "Dead". Raises KafkaClusterError after `timeout` seconds: its text
+        has the group's state at this time.
+        """
+        wanted = {"group": group, "state": state, "members": members}
+        found = self._ask("await_group", "wait_for_group", timeout, **wanted)["found"]
+        return GroupSeen(found["state"], found["members"])
+
+    def wait_for_records(
+        self, topic: str, count: int, *, partition: int | None = None, timeout: float = ANSWER_S
+    ) -> dict[int, int]:
+        """Wait until consumers can read at least `count` records of a topic, or of one partition.
+
+        Returns the number of records that each partition has. Raises KafkaClusterError after `timeout` seconds.
+        """
+        wanted = {"topic": topic, "count": count, "partition": partition}
+        found = self._ask("await_records", "wait_for_records", timeout, **wanted)["found"]
+        return {int(index): number for index, number in found.items()}
+
+    def _ask(self, do: str, called: str | None = None, timeout: float | None = None, **given: Any) -> dict[str, Any]:
+        """Give the cluster a command over its socket, where threads do not wait for each other."""
+        name = called or given.get("fault") or do
+        if self._process is None:
+            raise KafkaClusterError(f"{name}: the cluster does not run: start()")
+        more = {} if timeout is None else {"timeout": timeout}
+        try:
+            answer = ask(self.data, {"do": do, **given, **more}, ANSWER_S + patience(timeout))
+        except TypeError as error:  # no JSON
+            raise KafkaClusterError(f"{name}: {error}") from None
+        except (OSError, EOFError) as error:
+            raise KafkaClusterError(
+                f"{name}: the cluster does not answer ({error}):\n{self.log[-LOG_SHOWN:]}"
+            ) from error
+        if "error" in answer:
+            raise KafkaClusterError(f"{name}: {answer['error']}")
+        return answer
+
+    # processes --------------------------------------------------------------------------------------------------------
+
     def pids(self) -> dict[str, int]:
         """The processes that run: the brokers by their numbers, and "daemon"."""
         return self.command({"do": "pids"})
@@ -290,3 +409,8 @@ class KafkaCluster:
         line, _, self._buffer = self._buffer.partition(b"\n")
         said: dict[str, Any] = json.loads(line)
         return said
+
+
+def patience(timeout: object) -> float:
+    """How much longer the answer to a command takes that waits itself; the cluster refuses a wrong timeout."""
+    return float(timeout) if isinstance(timeout, int | float) and 0 <= timeout <= TIMEOUT_MAX else 0.0

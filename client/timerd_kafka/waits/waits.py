@@ -20,7 +20,7 @@ import timerd_client as td
 from timerd_client.errors import TimerdError
 from timerd_client.operations import NamedOperation
 
-PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota", "replica")
+PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota", "fault", "replica")
 GRACE_S = 1.0  # how long after a deadline the daemon may still settle the operation, unless the daemon has ended
 LOOK_S = 0.1  # between two calls of `Waits.watch`
 COMMANDS_MAX = 50_000  # unacknowledged, at most: with a full window (65,536), a call would block the loop

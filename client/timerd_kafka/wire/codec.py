@@ -51,7 +51,7 @@ class Api:
         request, response = load_request_schema(key, version), load_response_schema(key, version)
         self.key, self.version = key, version
         self.name = request.__name__.removesuffix("Request")
-        self._request = request
+        self._request, self.response = request, response
         self._header = entity_reader(request.__header_schema__)
         self._body = entity_reader(request)
         self._response_module: ModuleType = import_module(response.__module__)

@@ -177,6 +177,11 @@ class Connection(asyncio.Protocol):
         self._drop_buffer()
         asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)  # if the client reads no answers
 
+    def cut(self, answer: bytes) -> None:
+        """Send half of an answer, and close the connection: a fault that was set on demand."""
+        self.transport.write(answer[: len(answer) // 2])
+        self.refuse("a fault cuts its answer")
+
     def _pause(self) -> None:
         if not self._paused and not self.transport.is_closing():
             self._paused = True

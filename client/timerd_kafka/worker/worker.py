@@ -9,12 +9,14 @@ import resource
 import signal
 import socket
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import timerd_client as td
 from timerd_kafka.apis.table import APIS, handler_of
 from timerd_kafka.broker.broker import CATALOG, Broker
 from timerd_kafka.cluster.settings import Settings
+from timerd_kafka.faults.rules import Rule
 from timerd_kafka.waits.waits import LOOK_S, Waits
 from timerd_kafka.wire.connection import Buffers, Connection
 from timerd_kafka.wire.ports import shared_port
@@ -28,8 +30,8 @@ SAY_S = 1.0  # between two logged errors of the loop
 log = logging.getLogger("timerd_kafka.broker")
 
 
-def run(settings: Settings, number: int, control: socket.socket) -> None:
-    """Serve as broker `number` until SIGTERM, or until the supervisor ends."""
+def run(settings: Settings, number: int, control: socket.socket, rules: Iterable[Rule] = ()) -> None:
+    """Serve as broker `number`, with these faults, until SIGTERM, or until the supervisor ends."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each partition and each connection takes a descriptor
     client = td.Client(settings.instance, runtime_dir=settings.runtime_dir, name=f"kafka-broker-{number}")
@@ -38,6 +40,7 @@ def run(settings: Settings, number: int, control: socket.socket) -> None:
         # Calls that wait for the daemon are made before the loop runs, because nothing in the loop may block.
         broker = Broker(settings, number, client, runner.get_loop(), {key: name for key, (name, _) in APIS.items()})
         broker.readers.prepare(CATALOG)
+        broker.faults.set(rules)
         runner.run(serve(broker, control))
     with contextlib.suppress(td.TimerdError):
         client.close(timeout=END_S)
@@ -123,6 +126,21 @@ def commands(broker: Broker) -> dict[str, Any]:
         broker.waits.daemon_ended = command["ended"]
         return {}
 
+    def faults(command: dict[str, Any]) -> dict[str, Any]:
+        broker.faults.set(Rule(**rule) for rule in command["rules"])
+        return {}
+
+    def group(command: dict[str, Any]) -> dict[str, Any]:
+        found = broker.coordinator.groups.get(command["group"])
+        return {} if found is None else {"state": found.state.value, "members": len(found.members)}
+
+    def records(command: dict[str, Any]) -> dict[str, Any]:
+        return {
+            str(partition.index): partition.high_watermark - partition.start_offset
+            for partition in broker.store
+            if partition.is_leader and partition.topic.name == command["topic"]
+        }
+
     def state(_: dict[str, Any]) -> dict[str, Any]:
         return {
             "waiting": broker.waits.pending,
@@ -141,5 +159,8 @@ def commands(broker: Broker) -> dict[str, Any]:
         "stop_follower": lambda command: follow(command, follows=False),
         "start_follower": lambda command: follow(command, follows=True),
         "daemon": daemon,
+        "faults": faults,
+        "group": group,
+        "records": records,
         "state": state,
     }

@@ -1,0 +1,1 @@
+"""Faults that a test sets: errors on demand, late answers, and answers that are cut."""
