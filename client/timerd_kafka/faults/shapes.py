@@ -95,7 +95,10 @@ SHAPES: dict[str, Shape] = {
     "DeleteTopics": Shape(("topic",), (("topic_names", "responses"), ("topics", "responses"))),
     "DeleteRecords": Shape(("topic", "partition"), _PARTITIONS),
     "InitProducerId": Shape(()),
+    "CreatePartitions": Shape(("topic",), (("topics", "results"),)),
     "DescribeConfigs": Shape(("topic",), (("resources", "results"),)),
+    "AlterConfigs": Shape(("topic",), (("resources", "responses"),)),
+    "IncrementalAlterConfigs": Shape(("topic",), (("resources", "responses"),)),
     "DeleteGroups": Shape(("group",), (("groups_names", "results"),)),
 }
 
