@@ -205,6 +205,6 @@ class ManualLink(ThreadedLink):
     def end_handlers(self, timeout: float | None) -> None:
         super().end_handlers(0 if self.manual.threads.hang(self) else timeout)
 
-    def complain(self, what: str, error: BaseException | None = None) -> None:
+    def complain(self, what: str, error: BaseException | None = None, *, often: bool = False) -> None:
         if not isinstance(error, Killed):
             super().complain(what, error)
