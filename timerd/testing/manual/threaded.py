@@ -207,4 +207,4 @@ class ManualLink(ThreadedLink):
 
     def complain(self, what: str, error: BaseException | None = None, *, often: bool = False) -> None:
         if not isinstance(error, Killed):
-            super().complain(what, error)
+            super().complain(what, error, often=often)
