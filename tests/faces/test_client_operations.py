@@ -324,7 +324,7 @@ def test_a_payload_beyond_the_quota_is_refused_with_its_size_the_limit_and_the_f
             client.register_wait("k", timeout=1, payload=bytes(2000))
         first, second = client.register_many(["a", "b"], timeout=0.05, payloads=[bytes(600), bytes(700)]).outcomes(30)
         assert first.state is State.EXPIRED
-        assert "this needs 700" in str(second.error)
+        assert "a payload of 700 needs more than is left" in str(second.error)
 
 
 def test_a_caller_waits_for_many_operations(client: Any, face: Face) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import aiokafka
 import aiokafka.admin.config_resource
@@ -136,7 +136,7 @@ def test_each_record_is_consumed_once_whoever_has_produced_it(
 
 # Runs a cluster of one broker in a network namespace of its own, and connects each connection that it gets to the port.
 IN_NAMESPACE = """
-import contextlib, ctypes, fcntl, socket, struct, subprocess, sys, threading
+import contextlib, ctypes, fcntl, os, socket, struct, subprocess, sys, threading
 from pathlib import Path
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
@@ -147,9 +147,13 @@ PIECE = 1 << 16
 
 def enter_namespace() -> bool:
     # Go on in a new network namespace, whose loopback is up. Returns False if that is not allowed.
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNET) and libc.unshare(CLONE_NEWUSER | CLONE_NEWNET):
-        return False
+    libc, uid, gid = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
+    if libc.unshare(CLONE_NEWNET):
+        if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET):
+            return False
+        Path("/proc/self/setgroups").write_text("deny")
+        for name, number in (("uid", uid), ("gid", gid)):  # else all files seem to be another user's
+            Path("/proc/self/" + name + "_map").write_text("%d %d 1" % (number, number))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         name, flags = INTERFACE.unpack(fcntl.ioctl(made, SIOCGIFFLAGS, INTERFACE.pack(b"lo", 0)))
         fcntl.ioctl(made, SIOCSIFFLAGS, INTERFACE.pack(name, flags | IFF_UP))
@@ -203,14 +207,19 @@ main(*sys.argv[1:])
 
 
 @contextlib.contextmanager
-def forwarded(port: int, data: Path) -> Iterator[str]:
+def forwarded(port: int) -> Iterator[str]:
     """Run a cluster of one broker in a namespace. Gives its bootstrap address outside, where only `port` leads to it.
 
     Raises PermissionError if this process may make no namespace.
     """
     outer, inner = socket.socketpair()
-    with outer, inner, socket.create_server(("127.0.0.1", port)) as listener:
-        command = [sys.executable, "-c", IN_NAMESPACE, str(port), str(data), str(inner.fileno())]
+    with (
+        outer,
+        inner,
+        socket.create_server(("127.0.0.1", port)) as listener,
+        TemporaryDirectory(prefix="kafka-") as data,  # a short path, as sockets need
+    ):
+        command = [sys.executable, "-c", IN_NAMESPACE, str(port), data, str(inner.fileno())]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[inner.fileno()])
         assert process.stdout is not None
         try:
@@ -238,11 +247,11 @@ def hand_over(listener: socket.socket, to: socket.socket) -> None:
 
 @pytest.mark.parametrize(("produce", "consume"), in_tiers(PAIRS, 1))
 def test_one_forwarded_port_is_enough_for_a_cluster_of_one_broker(
-    tmp_path: Path, produce: Callable[[str, str], None], consume: Callable[[str, str, str], list[bytes]]
+    produce: Callable[[str, str], None], consume: Callable[[str, str, str], list[bytes]]
 ) -> None:
     """As from a container with one published port, or through `ssh -L`."""
     try:
-        with forwarded(free_ports(1), tmp_path) as bootstrap:
+        with forwarded(free_ports(1)) as bootstrap:
             produce(bootstrap, "orders")
             assert sorted(consume(bootstrap, "orders", "group")) == sorted(VALUES)
     except PermissionError as error:
