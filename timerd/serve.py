@@ -29,9 +29,9 @@ from timerd.host.group import change_group
 from timerd.host.lock import InstanceLock
 from timerd.host.malloc import return_large_blocks, trim
 from timerd.host.own_file import File, file_at, in_the_way, remove_own, remove_stale
-from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.host.selector import Selector
 from timerd.journal.writer import Journal, open_journal
+from timerd.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.host.paths import InstancePaths, write_location
 from timerd_shm.host.search import make_instance, refuse_second

@@ -18,9 +18,9 @@ from support.fakes.descriptors import free_files
 from support.real.patience import PATIENCE_S, stop
 from support.real.polled import PolledWatches, would_wake
 from timerd.clients.liveness import (
-    ACCEPTS_PER_TURN,
     FULL_NS,
     NEWCOMER_NS,
+    NEWCOMERS_PER_TURN,
     Kind,
     Sign,
 )
@@ -213,9 +213,9 @@ def test_thousands_of_connections_without_a_session_hold_few_descriptors_and_blo
 
 
 def test_a_turn_accepts_a_bounded_number(watches: PolledWatches, connect: Callable[..., socket.socket]) -> None:
-    for _ in range(ACCEPTS_PER_TURN + 10):
+    for _ in range(NEWCOMERS_PER_TURN + 10):
         connect(SESSION)
-    assert len(watches.signs(LIMIT, 0)) == ACCEPTS_PER_TURN
+    assert len(watches.signs(LIMIT, 0)) == NEWCOMERS_PER_TURN
     assert len(drain(watches)) == 10
 
 

@@ -78,7 +78,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"testing"},
     ),
     "timerd": (
-        {"clock", "compile_python", "config", "host", "purgatory"},
+        {"clock", "compile_python", "config", "host", "purgatory", "sd_notify"},
         {"core"},
         {"arena"},
         {"clients", "journal", "packets", "zmtp"},
@@ -291,7 +291,7 @@ sys.modules["timerd.core"] = sys.modules["timerd.core_faults"] = None
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["--collect-only", pytest.param("-q", marks=pytest.mark.long)], ids=["import", "run"])
 def test_the_tests_of_the_client_need_no_compiled_core(how: str, tmp_path: Path, runtime_dir: Path) -> None:
     """The Python that runs the tests cannot import the core. (A Python that a test starts with a path of its own can.)

@@ -21,7 +21,7 @@ from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
 from timerd.config.config import FRAME_MEMORY
 from timerd.host.budget import Budget
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
-from timerd.host.listener import ACCEPTS_PER_CALL
+from timerd.host.listener import NEWCOMERS_PER_CALL
 from timerd.host.shares import Share
 from timerd.packets.connection import QUEUED_MAX
 from timerd.packets.server import BYTES_PER_CALL, STEPS_PER_CALL
@@ -160,7 +160,7 @@ def test_a_call_takes_a_bounded_number_of_connections_packets_and_bytes(
 ) -> None:
     with ExitStack() as stack:
         peers = [stack.enter_context(PacketPeer(paths.packets)) for _ in range(40)]
-        assert received(transport) == [] and transport.connections() == ACCEPTS_PER_CALL
+        assert received(transport) == [] and transport.connections() == NEWCOMERS_PER_CALL
         while transport.connections() < len(peers):
             received(transport)
         for peer in peers:

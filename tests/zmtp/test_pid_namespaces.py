@@ -17,7 +17,7 @@ with socket.socket(socket.AF_UNIX) as listening:
     listening.listen()
     print("listens", flush=True)
     accepted = [listening.accept()[0] for _ in range(int(sys.argv[2]))]
-    print(*map(process_of, accepted), flush=True)
+    print(*(process_of(each.fileno()) for each in accepted), flush=True)
     sys.stdin.read()
 """
 CONNECT = """

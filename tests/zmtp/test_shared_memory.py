@@ -78,7 +78,7 @@ KINDS = {"commands": "SOCK_STREAM", "packets": "SOCK_SEQPACKET"}
 def net(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Net]:
     with ExitStack() as stack:
         made = Net(runtime_dir, stack, request.param)
-        monkeypatch.setattr("timerd.host.listener.process_of", lambda accepted: made.coming)
+        monkeypatch.setattr("timerd.host.listener.process_of", lambda descriptor: made.coming)
         yield made
 
 
@@ -209,7 +209,7 @@ def test_small_bytes_that_were_read_are_charged_while_they_are_kept(
     """Once each connection kept up to 48 KiB that no budget counted, even when all its frames were dealt with."""
     with ExitStack() as stack:
         net = Net(runtime_dir, stack, "commands")
-        monkeypatch.setattr("timerd.host.listener.process_of", lambda accepted: net.coming)
+        monkeypatch.setattr("timerd.host.listener.process_of", lambda descriptor: net.coming)
         _, peer = net.peer(1)
         assert net.share(1).memory == 0
         sent = b"\0\1y" * 1_000 if whole else bytes((LONG,)) + (10_000).to_bytes(8, "big") + bytes(9_000)
@@ -233,7 +233,7 @@ def test_a_connection_that_ends_because_of_bytes_after_its_message_ends_nothing_
     half = bytes((LONG,)) + (10_000).to_bytes(8, "big") + bytes(9_000)
     with ExitStack() as stack:
         net = Net(runtime_dir, stack, "commands")
-        monkeypatch.setattr("timerd.host.listener.process_of", lambda accepted: 1)
+        monkeypatch.setattr("timerd.host.listener.process_of", lambda descriptor: 1)
         peer = stack.enter_context(socket.socket(socket.AF_UNIX))
         peer.connect(str(getattr(net.transport.paths, name)))
         peer.sendall(greeting)

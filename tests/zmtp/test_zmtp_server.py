@@ -20,6 +20,7 @@ from support.real.patience import PATIENCE_S, until
 from support.real.polled import PolledTransport, would_wake
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
 from timerd.config.config import FRAME_MEMORY
+from timerd.host.accepting import accept
 from timerd.host.budget import Budget
 from timerd.host.shares import Share, Shares, Why
 from timerd.zmtp.connection import QUEUED_MAX
@@ -373,10 +374,9 @@ def test_a_connection_that_ends_after_any_byte_leaves_nothing_open(
 def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_served(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accept = socket.socket.accept
     opened = [socket.socket(socket.AF_UNIX) for _ in range(3)]
 
-    def full(self: socket.socket) -> Any:
+    def full(listening: int) -> int:
         try:
             spare = os.open(os.devnull, os.O_RDONLY)
         except OSError:
@@ -384,11 +384,11 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
         os.close(spare)
         if spare > highest:
             raise OSError(errno.EMFILE, "Too many open files")
-        return accept(self)
+        return accept(listening)
 
     highest = transport._commands._listener._spare.fileno()
     with monkeypatch.context() as patched:
-        patched.setattr(socket.socket, "accept", full)
+        patched.setattr("timerd.host.listener.accept", full)
         turned_away = raw(paths.commands, b"")
         for _ in range(3):
             received(transport)
@@ -417,7 +417,7 @@ def test_a_spare_file_that_another_thread_has_taken_ends_nothing(
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(socket.socket, "accept", refuse)
+        patched.setattr("timerd.host.listener.accept", refuse)
         patched.setattr("timerd.host.listener._spare_file", refuse)
         waiting = raw(paths.commands, HELLO + b"\0\1x")
         for _ in range(3):

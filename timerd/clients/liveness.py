@@ -21,6 +21,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from timerd.core import NEVER
+from timerd.host.accepting import LEFT, accept
 from timerd.host.descriptors import NEWCOMERS_MAX
 from timerd.host.own_file import File, remove_own
 from timerd.host.selector import Selector
@@ -28,7 +29,8 @@ from timerd.host.unix_socket import listen_guarded
 from timerd_shm.host.paths import InstancePaths
 
 SESSION_SIZE = 16
-ACCEPTS_PER_TURN = 64
+ACCEPTS_PER_TURN = 128
+NEWCOMERS_PER_TURN = 64  # of these, connections whose peer is there
 NEWCOMER_NS = 2_000_000_000  # the time in which a new connection has to show its session
 FULL_NS = 1_000_000_000  # how long nothing is accepted after the descriptors have run out
 
@@ -221,9 +223,12 @@ class Watches:
 
     def _accept(self, found: list[Sign], now_ns: int) -> None:
         self._has_newcomers = False
+        newcomers = 0
         for _ in range(ACCEPTS_PER_TURN):
+            if newcomers == NEWCOMERS_PER_TURN:
+                return
             try:
-                connection, _ = self._listener.accept()
+                descriptor = accept(self._listener.fileno())
             except BlockingIOError:
                 return
             except OSError as error:
@@ -234,13 +239,15 @@ class Watches:
                 self._full_until_ns = now_ns + FULL_NS
                 self._refused += 1
                 return
+            if descriptor == LEFT:  # it was only a check whether a daemon runs (paths.py)
+                continue
+            newcomers += 1
             if len(self._by_number) >= self._watches_max:
-                connection.close()
+                os.close(descriptor)
                 self._refused += 1
                 continue
-            connection.setblocking(False)
             try:
-                watch = self._add(connection.detach(), is_process=False, until_ns=now_ns + NEWCOMER_NS)
+                watch = self._add(descriptor, is_process=False, until_ns=now_ns + NEWCOMER_NS)
             except OSError:
                 self._refused += 1
                 continue

@@ -19,9 +19,9 @@ from types import FrameType
 
 from timerd.clock import Clock
 from timerd.core import NEVER
-from timerd.host.sd_notify import WATCHDOG, notify
 from timerd.host.selector import Selector
 from timerd.host.timer import Timer
+from timerd.sd_notify import WATCHDOG, notify
 from timerd_shm.host.wall_clock import WallAlarm
 from timerd_wire.poller import sharpen
 from timerd_wire.spacing import Spacing

@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
 from timerd.clients.liveness import Adopter
+from timerd.host.accepting import credentials_of
 from timerd.host.budget import Budget
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
-from timerd.host.listener import user_of
 from timerd.host.newcomers import SHOWN_WITHIN_NS
 from timerd.host.selector import Selector
 from timerd.host.shares import Shares, Why
@@ -185,7 +185,7 @@ class SocketTransport:
 
     def user(self, connection: int) -> int:
         found = self._commands.get(connection) or self._packets.get(connection)
-        return UID_UNKNOWN if found is None else user_of(found.descriptor)
+        return UID_UNKNOWN if found is None else credentials_of(found.descriptor)[1]
 
     def hold(self, process: int, is_held: bool) -> None:
         self._shares.hold(process, is_held)

@@ -176,12 +176,12 @@ class Server:
         self._shares.add(share, connection)
         self._by_descriptor[descriptor] = self._by_number[connection.number] = connection
         try:
-            self._selector.register(descriptor, 0, self._on_ready)
+            self._selector.register(descriptor, select.EPOLLIN, self._on_ready)
         except OSError:  # fs.epoll.max_user_watches is one number for all processes of a user
             self.close_connection(connection)
             return
+        connection.interest = select.EPOLLIN
         self._list(connection)  # its greeting is to be sent, and the peer's is often there already
-        self._set_interest(connection)
 
     def _read(self, connection: Connection) -> int:
         """Read once, unless the last read was dry or no memory is left. Returns how many bytes came. Raises OSError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+from collections import deque
 from pathlib import Path
 
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
@@ -12,6 +13,7 @@ from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from .attacker import Attacker
 
 CONNECTIONS = 4_000
+LOOKING = 200
 
 
 def connect_raw(attacker: Attacker) -> None:
@@ -50,6 +52,24 @@ def look_and_leave(attacker: Attacker) -> None:
                 connection.setblocking(False)
                 connection.connect(str(path))
                 attacker.did()
+
+
+def look_for_a_moment(attacker: Attacker) -> None:
+    """As `look_and_leave`, but each connection stays until LOOKING later ones are there."""
+    paths = (attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes, attacker.paths.packets)
+    open_ones: deque[socket.socket] = deque()
+    while attacker.is_on():
+        for path in paths:
+            connection = socket.socket(
+                socket.AF_UNIX, socket.SOCK_SEQPACKET if path == attacker.paths.packets else socket.SOCK_STREAM
+            )
+            open_ones.append(connection)
+            with contextlib.suppress(OSError):
+                connection.setblocking(False)
+                connection.connect(str(path))
+                attacker.did()
+            if len(open_ones) > LOOKING:
+                open_ones.popleft().close()
 
 
 def leave_in_the_midst(attacker: Attacker) -> None:

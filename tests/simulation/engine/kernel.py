@@ -234,13 +234,6 @@ class Socket(File):
         self.close()
         return self._half.descriptor
 
-    def accept(self) -> tuple[Socket, None]:
-        if not self.backlog:
-            raise BlockingIOError(errno.EAGAIN, "nobody has connected")
-        accepted = Socket(self.kernel, is_daemons=True)
-        accepted._half = self.backlog.popleft()
-        return accepted, None
-
     def close(self) -> None:
         super().close()
         for half in self.backlog:
@@ -383,9 +376,10 @@ class Kernel:
             (listener, "socket", self._modules(is_daemons=True)["socket"]),
             (listener, "listen_guarded", self._listen),
             (listener, "_spare_file", lambda: SimpleNamespace(close=lambda: None)),
-            (listener, "process_of", lambda accepted: 0),
+            (listener, "process_of", lambda descriptor: 0),
+            (listener, "accept", self._accept),
             (timerd.host.selector, "select", self._modules(is_daemons=True)["select"]),
-            (timerd.conductor.transport, "user_of", lambda descriptor: UID_UNKNOWN),
+            (timerd.conductor.transport, "credentials_of", lambda descriptor: (0, UID_UNKNOWN)),
             (timerd.conductor.transport, "Server", NoServer),
             (timerd.conductor.transport, "PacketServer", CountedServer),
         ]
@@ -393,6 +387,13 @@ class Kernel:
             for where, name, what in replaced:
                 undo.enter_context(patch.object(where, name, what))
             yield
+
+    def _accept(self, listening: int) -> int:
+        found = self.file(listening)
+        assert isinstance(found, Socket)
+        if not found.backlog:
+            raise BlockingIOError(errno.EAGAIN, "nobody has connected")
+        return found.backlog.popleft().descriptor
 
     def _modules(self, *, is_daemons: bool) -> dict[str, Any]:
         """The parts of the standard modules that a process uses."""
