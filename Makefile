@@ -11,7 +11,7 @@
 #   make test-matrix  the tests on Spark with its oldest and newest version, classic and by Connect; downloads 0.5 GB
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
 #   make soak       simulate the whole system, seed after seed from SEED=0, until you stop it
-#   make bench      measure every number of bench/RESULTS.md, in some 50 minutes; the machine should be idle
+#   make bench      measure the numbers of bench/RESULTS.md except the long suites', in some 50 minutes, on an idle machine
 #   make bench-short  shorter runs of the same measurements, in two minutes; results in build/bench
 #   make accept-kafka  the Kafka broker's acceptance, in 20 minutes: a storm, a million damaged frames, three clients
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -66,8 +66,8 @@ $(VENV)/installed-%: $(COMPILED) | machine
 demo: $(VENV)/installed-demo
 	@$(PY) examples/demo/run.py
 
-# Checks the behaviour that clients see, in a minute. accept-kafka also checks damaged frames, and a timer daemon that
-# is full, stopped or killed.
+# Checks the behaviour that clients see, in a minute. accept-kafka also makes the checks `full`, `daemon` and `damaged`
+# (see accept.py): a timer daemon that is full, or is stopped and killed while clients wait; damaged frames.
 broker: $(VENV)/installed-test
 	@$(PY) tests/kafka/acceptance/accept.py --short --only records,no_wait,stopped,fetch,groups,quota,counts,storm
 

@@ -2,7 +2,7 @@
 
 BEFORE is the last commit before modules moved into rooms. AFTER is a commit in which all have moved. For each source
 file that has another path in AFTER, `git log --follow` must reach the history of BEFORE. Files for which it does
-not are printed, and the exit status is 1.
+not are printed, and the exit status is 1. It is also 1 if no file has moved.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from bench.lib.common import Suite
 from timerd.config.config import FRAME_MEMORY
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 
-OVERLOAD = 3.0  # the least multiple of the sustained rate that is offered. With --slack it is 1 + (3 - 1) / slack
+OVERLOAD = 3.0  # at least this many times the sustained rate has to be offered. With --slack: 1 + (3 - 1) / slack
 SPARE_BYTES = 64 << 20  # for the daemon itself, and for what malloc keeps
 
 
@@ -43,7 +43,7 @@ BOUNDS = {
 
 
 def memory_bound(at_rest: int) -> int:
-    """The most private bytes that the daemon may have: those at rest, and the memory for frames of all connections."""
+    """The most private bytes that the daemon may have: those at rest, the memory for all frames, and SPARE_BYTES."""
     return at_rest + FRAME_MEMORY + SPARE_BYTES
 
 

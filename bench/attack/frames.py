@@ -26,7 +26,10 @@ FLOODS = ("commands", "single", "largest", *RATES)
 
 
 def register(key: bytes, timeout_ns: int, registered_ns: int = 0, id: bytes = b"") -> bytes:
-    """A REGISTER command. With `registered_ns` 0 it is due at once. It replaces the operation that has the id `id`."""
+    """A REGISTER command. Its operation replaces the one that has the id `id`.
+
+    `registered_ns` 0: the timeout begins when the command is applied.
+    """
     flags, size = RegisterFlag.NO_MARK, REGISTER_SIZE + len(id) + 2 + len(key)
     if id:
         flags |= RegisterFlag.HAS_ID | RegisterFlag.REPLACE

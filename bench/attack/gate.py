@@ -132,7 +132,7 @@ def play_run(
 
 
 def wrong_with(attack: Attack, served: Unit) -> list[str]:
-    """Faults of the daemon beside this attack: it was started too often, or its log lacks a line."""
+    """Faults of the daemon beside this attack: it was not started again once for each kill, or its log lacks a text."""
     wrong = []
     if served.restarts != attack.kills:
         wrong.append(f"the daemon was started again {served.restarts} times, not {attack.kills}")

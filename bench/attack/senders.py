@@ -150,7 +150,7 @@ class Sender:
         return header
 
     def receive(self) -> None:
-        """Receive frames. The next header acknowledges all of them."""
+        """Receive frames. The next header acknowledges all of them, except in the flood `asks`."""
         self._drain(self.outcomes)
         if self.reads_answers:
             self._drain(self.commands)

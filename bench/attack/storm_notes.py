@@ -1,4 +1,4 @@
-"""The notes of calls that workers of bench/suites/storm.py write, and their faults.
+"""The notes that workers of bench/suites/storm.py write about calls, and the faults that the notes show.
 
     asked ID       the daemon has accepted this call       starts ID   its handler begins
     cancels ID     a worker is about to cancel it          again ID    the handler returns, and asks for a retry
@@ -156,7 +156,7 @@ def _judge_alone(found: Verdict, id: str | None, worker: str, others: Iterable[s
 
 
 def _judge_ends(found: Verdict, calls: Mapping[str, Call], letters: Counter[str]) -> None:
-    """Find calls that did not end exactly once, or that began more often than they may."""
+    """Find accepted calls that never ended, calls that began too often, and dead letters that should not be there."""
     for id, call in calls.items():
         name = name_of(id)
         found.counts[f"calls, {name}"] += call.asked

@@ -1,4 +1,4 @@
-"""A worker of bench/suites/storm.py: registers, fires, takes and gives at random, until SIGTERM.
+"""A worker of bench/suites/storm.py: registers, fires, and takes and gives jobs at random, until SIGTERM.
 
     python -m bench.attack.storm_worker DIRECTORY NAME ACTS_PER_S
 

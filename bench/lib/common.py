@@ -8,8 +8,8 @@
     if __name__ == "__main__":
         sys.exit(run_suite(Parser("ladder", __doc__), play))
 
-Every suite writes the same kind of document. "partial" is true if the run was interrupted; the tables then have the
-rows so far:
+Every suite writes the same kind of document. "partial" is true if the run was interrupted, or failed; the tables then
+have the rows so far:
 
     {"suite", "about", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
      "tables": {name: [{column: value}, ...]}, "checks": {name: {"held", "says"}}}

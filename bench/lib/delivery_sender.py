@@ -3,8 +3,8 @@
     python -m bench.lib.delivery_sender '{"url": ..., "count": ..., "rate": ..., "lanes": ..., "collector": "on",
                       "settings": {...}}' FILE
 
-A stop of the process delays the plan: records that were due meanwhile are not sent in a burst. FILE gets a JSON list.
-Its entry for a record has the time (monotonic, ns) when send() had returned, the times of the callbacks, and the
+A stop of the process delays the plan: records that were planned for that time are not sent in a burst. FILE gets a JSON
+list. Its entry for a record has the time (monotonic, ns) when send() had returned, the times of the callbacks, and the
 outcome.
 """
 

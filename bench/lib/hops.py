@@ -1,10 +1,10 @@
-"""How long frames take between processes, over the sockets that timerd uses, when the processes do nothing else.
+"""How long frames take between processes, over sockets of libzmq at both ends, when the processes do nothing else.
 
     two hops    sender --DEALER--> ROUTER hub XPUB --SUB--> owner    an event, and the outcome that it causes
     one hop                               hub XPUB --SUB--> owner    the outcome of an expiry
 
 The hub only passes frames on. Each frame carries the time at which it was sent, and the owner reads the clock when it
-receives the frame. So this is the latency of a timer service that takes no time at all.
+receives the frame. So this is the latency of a timer service over libzmq that itself takes no time at all.
 """
 
 from __future__ import annotations

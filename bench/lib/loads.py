@@ -22,7 +22,7 @@ MS = 1_000_000
 CASES = {"low": (20, 60), "high": (200, 400), "expire": (10_000, 20_000)}  # median and upper quartile, in ms
 APIS = {"per-op": False, "bulk": True}
 MISSED = 0.6  # of the rate asked for: if less is reached, the next rate is not tried
-TRIES = 2  # the number of rates that may fail before the climb ends
+TRIES = 2  # when this many rates were not sustained, no higher rate is tried
 LESS_IS_WORSE = ("reached_rate", "sustained", "count")
 
 
@@ -113,7 +113,7 @@ def measured(latency: dict[str, float], figure: str) -> float | None:
 
 
 def gives_up(rows: Sequence[Row], asked: float) -> bool:
-    """Whether the climb ends after these rows: two rates were not sustained, or the last one was missed by far."""
+    """Whether no higher rate is tried after these rows: two were not sustained, or the last one was missed by far."""
     failed = [row for row in rows if not row["sustained"]]
     return len(failed) >= TRIES or (bool(rows) and rows[-1]["reached_rate"] < MISSED * asked)
 

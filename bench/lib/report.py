@@ -1,4 +1,6 @@
-"""Make bench/RESULTS.md and its plots from bench/results alone. The same documents give the same bytes.
+"""Make bench/RESULTS.md and its plots from bench/results, and from Kafka's own figures (quoted.py).
+
+The same documents give the same bytes.
 
     python bench/lib/report.py [--results DIR] [--out FILE] [--check]
 

@@ -1,7 +1,7 @@
 """The numbers that timerd should reach on a 2-core machine. Each is declared once, with its position in the results.
 
-A target finds its figure in the documents of bench/results alone. So bench/RESULTS.md has no figure that was not
-measured.
+A target finds its figure in the documents of bench/results alone. So its row in bench/RESULTS.md has no figure that no
+suite has measured.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ walk-through in Kafka's wiki, and Confluent's article "Apache Kafka, Purgatory, 
 * A request completes once, by a compare-and-swap. It still stays in the queue and in its lists.
 * A completed request leaves a list when the list is checked or purged. It leaves the queue when it is due, or at a
   purge.
-* The reaper removes due requests from the queue, one at a time. After each, or after 200 ms without one, it purges:
-  every list if the lists together hold purge_interval watchers or more, and the queue if it holds purge_interval
-  requests or more.
+* The reaper removes due requests from the queue, one at a time. After each request that expires, or after 200 ms
+  without a due request, it purges: every list if the lists together hold purge_interval watchers or more, and the queue
+  if it holds purge_interval requests or more.
 
 Operations, watchers and payload blocks are records as large as timerd's, in pools of fixed size. Time is
 CLOCK_MONOTONIC in ns. Only one thread may register. generate(), complete_all() and reap_until_stopped() need a thread

@@ -6,9 +6,9 @@
 
 Each key's list and the delay queue have a lock, as in Kafka. Records are as large as timerd's. Names are hashed by
 timerd's code, and payloads are copied as in timerd. In three points this design is better off than in Kafka. An
-operation's record is free again when the last list drops it (Kafka: at a garbage collection). The queue's heap holds
-the deadlines itself. A purge of the queue is one pass (Kafka: an iterator that searches the queue for each entry that
-it removes).
+operation's record is free again when the last list and the queue have dropped it (Kafka: at a garbage collection). The
+queue's heap holds the deadlines itself. A purge of the queue is one pass (Kafka: an iterator that searches the queue
+for each entry that it removes).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -355,7 +355,7 @@ class Wheels(Timers):
         self.wheel.reschedule(handles, deadlines)
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Expire all. The clock moves to each bucket's beginning in turn, even if the bucket is empty by now."""
+        """Expire all. The clock moves to each bucket's beginning in turn. A wheel of 20 also has empty buckets."""
         spent, before = [], self.wheel.pending
         while (tick := self.wheel.next_ms) is not None:
             began = time.perf_counter()

@@ -39,7 +39,10 @@ class WheelOf20:
         """Expire tasks. Returns their handles, bucket by bucket; the order within a bucket is that of insertion."""
     @property
     def next_ms(self) -> int | None:
-        """The ms at which the next bucket begins, also if all its tasks were removed; None if no bucket is queued."""
+        """The ms at which the next bucket begins, also if all its tasks were removed; None if no bucket is queued.
+
+        If tasks were due when they were inserted: the wheels' present ms, because advance() has to return these tasks.
+        """
     @property
     def pending(self) -> int: ...
     @property

@@ -6,10 +6,10 @@
 Each run has one process that registers and one that fires, and a server between them if the way needs one. Both make
 their calls at the load test's times; above 10k/s each sends a batch every millisecond, as with timerd's bulk API.
 timerd is in the same table. The load test's judge judges all ways, so *sustained* means the same as in the load test.
-*unheard* are operations that expired although their event was handled before their deadline: the event overtook its
-registration, and the way forgets an event that no operation waits for yet. *lost* operations have no outcome; *early*
-operations expired before their deadline. CPU is that of all processes. For a way that is not installed, the row says
-how to install it.
+*unheard* are operations that did not complete although their event was handled before their deadline: the event
+overtook its registration, and the way forgets an event that no operation waits for yet. *lost* operations have no
+outcome; *early* operations expired before their deadline. CPU is that of all processes. For a way that is not
+installed, the row says how to install it.
 """
 
 from __future__ import annotations

@@ -117,7 +117,9 @@ def frames_of(reader: ArenaReader) -> int:
 
 
 def wakeups_of(pid: int) -> int:
-    """How often threads were woken: of process `pid`, and of the children that this process has waited for."""
+    """How often threads were woken: the main thread of process `pid` (the conductor), and all threads of the children
+    that this process has waited for.
+    """
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     daemon = next(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
     return daemon + resource.getrusage(resource.RUSAGE_CHILDREN).ru_nvcsw

@@ -9,9 +9,9 @@ callback, in a case in which nearly all operations expire: at ticks of 1 ms for 
 transports have such runs, in turns. For an expiry, *settled* is the first part: the time from the deadline until the
 daemon has settled the operation, which it does at the end of the tick or later.
 
-*hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over the sockets that
-timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport can be faster on
-this machine in that minute. *p99 over hops* is the p99 of a run divided by the p99 of its hops. *stolen* is the share
+*hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over sockets of libzmq
+at both ends (hops.py). A completion takes two hops, an expiry one. No timer service over libzmq can be faster on this
+machine in that minute. *p99 over hops* is the p99 of a run divided by the p99 of its hops. *stolen* is the share
 of the processors' time that the host took during a run, as the host reports it. *pauses* is measured once: how often,
 and for how long, a process that only reads the clock was stopped (pauses.py).
 """

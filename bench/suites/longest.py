@@ -1,4 +1,4 @@
-"""The longest wait of a bystander: while one event reaches nearly all operations of an arena.
+"""The longest wait of a bystander while one event reaches nearly all operations of an arena.
 
     python bench/suites/longest.py [--capacities 131072,1M] [--rounds 5] [--short] [--json FILE]
 
@@ -10,8 +10,8 @@ of the arena, and belong to two clients.
     count       completes none: each counts the event, which may come again and again
     advance     completes all of them, which wait for random targets
 
-The bystander is a member of the witnesses of the gate (bench/attack/witnesses.py): a process that registers an
-operation, completes it and waits for its outcome, again and again. A figure is the longest of these round trips from
+The bystander is the gate's witness `member` (bench/attack/witnesses.py): a process that registers an operation,
+completes it and waits for its outcome, again and again. A figure is the longest of these round trips from
 the event on: the median of the rounds, and the worst. `peace` is the same without an event.
 """
 

@@ -140,7 +140,10 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
 
 
 def recovered_ms(rounds: Sequence[Round], before_ns: int, during_ns: int, after_ns: int) -> float:
-    """ms from the end of the flood until round trips are, and stay, as fast as before: by medians of 100 ms each."""
+    """ms from the end of the flood until round trips are fast again, and stay so: by medians of 100 ms each.
+
+    Fast: at most five times the median before the flood, plus 10 ms.
+    """
     median = statistics.median(r.took_ns for r in rounds if before_ns <= r.at_ns < during_ns)
     slices: dict[int, list[int]] = {}
     for r in rounds:

@@ -46,8 +46,8 @@ from timerd_shm.read.reader import ArenaReader
 BEAT_S = 0.005  # from one question of the bystander to the next
 LOAD_S = 0.01  # from one batch of the loader to the next
 PATIENCE_S = 120.0
-COPY_PATIENCE_S = 600.0  # the daemon rests nine times as long as a copy takes
-TURN_MS_MAX = 5.0  # of the conductor's CPU for a copy, in any turn
+COPY_PATIENCE_S = 600.0  # after a copy the daemon rests for nine times the copy's CPU time
+TURN_MS_MAX = 5.0  # of the conductor's CPU in any turn during a copy
 MEMORY_MB_MAX = 64
 
 

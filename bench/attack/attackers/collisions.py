@@ -1,9 +1,9 @@
 """Attacks on the tables of keys and of ids: names that shared one chain while the hashes had no secret.
 
-The attacker is a neighbour, so it can read the arena. But the seed is no longer there: it is in a file that only the
-daemon's user may read. So the attacker guesses, with two kinds of names. Names of the first kind would share a chain
-under the old hash (the finalizer of MurmurHash3) if the hash's seed were the number that now stands at the seed's old
-offset. Names of the second kind have the same low bits.
+The attacker is a neighbour, so it can read the arena. But the seed of the hashes is no longer in the arena: it is in a
+file that only the daemon's user may read. So the attacker guesses, with two kinds of names. Names of the first kind
+would share a chain under the old hash (the finalizer of MurmurHash3) if its seed were the number that now stands at the
+seed's old offset. Names of the second kind have the same low bits.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ LOOKING = 200
 
 
 def connect_raw(attacker: Attacker) -> None:
-    """Hold as many connections as possible, and send nothing."""
+    """Hold as many connections as possible, CONNECTIONS at most, and send nothing."""
     _hold(attacker, [attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes], socket.SOCK_STREAM)
 
 

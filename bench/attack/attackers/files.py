@@ -41,7 +41,7 @@ def lock_everything(attacker: Attacker) -> None:
 def fill_holds(attacker: Attacker) -> None:
     """Fill holds/, where each consumer of the journal has a file with the number of the first segment that it needs.
 
-    Some files have 5,000 digits, which is no segment's number. Others block whoever reads them.
+    Most files have 5,000 digits: no segment's number. A FIFO blocks its reader. A link to /dev/zero has no end.
     """
     holds = Path(os.path.realpath(attacker.paths.journal)) / "holds"
     number = 0

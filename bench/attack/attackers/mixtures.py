@@ -96,7 +96,7 @@ def register_wide(player: Player, step: Step) -> None:
 
 
 def register_ids(player: Player, step: Step) -> None:
-    """Register with an id, or use the id again: cancel and reschedule it."""
+    """Register operations with ids, or reschedule the operations that have these ids, or cancel them."""
     for number in range(step.amount):
         match step.manner % 3:
             case 0:
@@ -276,7 +276,7 @@ def step_drawn(rng: random.Random) -> Step:
 
 
 def changed(mixture: Mixture, rng: random.Random) -> Mixture:
-    """A mixture like this one: one step is added, left out, replaced, moved, or has one of its fields changed."""
+    """A mixture like this one: one step is added, left out, replaced, copied, or has one of its fields changed."""
     parts = [list(steps) for steps in mixture]
     steps = rng.choice(parts)
     at = rng.randrange(len(steps))

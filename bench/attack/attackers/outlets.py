@@ -35,7 +35,7 @@ def subscribe_as_member(attacker: Attacker) -> None:
 
 
 def connect_often(attacker: Attacker) -> None:
-    """Connect many subscribers to the attacker's own outlet, so that each report is sent to all of them."""
+    """Show the attacker's session over many connections in turn: each becomes the outlet instead of the one before."""
     with attacker.client(name="attacker") as client:
         session = client._link.protocol.session.secret
         while attacker.is_on():

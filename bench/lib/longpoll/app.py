@@ -1,6 +1,7 @@
 """The application: a long poll and a post, over timerd or over Redis. All other lines are the same for both.
 
-GET  /poll/KEY?since=TEXT    200, a value and X-Since, which the next poll names; 204: no value came within a minute
+GET  /poll/KEY?since=TEXT    200, a value and X-Since, which the next poll names; 204: no value came within a minute;
+                             503: the server is not there
 POST /post/KEY               204: the server has the value; 503: the server is not there, or refused the value
 """
 

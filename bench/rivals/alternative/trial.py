@@ -133,12 +133,12 @@ def serve(connection: Connection, play: Callable[[int], Any], close: Callable[[]
 
 
 def unheard(workload: Workload, owner: Registered, fired: Fired) -> int:
-    """Operations that expired although their event was handled before their deadline: the event came too early.
+    """Operations that expired, or have no outcome, although their event was handled before their deadline.
 
     For example, a process fires events 1 and 2. Operation 2 completes, and its owner receives the outcome before the
     deadline of operation 1. Events of one process are handled in their order, so event 1 was handled by then. If
-    operation 1 expires, its event was lost. Only such proven cases count; this rule is the same for all ways. Events
-    that were fired before register() had returned do not count.
+    operation 1 does not complete, its event came too early, and was lost. Only such proven cases count; this rule is
+    the same for all ways. Events that were fired before register() had returned do not count.
     """
     found, handled_ns = 0, NEVER_NS
     for operation, at_ns in reversed(list(zip(fired.events.operation, fired.sent_ns, strict=False))):
