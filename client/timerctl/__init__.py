@@ -1,9 +1,10 @@
 """timerctl: the command line that looks at an instance of timerd, and acts on it.
 
-Commands that only look (stats, ops, explain, keys, calls, clients, errors) map the arena read-only, or read files
-(journal). They need no daemon. If the daemon is not running, they print a line above their result. Commands that act
-(register, fire, ...) are ordinary clients. Each module has one command, or a few that are alike, and its `add` declares
-them. Each command has a function that takes the parsed arguments, runs the command, and returns an exit status.
+Commands that only look (stats, ops, explain, keys, calls, clients, errors) map the arena read-only, and need no daemon.
+If the daemon is not running, they print a line above their result. `check` asks a running daemon for a copy of its
+arena, and `journal` reads files. Commands that act (register, fire, ...) are ordinary clients. Each module has one
+command, or a few that are alike, and its `add` declares them. Each command has a function that takes the parsed
+arguments, runs the command, and returns an exit status.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ $TIMERD_DAEMON_USER names the user.
 
 
 class Parser(argparse.ArgumentParser):
-    """Adds hints to errors: the nearest choice if a word is none, and the form of a value that begins with a hyphen."""
+    """Adds hints to errors: the choice nearest to a wrong word, and the form of a value that begins with a hyphen."""
 
     def error(self, message: str) -> NoReturn:
         option = re.fullmatch(r"argument (?:-\w/)?(--[\w-]+): expected one argument", message)

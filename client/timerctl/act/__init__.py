@@ -1,4 +1,4 @@
-"""Commands that change something: register, fire, cancel, destroy. All but destroy are ordinary clients.
+"""Commands that act: register, fire, cancel, calls retry, worker, ping, destroy. All but destroy are ordinary clients.
 
 Not here: commands that only look (look/).
 """
