@@ -19,7 +19,7 @@
 #   make build      the editable install, after an edit of compiled sources
 #   make generate   generate the C header, the Cython declarations and LAYOUT.md, after an edit of the declarations
 #   make fmt        format the Python sources
-#   make clean      remove what the targets above have made
+#   make clean      remove the environments, the compiled files and the caches that these targets have made
 
 # Containers often set PYTHONDONTWRITEBYTECODE. Then each process of a run, of which there are thousands, compiles every
 # module that it imports.
@@ -119,7 +119,7 @@ $(OLDEST)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/instal
 	@"$$(sh .ci/machine)" .ci/spark.py $(OLDEST) $(VENV) $(SPARK_OLDEST)
 	@touch $@
 
-# -n1, for one JVM: a second one would take 15 s of CPU to start and warm up, and the other tests need both cores.
+# -n1, for one JVM: a second one would take 15 s of CPU to start and warm up, beside the other tests of `make test`.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m pytest -n1 -m 'not long' tests/spark
 

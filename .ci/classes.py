@@ -59,7 +59,7 @@ def write(archive: Path) -> int:
 
 
 def mapped(archive: Path) -> int:
-    """Map the archive. A JVM crashes if the file was cut. Returns the exit status."""
+    """Let a JVM map the archive: it crashes if the file was cut. Returns the JVM's exit status."""
     java = Path(os.environ["JAVA_HOME"], "bin/java")  # local_session() has set it
     flags = [f"-XX:SharedArchiveFile={archive}", "-XX:-CreateCoredumpOnCrash", "-XX:ErrorFile=/dev/null"]
     return subprocess.run([java, *flags, "-version"], capture_output=True, timeout=PATIENCE_S).returncode

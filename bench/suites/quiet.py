@@ -10,9 +10,9 @@ result() adds a wake-up.
 *latency* is from the call of fire() to the return of the owner's result(), with 2 ms of rest before each fire(). *cost*
 is counted in an open loop: --rates events a second. CPU and switch-ins are sums over all threads of all processes, the
 server included; a switch-in is a context switch, voluntary or not. If a way has registrations, they are part of the
-cost. *hops* are two bare hops of libzmq (hops.py), and *seqpacket* is a hub without threads for the transport
-(seqpacket.py). *seqpacket core* is this hub with timerd's core behind it. *ratios* are timerd's figures divided by the
-figures of the hops in the same run.
+cost. *hops* are two bare hops of libzmq (hops.py), through a hub: a process that only passes frames on. *seqpacket* is
+a hub without threads for the transport (seqpacket.py). *seqpacket core* is this hub with timerd's core behind it.
+*ratios* are timerd's figures divided by the figures of the hops in the same run.
 
 The contestants take turns. A figure is the median of the rounds, and the worst round is beside it.
 """

@@ -3,8 +3,8 @@
     python bench/suites/storm.py [--seconds N] [--workers N] [--json FILE]
 
 Workers register, fire, take and give jobs (limited events), cancel and reschedule. Every second worker uses packets
-(transport="unix"), the others ZeroMQ. A worker that takes jobs is often stopped for a while and then killed: the grants
-that it got meanwhile are requeued. Workers have children, whose last act returns before it is applied. Every third
+(transport="unix"), the others ZeroMQ. A worker is often stopped for a while and then killed: the grants that it got
+meanwhile are requeued. Workers have children, whose last act returns before it is applied. Every third
 worker makes and takes group calls instead. The handlers of some calls end their process. A daemon that was killed is
 started again on its arena. At the end stopped processes are continued, and no new calls are made. The workers end, the
 daemon ends in order, and then

@@ -1,4 +1,4 @@
-"""Ways to build a purgatory without timerd. Each way has the same two calls, and runs the same workload.
+"""Ways to build a purgatory without timerd. Each way has two calls, register and fire, and runs the same workload.
 
 book.py     the outcomes of an owner, as the load test's columns; the loops of the two processes
 trial.py    one run: server, owner, firer; the load test's own judge judges its Result
