@@ -11,7 +11,7 @@
 #   make test-matrix  the tests on Spark with its oldest and newest version, classic and by Connect; downloads 0.5 GB
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
 #   make soak       simulate the whole system, seed after seed from SEED=0, until you stop it
-#   make bench      measure the numbers of bench/RESULTS.md except the long suites', in some 50 minutes, on an idle machine
+#   make bench      measure bench/RESULTS.md except its long suites, in some 50 minutes; the machine should be idle
 #   make bench-short  shorter runs of the same measurements, in two minutes; results in build/bench
 #   make accept-kafka  the Kafka broker's acceptance, in 20 minutes: a storm, a million damaged frames, three clients
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
