@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from timerd_client import Client
 
 RETRY_EPILOG = """\
-The new call begins with its first attempt. It gets the id of the dead letter,
-unless another call has that id by now.
+The new call begins with its first attempt. It gets the former id of the dead
+letter, unless another call has that id by now.
 
 example:
   timerctl calls retry 7
