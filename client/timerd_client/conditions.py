@@ -21,7 +21,7 @@ TOTAL_MAX = (1 << 64) - 1
 
 
 class When(NamedTuple):
-    """A condition, made by a name above. `needed` is k of at_least, 0 = all keys; `total` is the amount to reach."""
+    """A condition, made by a name above. `needed` is k of at_least, and 0 of ALL; `total` is the amount to reach."""
 
     kind: Condition
     needed: int = 0
