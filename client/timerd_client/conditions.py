@@ -4,7 +4,7 @@ ANY            one key is satisfied (the default)
 ALL            every key is satisfied
 ALL_SETTLED    every key is satisfied or failed
 at_least(k)    k keys are satisfied
-total(n)       the amounts fired on any of the keys since the registration add up to n
+total(n)       the amounts fired on any of the keys add up to n
 """
 
 from __future__ import annotations

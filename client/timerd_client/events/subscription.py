@@ -35,7 +35,7 @@ class Later(deque[Callable[[], object]]):
 
 
 class Following(OneProcess):
-    """A position in the events of some keys. No event is missed from now on, or from the given mark on."""
+    """A position in the events of some keys, from now on or from the given mark on. A Gap stands for missed events."""
 
     __slots__ = ("_feed", "_hub", "_keys", "_mark", "_patience", "_seen")
     IN_PLACE = "give its mark, and subscribe(keys, since=mark)"

@@ -270,8 +270,8 @@ class Membership(Generic[LinkT]):
         takes the place of the pending call; a running handler goes on. "again": this call is made if the other call
         runs; otherwise as "keep". `payload` has 64,900 bytes at most.
 
-        Returns at once. A refusal is logged, counted, and raised by the next `flush()`; `call_later_wait` raises the
-        refusal itself. Raises NotAMemberError, BackpressureError, and the errors of wrong arguments.
+        Returns at once. A refusal is logged, counted, and raised by the next `flush()` or `close()`; `call_later_wait`
+        raises the refusal itself. Raises NotAMemberError, BackpressureError, and the errors of wrong arguments.
         """
 
     def call_at(self, *given: Any, **named: Any) -> object:
