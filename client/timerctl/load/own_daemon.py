@@ -37,7 +37,7 @@ def capacity_of(workload: Workload, pending: int) -> int:
 
 
 def ring_of(workload: Workload) -> int:
-    """The size of the ring: the events of 4 * KEPT_NS. A mark is KEPT_NS old, and its command may wait in a window."""
+    """The size of the ring: the events of 4 * KEPT_NS. Marks may be KEPT_NS old, and calls may wait for the window."""
     events = min(max(workload.rate * 4 * KEPT_NS / NS, RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
     return 1 << math.ceil(math.log2(events))
 

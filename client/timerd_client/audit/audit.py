@@ -109,7 +109,7 @@ class Audit:
         self._settled: set[int] = set()
         self._registrations = 0
         self._number = 0  # number of the newest registration
-        self._started = False  # a daemon has started since, and counts on from the newest registration that it found
+        self._started = False  # a daemon has started since: it counts on from the newest registration in its arena
         self._whole = whole
         self._newest: Event | None = None
         self._replay = Replay()
@@ -466,7 +466,7 @@ class Audit:
             if event.redelivered:
                 wanted_flags |= _AGAIN
             if event.value_dropped or (flags & _LOST and event.value_length):
-                wanted_flags |= _LOST  # the room for a value depends on acknowledgements
+                wanted_flags |= _LOST  # the room for a value depends on acknowledgements: kept or dropped, both are right
             if event.kind == _FAIL:
                 error = event.amount
         elif settled.seen is not None:

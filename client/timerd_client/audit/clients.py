@@ -27,7 +27,7 @@ NEXT_STATES: Final = {
     TOMBSTONE: {LIVE, FREE},
 }
 _LISTENS, _GOODBYE, _KEEPS = int(ClientFlag.LISTENS), int(ClientFlag.GOODBYE), int(ClientFlag.KEEPS)
-# Fixed while a client has its slot. Only a tombstone that comes back may have another pid, policy and group.
+# Fixed while a client has its slot. But a tombstone has no group, and may come back with another pid, policy and group.
 _FACTS: Final = ("owner", "incarnation", "pid", "orphans", "group")
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 

@@ -86,8 +86,7 @@ class Groups:
         if step == _EVICTED:  # the share of the maker's user is not checked: a journal does not name the users
             return wrong or holder is not None or was_letter
         if step == _ACKNOWLEDGED or (step == _KEPT and r.command):
-            # Any member may report that a call is done: one that was silent may have lost the call, and reports all the
-            # same.
+            # Any member may report that a call is done: one that was silent has lost the call, but may report it later.
             return wrong or (holder is not member and not (op.call and of_group)) or (step == _KEPT and not op.call)
         if was_letter:
             return wrong or step == _KEPT  # a dead letter is dropped to make room for a newer one

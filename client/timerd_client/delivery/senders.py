@@ -78,8 +78,8 @@ class Senders:
     """A transport with a thread for each attempt under way, stuck attempts too. Threads are made when needed.
 
     A thread cannot be stopped. If a thread is stuck beyond its request timeout, another thread does its work. There are
-    at most twice `threads` threads, and a lane has at most STUCK_MAX stuck ones. A thread whose send never
-    returns ends with the process.
+    at most twice `threads` threads, and a lane has at most STUCK_MAX stuck ones. A thread whose send
+    never returns ends with the process.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class Following(OneProcess):
 
         def leave() -> None:
             chores.extend(hub.leave(feed))
-            link.protocol.incoming.ready.append(chores)  # done there if leave() runs where frames are received
+            link.protocol.incoming.ready.append(chores)  # if the receiving thread or loop runs leave(), it does these
 
         link.sender.soon(leave)
         chores.notify()
