@@ -21,8 +21,8 @@ SET_NS = NS // 10  # the daemon notices that the wall clock was set if it was se
 class Clocks:
     """Now, on both clocks.
 
-    The distance between the clocks is the one by which the daemon plans, so two readings of one operation show the
-    same wall-clock times. If the wall clock was set since the daemon noted this distance, the distance is measured anew.
+    The distance between the clocks is the one by which the daemon plans, so two readings of one operation show the same
+    wall-clock times. If the wall clock was set since the daemon noted this distance, the distance is measured anew.
     """
 
     def __init__(self, header: ArenaHeader) -> None:

@@ -466,7 +466,7 @@ class Audit:
             if event.redelivered:
                 wanted_flags |= _AGAIN
             if event.value_dropped or (flags & _LOST and event.value_length):
-                wanted_flags |= _LOST  # the room for a value depends on acknowledgements: kept or dropped, both are right
+                wanted_flags |= _LOST  # the room for a value depends on acknowledgements: either is right
             if event.kind == _FAIL:
                 error = event.amount
         elif settled.seen is not None:
