@@ -66,7 +66,7 @@ def life_of(paths: InstancePaths, header: ArenaHeader) -> Life:
 
 
 def running(arguments: argparse.Namespace) -> InstancePaths:
-    """The files of an instance whose daemon runs: as paths_of. Also raises NoDaemonError if its daemon does not run."""
+    """As paths_of, for a command that needs the daemon: also raises NoDaemonError if the daemon does not run."""
     paths = paths_of(arguments)
     if not daemon_running(paths):
         raise NoDaemonError(
