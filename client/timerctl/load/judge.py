@@ -4,7 +4,7 @@
 
     lost         the operation has no outcome
     duplicated   its outcome came more than once, or its owner received more outcome numbers than operations settled
-    early        it expired; but it settled before its deadline (by the daemon's settled_ns), or was delivered before its
+    early        it expired, but settled before its deadline (by the daemon's settled_ns), or was delivered before its
                  deadline, or its deadline is earlier than the time of the register() call plus the timeout
     overruled    it expired, although an event on its key counted before its deadline: the event's effective_ns in the
                  daemon's ring is earlier than the deadline in the outcome, and not earlier than the time when the
