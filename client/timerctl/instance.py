@@ -66,7 +66,7 @@ def life_of(paths: InstancePaths, header: ArenaHeader) -> Life:
 
 
 def running(arguments: argparse.Namespace) -> InstancePaths:
-    """The files of the instance that the command line means. Raises NoInstanceError, or NoDaemonError if none runs."""
+    """As paths_of, for a command that needs the daemon: also raises NoDaemonError if the daemon does not run."""
     paths = paths_of(arguments)
     if not daemon_running(paths):
         raise NoDaemonError(
@@ -79,7 +79,7 @@ def running(arguments: argparse.Namespace) -> InstancePaths:
 def connected(arguments: argparse.Namespace, group: str | None = None) -> Iterator[Client]:
     """A client of the instance, and of a group if one is given.
 
-    Raises NoInstanceError, NoDaemonError when the daemon does not run, and PermissionError.
+    Raises NoInstanceError, NoDaemonError if the daemon does not run or does not answer, and PermissionError.
     """
     from timerd_client import connect
 

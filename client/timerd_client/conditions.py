@@ -4,7 +4,7 @@ ANY            one key is satisfied (the default)
 ALL            every key is satisfied
 ALL_SETTLED    every key is satisfied or failed
 at_least(k)    k keys are satisfied
-total(n)       the amounts fired on any of the keys since the registration add up to n
+total(n)       the amounts fired on any of the keys add up to n
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOTAL_MAX = (1 << 64) - 1
 
 
 class When(NamedTuple):
-    """A condition, made by a name above. `needed` is k of at_least, 0 = all keys; `total` is the amount to reach."""
+    """A condition, made by a name above. `needed` is k of at_least, and 0 of ALL; `total` is the amount to reach."""
 
     kind: Condition
     needed: int = 0

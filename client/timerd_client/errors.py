@@ -1,4 +1,4 @@
-"""The errors of a client: those of `timerd_shm.declare.errors`, and the errors of `Outcome.unwrap()`.
+"""The errors of a client: those of `timerd_shm.declare.errors`, and those of outcomes, calls and requests.
 
 `timerd_client` and `timerd_client.aio` export the names in `__all__`.
 """

@@ -250,7 +250,7 @@ def test_the_error_of_an_audit_that_another_instance_prevents_names_file_instanc
         audit_journal(tmp_path)
     said = str(refused.value)
     assert said.startswith(f"{segment_path(tmp_path, 2)}, which instance 'other' wrote, is of level outcomes")
-    assert "can be audited in a copy without the rest, with --open-end" in said
+    assert "copy those segments alone, and audit the copy with an open end: --open-end" in said
     mixed = "instance 'other' with level outcomes, instance 'test' with level events: give each a --journal directory"
     assert mixed in said
     segment_path(tmp_path, 2).unlink()

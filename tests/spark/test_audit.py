@@ -392,7 +392,7 @@ def test_an_incomplete_journal_is_refused_when_audit_is_called(
         with pytest.raises(InvalidValueError, match=says):
             audit(events_of(spark, directory).where(part))
     as_older(directory, min(OLDER))
-    with pytest.raises(InvalidValueError, match="has segments of an older version, which lacks what an audit needs"):
+    with pytest.raises(InvalidValueError, match="has segments that an older version of timerd wrote"):
         audit(events_of(spark, directory))
     with pytest.raises(
         InvalidValueError, match=r"needs the columns 'host', .* of the events view.*\"view\", \"events\""

@@ -69,7 +69,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("calls", metavar="CALLS", help="MODULE:NAME; :calls may be left out")
     command.add_argument("--group", metavar="NAME", help="the group (default: that of the td.Calls())")
     command.add_argument(
-        "--at-once", metavar="N", type=whole(1, 1000), help="calls at once (default: the largest concurrency=)"
+        "--at-once",
+        metavar="N",
+        type=whole(1, 1000),
+        help="calls at once (default: the largest concurrency=, in an event loop at least 16)",
     )
     command.add_argument("--aio", action="store_true", help="run all handlers in one event loop")
     command.add_argument(

@@ -37,10 +37,10 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 
 def _arena_of(arguments: argparse.Namespace, directory: Path) -> ArenaHeader | None:
-    """The header of the instance's arena, read before the journal. None if the journal is not of this arena.
+    """The header of the instance's arena, read before the journal.
 
-    The journal is of this arena if the instance's daemon writes to this directory, or if a segment names the arena, as
-    the segments of a copied journal do.
+    None if the arena cannot be read, or if the journal is not of this arena. The journal is of this arena if the
+    instance's daemon writes to this directory, or if a segment names the arena, as the segments of a copied journal do.
     """
     try:
         paths = paths_of(arguments)

@@ -103,7 +103,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--from", dest="start", metavar="OFFSET", type=offset, help="begin at this row (default: the oldest)"
     )
     export.add_argument(
-        "--to", dest="end", metavar="OFFSET", type=offset, help="end before this row (default: the newest)"
+        "--to", dest="end", metavar="OFFSET", type=offset, help="end before this row (default: after the newest)"
     )
     export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; with parquet: the directory")
     export.set_defaults(run=run_export)

@@ -19,7 +19,7 @@ from timerd_shm.read.text import plain
 
 HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # they have texts, which are shown with the rows that name them
 INCARNATION_SIZE = 16
-WORD = len("acknowledged")  # the longest word that a line begins with
+WORD = len("acknowledged")  # columns for the first word of a line; a few words are longer, such as cancel_for_key
 
 
 class RowFormat:

@@ -34,9 +34,9 @@ what it counts:
                called; the operation's mark was read before the event
   undecided    the event is planned within 5 ms of the deadline: either
                outcome is right
-  sustained    a rate: 99 % of it was reached, everything had settled within 1 s
-               after the last operation was due, 0.1 % were misjudged at most,
-               and there was no violation
+  sustained    a rate: 99 % of it was reached, the last outcome was at most 1 s
+               later than planned, 0.1 % were misjudged at most, and there was
+               no violation
   invalid      a run that shows nothing about the daemon, because the harness
                was late by more than 10 ms (p99)
 

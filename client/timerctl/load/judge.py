@@ -4,8 +4,8 @@
 
     lost         the operation has no outcome
     duplicated   its outcome came more than once, or its owner received more outcome numbers than operations settled
-    early        it expired before its deadline (by the daemon's settled_ns), or was delivered before its deadline, or
-                 its deadline is earlier than the time of the register() call plus the timeout
+    early        it expired, but settled before its deadline (by the daemon's settled_ns), or was delivered before its
+                 deadline, or its deadline is earlier than the time of the register() call plus the timeout
     overruled    it expired, although an event on its key counted before its deadline: the event's effective_ns in the
                  daemon's ring is earlier than the deadline in the outcome, and not earlier than the time when the
                  operation's mark was read
@@ -59,7 +59,7 @@ class Judgement(NamedTuple):
     completion_intended_ns: list[int]  # from when fire() was due to the owner's callback
     expiry_ns: list[int]  # from the deadline to the owner's callback
     expiry_daemon_ns: list[int]  # from the deadline to the daemon's settling
-    last_delivered_ns: int
+    last_delivered_ns: int  # of operations without a callback: when the last one settled
 
     @property
     def violations(self) -> int:

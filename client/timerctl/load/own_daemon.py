@@ -37,7 +37,7 @@ def capacity_of(workload: Workload, pending: int) -> int:
 
 
 def ring_of(workload: Workload) -> int:
-    """The size of the ring: the events of 4 * KEPT_NS, because commands may also wait in a full window."""
+    """The size of the ring: the events of 4 * KEPT_NS. Marks may be KEPT_NS old, and calls may wait for the window."""
     events = min(max(workload.rate * 4 * KEPT_NS / NS, RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
     return 1 << math.ceil(math.log2(events))
 
@@ -77,7 +77,7 @@ def remove_remains() -> None:
 
 @contextmanager
 def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
-    """Run a daemon with these flags. Gives its files. If it fails, raises TimerdUnavailableError with the log."""
+    """Run a daemon with these flags. Gives its files. If it does not start: TimerdUnavailableError with its log."""
     remove_remains()
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     paths = InstancePaths(directory, INSTANCE)

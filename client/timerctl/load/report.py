@@ -1,13 +1,13 @@
 """The result of a run: one JSON document, or tables for people. Every figure is computed here, once.
 
-Latencies are in microseconds, each as p50, p99, p999, max over `count` operations:
+Latencies are in microseconds, each as p50, p99, p999, max over `count` values:
 
     completion_latency_us            from the call of fire() to the owner's callback
     completion_latency_intended_us   from when fire() was due to the callback: larger if the harness was late
     expiry_lateness_us               from the deadline to the owner's callback
     expiry_settled_lateness_us       from the deadline to the daemon's settling
     harness_lateness_us              of every register() and fire(): when it was called, less when it was due
-    harness_own_lateness_us          the part of that lateness that the harness itself has caused (pace.py)
+    harness_own_lateness_us          of every pass over due rows: its delay that the harness itself has caused (pace.py)
 
 At high rates only some operations have a callback (registrar.py); with --bulk, one operation of each call.
 """
@@ -33,7 +33,7 @@ from timerd_client.workload import NS, expected_share
 from .trial import Result
 
 REACHED_MIN = 0.99  # of the rate asked for: less is not sustained
-BACKLOG_S_MAX = 1.0  # from when the last operation was due to settle until its outcome was delivered
+BACKLOG_S_MAX = 1.0  # from when the last operation was due to settle until the last outcome was delivered
 MISJUDGED_MAX = 0.001  # share of the operations
 OWN_LATENESS_NS_MAX = 10_000_000  # p99: beyond this the run says nothing about the daemon
 STOLEN_PERCENT_SHOWN = 1.0

@@ -141,7 +141,7 @@ def _for(row: Row) -> str:
 
 
 def now_of(row: Row) -> str:
-    """The column "now": whether the call runs, or when it is due."""
+    """The column "now": that the call runs, or when it is due, or why it waits."""
     if row["state"] in ("runs", "late"):
         late = ", late" if row["state"] == "late" else ""
         return f"runs in pid {row['pid']} for {row['since_ago']}{late} (delivery {row['deliveries']})"

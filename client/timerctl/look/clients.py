@@ -64,11 +64,11 @@ call in the arena has this name, and other handlers are counted. made:
 operations of its group that it has made, pending or not done. doing: outcomes
 and calls of its group that were delivered to it, and are not done. share: the
 quota that it has used most, and how much of that quota (--json has all
-quotas). `heard`: time since its last frame. lease: how long it may be
-silent. takeover: how long it keeps what it is doing while it is silent and its
-process runs. held: bytes of payloads, values and long keys. cpu: share of one
-core, on average since the process started. Columns that do not fit are left
-out: COLUMNS=200 timerctl clients shows all.
+quotas). `heard`: time since its last frame. lease: how long it may send nothing
+before it is silent. takeover: how long it keeps what it is doing while it is
+silent and its process runs. held: bytes of payloads, values and long keys. cpu:
+share of one core, on average since the process started. Columns that do not fit
+are left out: COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients
@@ -232,7 +232,7 @@ def ended_rows(
 
 
 def quotas_of(client: ClientRecord, header: ArenaHeader) -> dict[str, dict[str, int]]:
-    """How much of each quota the client has used, by the name of the knob without `--quota-`."""
+    """How much of each quota the client has used, by the name of its flag without `--quota-`."""
     used = {
         "operations": client.pending + client.unacknowledged,
         "outcomes": client.unacknowledged,

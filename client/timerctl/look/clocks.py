@@ -1,4 +1,4 @@
-"""The two clocks of a look at an arena: the clock of the arena's times, and the wall clock at the same moment."""
+"""The two clocks when an arena is read: the clock of the arena's times, and the wall clock at the same moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SET_NS = NS // 10  # the daemon notices that the wall clock was set if it was se
 class Clocks:
     """Now, on both clocks.
 
-    The distance between the clocks is the one by which the daemon plans, so two looks at one operation show the same
+    The distance between the clocks is the one by which the daemon plans, so two readings of one operation show the same
     wall-clock times. If the wall clock was set since the daemon noted this distance, the distance is measured anew.
     """
 

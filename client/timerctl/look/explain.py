@@ -43,9 +43,9 @@ An operation that has settled is shown until its owner has acknowledged its
 outcome. After that an id is known for an hour with its outcome, and a number
 not at all: the journal has both (timerd --journal). The id of a call that is
 over is known for an hour, too, but not whether the call ran, failed or was
-cancelled: a journal of level events has that. A client has a name until another
-client has its slot. Exit status 1: there is no such operation, as far as the
-arena knows.
+cancelled: a journal of level events has that. The arena has the name of a
+client until another client has its slot. Exit status 1: there is no such
+operation, as far as the arena knows.
 
 examples:
   timerctl explain session/9           by its id

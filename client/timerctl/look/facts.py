@@ -42,7 +42,7 @@ class KeyFacts(NamedTuple):
 
     name: bytes
     kind: int
-    state: str  # missing, satisfied or failed; "watched" if the condition counts events, not keys
+    state: str  # missing, satisfied or failed; "watched" for a subscription, a delayed operation or a call
     target: int | None  # the watermark to reach
     watermark: int | None  # the present one
     code: int | None  # given to fail()
@@ -51,7 +51,7 @@ class KeyFacts(NamedTuple):
 class EventsFound(NamedTuple):
     """Events of the ring, the newest first."""
 
-    on_keys: dict[bytes, list[Row]]  # missing keys
+    on_keys: dict[bytes, list[Row]]  # on each missing key
     near: list[Row]  # on keys that are spelt nearly like a missing key
     elsewhere: list[Row]  # on keys with the name of a missing key, in another purgatory
 

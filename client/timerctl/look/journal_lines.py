@@ -1,4 +1,4 @@
-"""Command lines that find in the journal the clients and the ends of calls that the arena does not know any more."""
+"""Command lines that find in the journal what the arena no longer knows: clients, outcomes, and the ends of calls."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 EPILOG = """\
 A key stands here while an operation watches it, or while it has a watermark.
 `events` counts the watchers that wait for a fire, `advance` the watchers that
-wait for the watermark, `observe` the subscriptions. An operation leaves a key
-when that key is satisfied or failed.
+wait for the watermark, `observe` the subscriptions and delayed operations. An
+operation leaves a key when that key is satisfied or failed.
 
 examples:
   timerctl keys                             the keys with the most watchers

@@ -175,7 +175,7 @@ def payload_of(reader: ArenaReader, op: OpRecord) -> bytes:
 
 
 def state_of_key(op: OpRecord, node: WatchNode) -> str:
-    """A key is missing, satisfied or failed; or watched, where no key counts by itself."""
+    """A key is missing, satisfied or failed; or watched, for a subscription, a delayed operation or a call."""
     bit = 1 << node.ordinal
     if op.condition in (Condition.OBSERVE, Condition.OWNER) or op.flags & OpFlag.CALL:
         return "watched"

@@ -45,7 +45,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def span(ns: int) -> str:
-    """A duration in three digits and a unit: 1.52 ms, 3.0 s, 2 h 5 min."""
+    """A duration in three digits and a unit: 1.52 ms, 3.00 s; from a minute on in two units: 2 h 5 min."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     for limit, unit, name in ((1_000, 1, "ns"), (10**6, 1_000, "us"), (10**9, 10**6, "ms"), (60 * 10**9, 10**9, "s")):
         if ns < limit:
@@ -61,7 +61,10 @@ def span(ns: int) -> str:
 
 
 def due_row(due_wall_ns: int | None, left_ns: int | None) -> dict[str, Any]:
-    """When something is due, for people and programs: its time (UTC), and how long until then. None: never."""
+    """When something is due, for people and programs: its time (UTC; None: not known), and how long until then.
+
+    `left_ns` None: never.
+    """
     return {
         "due": None if due_wall_ns is None else utc(due_wall_ns),
         "due_in_ns": left_ns,

@@ -1,4 +1,4 @@
-"""The link of an asyncio client: its loop makes the passes (passes.py), and nothing blocks."""
+"""The link of an asyncio client: its loop receives and sends in passes (passes.py), and nothing blocks."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Runner:
         self._task = link.loop.create_task(self._run())
 
     async def stop(self, timeout: float | None) -> None:
-        """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
+        """Start no more handlers. Wait until running ones are done and acknowledged; after `timeout` s, cancel them."""
         take_no_calls_locked(self._link)
         for task in (self._task, *self._beginning):
             task.cancel()

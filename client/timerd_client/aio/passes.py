@@ -1,6 +1,7 @@
 """The passes of an asyncio client: its loop watches the sockets, and nothing blocks.
 
-A pass ends when no frame came in after the last send. Then waiters look at their conditions, and a timer is set.
+One pass takes all frames that have come, and sends what is due. Passes follow each other until no frame came in after
+the last send. Then waiters look at their conditions, and a timer is set.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class LoopPasses:
             return
         link.idle = True
         if link.sender.chores or (link.protocol.wants_to_send() and link.connection.unsent is None):
-            link.wake()  # another thread has called, or has left a chore, since this pass looked
+            link.wake()  # another thread has issued a command, or has left a chore, since this pass looked
             return
         self._arm(min(link.protocol.poll_deadline(), link.connection.sockets.due_ns))
 

@@ -18,7 +18,7 @@ os.register_at_fork(after_in_child=_clients.clear)
 
 
 def _change_settings(change: Callable[[], None]) -> None:
-    """Change the settings of the next client. Raises InvalidValueError while there is one."""
+    """Change the settings of clients that client() makes later. Raises InvalidValueError while one of them is open."""
     of_loops = [_clients.get(loop) for ref in _clients.keyrefs() if (loop := ref()) is not None]
     used = [one for one in (*of_loops, _unbound) if one is not None]
     if any(not one.closed for one in used):

@@ -1,4 +1,4 @@
-"""The sender of an asyncio client: a call never waits for room, and the loop sends in its next pass."""
+"""The sender of an asyncio client: no command waits for room, and the loop sends in its next pass (passes.py)."""
 
 from __future__ import annotations
 

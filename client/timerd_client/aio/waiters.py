@@ -1,4 +1,4 @@
-"""How coroutines of an asyncio client wait: each pass of the loop looks at their conditions."""
+"""How coroutines of an asyncio client wait: after it has received, the loop looks at their conditions (passes.py)."""
 
 from __future__ import annotations
 

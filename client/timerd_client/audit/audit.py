@@ -50,11 +50,13 @@ from .turns import Turns
 from .words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
 
 NEEDS_EVENTS: Final = (
-    "{} is of level outcomes, which holds how operations settled, not why: an audit needs --journal-level=events from "
-    "the first row on. Earlier rows, if there are any, can be audited in a copy without the rest, with --open-end"
+    "{} is of level outcomes: its rows show how operations settled, not why. An audit needs --journal-level=events "
+    "from the arena's first row on. If segments of level events come before these rows, copy those segments alone, and "
+    "audit the copy with an open end: --open-end, in Python open_end=True"
 )
 NEEDS_COLUMNS: Final = (
-    "{} has segments of an older version, which lacks what an audit needs: audit it with that version"
+    "{} has segments that an older version of timerd wrote. They lack columns that this audit needs: audit them with "
+    "timerd of that version"
 )
 NEEDS_BEGINNING: Final = (
     "{} begins with row {}, and an audit needs it from row 0: earlier registrations are not known. Keep all of its "
@@ -107,7 +109,7 @@ class Audit:
         self._settled: set[int] = set()
         self._registrations = 0
         self._number = 0  # number of the newest registration
-        self._started = False  # a daemon has started since, and counts on from the newest registration that it found
+        self._started = False  # a daemon has started since: it counts on from the newest registration in its arena
         self._whole = whole
         self._newest: Event | None = None
         self._replay = Replay()
@@ -172,7 +174,8 @@ class Audit:
         findings = self.findings
         findings.row = r.row
         if r.flags & _SNAPSHOT:
-            # If a daemon is killed in its first snapshot, the next daemon makes another one: the rows repeat.
+            # A new journal begins with rows for the operations that are pending. If the daemon is killed meanwhile, the
+            # next daemon writes these rows again.
             if r.operation not in self._operations and r.operation not in self._settled:
                 findings.report(r.operation, "it is older than the journal, and cannot be audited")
             return
@@ -441,7 +444,7 @@ class Audit:
         self.findings.report(op.number, f"its deadline is {deadline_ns}, and should be {op.deadline_ns}")
 
     def _settled_by_itself(self, op: Operation, state: int, left: Member | None) -> Settled:
-        """The settlement of an operation by its deadline or its client's end: no event or command has settled it."""
+        """The settlement of an operation that no event or command has settled, but its deadline or its owner's end."""
         orphaned = state == _CANCELLED and left is not None and op.orphans not in (_KEEP, _GROUP)
         if state == _CANCELLED and op.group and op.deadline_ns == NO_DEADLINE:
             members = self._clients.members.values()
@@ -463,7 +466,7 @@ class Audit:
             if event.redelivered:
                 wanted_flags |= _AGAIN
             if event.value_dropped or (flags & _LOST and event.value_length):
-                wanted_flags |= _LOST  # the room for a value depends on acknowledgements
+                wanted_flags |= _LOST  # the room for a value depends on acknowledgements: either is right
             if event.kind == _FAIL:
                 error = event.amount
         elif settled.seen is not None:

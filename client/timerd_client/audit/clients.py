@@ -17,8 +17,8 @@ from .words import differing, name_of, shown_owner
 FREE, LIVE, SILENT = int(ClientState.FREE), int(ClientState.LIVE), int(ClientState.SILENT)
 DEAD, TOMBSTONE = int(ClientState.DEAD), int(ClientState.TOMBSTONE)
 LIVING: Final = (LIVE, SILENT)
-# For each state, the states that the next CLIENT row may have. A state may follow itself: the client begins or stops
-# listening, or a silent client no longer keeps what it holds.
+# For each state, the states that the next CLIENT row may have. LIVE and SILENT may follow themselves: the client begins
+# or stops listening, or a silent client no longer keeps what it holds.
 NEXT_STATES: Final = {
     FREE: {LIVE},
     LIVE: {LIVE, SILENT, DEAD},
@@ -27,12 +27,13 @@ NEXT_STATES: Final = {
     TOMBSTONE: {LIVE, FREE},
 }
 _LISTENS, _GOODBYE, _KEEPS = int(ClientFlag.LISTENS), int(ClientFlag.GOODBYE), int(ClientFlag.KEEPS)
-_FACTS: Final = ("owner", "incarnation", "pid", "orphans", "group")  # fixed while a client has its slot
+# Fixed while a client has its slot. But a tombstone has no group, and may come back with another pid, policy and group.
+_FACTS: Final = ("owner", "incarnation", "pid", "orphans", "group")
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 
 
 class Clients:
-    """Takes CLIENT rows. `members` has the clients with a slot, by name."""
+    """Takes CLIENT rows. `members` has the clients with a slot, by slot and generation."""
 
     def __init__(self, findings: Findings, turns: Turns) -> None:
         self.members: dict[Name, Member] = {}
@@ -98,7 +99,7 @@ class Clients:
         return None
 
     def _compare(self, member: Member, before: int, r: ClientRow, text: Owner, group: Text) -> None:
-        """Check the fields that do not change while a client has its slot, and that the flags fit the state."""
+        """Check that the fields of _FACTS have not changed, and that the flags fit the state."""
         state, flags = r.state, r.flags
         found = (text, (r.incarnation_low, r.incarnation_high), r.pid, r.orphans, group)
         wanted = (member.text, member.incarnation, member.pid, member.orphans, member.group)

@@ -65,7 +65,7 @@ class Groups:
             text = member.text if member is not None else None
             self._clients.sender((r.client, r.client_generation), text, r.command, op.number, again=True)
         of_group = member is not None and member.group == group
-        if step == _BEGAN:  # any member may give a call up
+        if step == _BEGAN:  # any member may begin to run a call, or give it up: BEGAN stands for both
             return wrong or not op.call or op.letter or not of_group
         holder, op.holder = op.holder, None
         if holder is not None:
@@ -83,16 +83,16 @@ class Groups:
         was_letter, op.letter, op.done = op.letter, step == _KEPT, step != _KEPT
         if step == _CANCELLED:
             return wrong or not op.call or was_letter
-        if step == _EVICTED:  # a journal does not name the users, so it does not show their shares
+        if step == _EVICTED:  # the share of the maker's user is not checked: a journal does not name the users
             return wrong or holder is not None or was_letter
         if step == _ACKNOWLEDGED or (step == _KEPT and r.command):
-            # Any member may report that a call is done: a member that was silent meanwhile has lost the call.
+            # Any member may report that a call is done: one that was silent has lost the call, but may report it later.
             return wrong or (holder is not member and not (op.call and of_group)) or (step == _KEPT and not op.call)
         if was_letter:
             return wrong or step == _KEPT  # a dead letter is dropped to make room for a newer one
         there = any(m.group == group and m.state in LIVING for m in self._clients.members.values())
         early = r.at_ns - op.settled_ns < self._turns.kept_ns
-        # A call is dropped also if no member has a handler for it.
+        # A call is kept as a dead letter, also while members are there: none of them has a handler for it.
         return wrong or holder is not None or early or (op.call != (step == _KEPT)) or (there and not op.call)
 
     @staticmethod

@@ -131,7 +131,7 @@ def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool
     missing = arena.journal_rows - part.rows
     if missing <= 0:
         return []
-    if arena.pid and part.rows >= arena.journal_written:  # the daemon runs, or was killed: the next start writes them
+    if arena.pid and part.rows >= arena.journal_written:  # the daemon runs, or the next start writes them
         part.waiting = missing
         return []
     where = "at the end" if part.rows else "in all files"

@@ -291,7 +291,7 @@ class Operation:
         self.settled_ns = 0
         self.dropped = False  # its value was dropped
         self.letter = False  # a call that is over, and kept as a dead letter
-        self.done = False  # requeued, acknowledged or dropped
+        self.done = False  # its event was requeued; or in its group it was acknowledged, dropped, cancelled or evicted
 
     def is_concerned(self, event: Event) -> bool:
         """Whether the event affects the operation. An owner's condition ignores limited events."""

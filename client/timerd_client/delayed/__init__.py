@@ -1,1 +1,1 @@
-"""Delayed operations whose owner evaluates the condition, as Kafka's purgatories have them; for both faces."""
+"""Delayed operations whose owner evaluates the condition, as in Kafka's purgatories; for threads and for asyncio."""

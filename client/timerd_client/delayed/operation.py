@@ -1,4 +1,6 @@
-"""The common part of both faces of a delayed operation: its keys, its looks, and its end (DESIGN.md, "Looks").
+"""A delayed operation: its keys, its looks, and its end (DESIGN.md, "Looks").
+
+The threaded and the asyncio client (the two *faces*) derive their delayed operations from it.
 
     started --register--> pending --look: try_complete() is false--> LOOKED, pending
                                   --look: try_complete() is true---> COMPLETE, and the daemon's outcome
@@ -76,7 +78,7 @@ class Part:
         self.answered = 0  # of the newest look that was answered
 
     def look(self, command: int, sequence: int) -> bool:
-        """An event has come. Called by the protocol, with the lock held."""
+        """An event has come. Returns whether to call notify(). Called by the protocol, with the lock held."""
         if sequence <= self.sequence:
             return False  # the daemon has repeated this look
         self.sequence = sequence
@@ -331,7 +333,7 @@ class DelayedDriver(Generic[LinkT]):
             return not operation.done() and self.link.protocol.incoming.lookers.get(operation.command) is not part
 
     def _follow(self) -> None:
-        """Wait for the outcomes of all parts; the callbacks run in the client's thread or loop."""
+        """Take the outcomes of the parts when they come; the callbacks run in the client's thread or loop."""
         for part in self.parts:
             operation = self._operation(part)
             if not operation._add(self._part_settled):

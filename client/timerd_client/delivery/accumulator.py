@@ -289,7 +289,7 @@ class Accumulator:
         if error is not None and not batch.settled:
             batch.error = error
         if now_ns >= batch.deadline_ns and not batch.settled:
-            return  # the batch has expired, and `Deadlines` will report this: until then the lane waits
+            return  # too late: `Deadlines` or the clock settles the batch soon, and until then the lane waits
         lane.busy = None  # an ordered lane has no other attempt under way
         self._candidates[lane] = None
         if batch.settled:

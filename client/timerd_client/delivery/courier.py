@@ -52,7 +52,7 @@ class Courier:
 
         `ready(lane)` says whether a lane can be sent; it is called with the accumulator's lock held. If `settled` is
         given, the courier's thread calls it with the deliveries, and take() returns none. After wake(), and after an
-        error, `settled` is called with an empty list.
+        error that has ended the courier's thread, `settled` is also called without deliveries (an empty list).
         """
         self._now_ns = purgatory._link.now_ns
         self._retriable = retriable
@@ -104,7 +104,7 @@ class Courier:
         return taken
 
     def take(self, timeout: float | None = None) -> list[Delivery]:
-        """Records that settled since the last call. Waits for one, `timeout` seconds at most (None: no limit).
+        """Records that settled since the last call. Waits for one or for wake(), `timeout` s at most (None: no limit).
 
         If an error has ended the courier's thread, take() returns all settled records first, and raises the error then.
         """

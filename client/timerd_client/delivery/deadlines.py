@@ -30,7 +30,7 @@ class TimerdDeadlines:
 
     def __init__(self, purgatory: Surface[Any, Any], prefix: str, settled: Settled) -> None:
         """The keys are PREFIX/NUMBER. No other client may use this prefix."""
-        self.grace_ns = round((GRACE_S + 0.5) * S)  # the client gives an operation up after GRACE_S
+        self.grace_ns = round((GRACE_S + 0.5) * S)  # the client gives an operation up GRACE_S after its deadline
         self._purgatory = purgatory
         self._prefix = prefix
         self._settled = settled

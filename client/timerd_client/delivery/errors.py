@@ -29,7 +29,7 @@ def is_retriable(error: Exception) -> bool:
     """Whether to send again after this error.
 
     True for RetriableError, OSError (timeouts, connections), errors of http.client, and HTTP status 408, 425, 429, 5xx.
-    False for errors that a retry cannot cure: other HTTP statuses, and any ValueError or InvalidURL.
+    False for all other errors, and for any ValueError or InvalidURL: a retry cannot cure them.
     """
     status = _status_of(error)
     if status is not None:

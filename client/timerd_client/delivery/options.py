@@ -28,7 +28,7 @@ BUFFER_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions:
-    """Times in ns. Kafka's options have Kafka's defaults. Raises InvalidValueError and derived errors."""
+    """Times in ns. They, `retries` and `buffer_bytes` default as in Kafka. Raises InvalidValueError, derived errors."""
 
     delivery_timeout_ns: int = DELIVERY_TIMEOUT_S * S
     request_timeout_ns: int = REQUEST_TIMEOUT_S * S

@@ -41,7 +41,8 @@ def guarded(
 class Stuck:
     """Counts stuck attempts, which go on after their request timeout. A lane with STUCK_MAX of them is not sent.
 
-    A stuck attempt takes up room in the transport. Without this bound a single lane could use up all the room.
+    A stuck attempt takes up room in the transport. Without this bound a single lane could use up all the room. Attempts
+    without a lane are not counted.
     """
 
     def __init__(self, ready: Ready) -> None:
@@ -77,7 +78,8 @@ class Senders:
     """A transport with a thread for each attempt under way, stuck attempts too. Threads are made when needed.
 
     A thread cannot be stopped. If a thread is stuck beyond its request timeout, another thread does its work. There are
-    at most twice `threads` threads, and a lane has at most STUCK_MAX stuck ones. A stuck thread ends with the process.
+    at most twice `threads` threads, and a lane has at most STUCK_MAX stuck ones. A thread whose send
+    never returns ends with the process.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Senders:
         self._jobs.put(attempt)
 
     def returned(self, attempt: Attempt) -> bool:
-        """An attempt has ended. Returns whether it was abandoned. The thread that calls `send` calls this."""
+        """An attempt has ended. Returns whether its lane may be ready now. The thread that calls `send` calls this."""
         self._busy -= 1
         return self._stuck.returned(attempt)
 

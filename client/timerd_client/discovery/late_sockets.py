@@ -35,7 +35,7 @@ LOOK_LAST_NS: Final = 500_000_000  # the pauses double up to this
 
 
 class NoLifeline:
-    """Stands for the lifeline while there is no daemon."""
+    """Stands for the lifeline, the connection to NAME.live, while there is no daemon."""
 
     def fileno(self) -> int:
         return -1

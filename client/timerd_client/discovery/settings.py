@@ -1,4 +1,4 @@
-"""The arguments that `client()` of both faces gives to `Client()`. `configure()` sets them."""
+"""The arguments that `td.client()` and `td.aio.client()` give to `Client()`. `configure()` sets them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the given 
 def configure(instance: str | None = None, **arguments: Unpack[ClientArguments]) -> None:
     """Set the arguments that `client()`, also of td.aio, gives to `Client()`, here and in forked processes.
 
-    Raises the errors of `Client()` for wrong arguments, and InvalidValueError if `client()` was called before.
+    Raises the errors of `Client()` for wrong arguments, and InvalidValueError while a client of `client()` is open.
     """
     target_of("configure", instance, arguments)
 

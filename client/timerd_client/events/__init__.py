@@ -4,5 +4,5 @@ event.py         the items of a subscription: events and gaps
 feed.py          the bounded buffer of one subscriber
 watch.py         operations that observe the keys, one after another: each begins at the mark where the last one ended
 hub.py           the one watch of a process for some keys, and its subscribers
-subscription.py  the handle's common part for both faces
+subscription.py  the common part of a subscriber's handle, for threads and for asyncio
 """

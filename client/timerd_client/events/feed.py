@@ -35,7 +35,7 @@ class Feed:
     __slots__ = ("_arrival", "_bytes", "_gap", "_items", "buffer", "closed", "error", "mark")
 
     def __init__(self, mark: Mark, buffer: int) -> None:
-        self.mark = mark  # events up to this one are in the buffer, or taken, or before the subscription
+        self.mark = mark  # events up to it are in the buffer or its gap, or taken, or before the subscription
         self.error: TimerdError | None = None  # why the feed has ended
         self.closed = False
         self.buffer = buffer

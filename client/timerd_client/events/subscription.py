@@ -1,4 +1,4 @@
-"""The handle of a subscriber: the part that both faces have in common."""
+"""The handle of a subscriber: the part that threaded and asyncio clients (the two faces) have in common."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANSWER_S: Final = CONNECT_TIMEOUT_S  # a caller that does not wait for events wa
 
 
 class Later(deque[Callable[[], object]]):
-    """Chores that are done once: by the closing thread or by a pass of the link, whichever comes first."""
+    """Chores that are done once: by the closing thread, or by the thread or loop that receives, if that comes first."""
 
     def notify(self) -> None:
         """Do the chores. Called without the lock."""
@@ -35,7 +35,7 @@ class Later(deque[Callable[[], object]]):
 
 
 class Following(OneProcess):
-    """A position in the events of some keys. No event is missed from now on, or from the given mark on."""
+    """A position in the events of some keys, from now on or from the given mark on. A Gap stands for missed events."""
 
     __slots__ = ("_feed", "_hub", "_keys", "_mark", "_patience", "_seen")
     IN_PLACE = "give its mark, and subscribe(keys, since=mark)"
@@ -79,7 +79,7 @@ class Following(OneProcess):
 
         def leave() -> None:
             chores.extend(hub.leave(feed))
-            link.protocol.incoming.ready.append(chores)  # if a pass of the link calls leave(), the pass does them
+            link.protocol.incoming.ready.append(chores)  # if the receiving thread or loop runs leave(), it does these
 
         link.sender.soon(leave)
         chores.notify()

@@ -27,9 +27,9 @@ has returned, its worker registers the next call in place of the settled call. W
 A caller may use if_exists="replace" while the handler runs, or while the call is due. That makes another call, which
 gets the id. The next attempt of the first call gets a new id.
 
-A call is delivered only to a member that handles its name. A member gets no more calls than it runs at a time. So new
-workers may name calls that old workers do not know. A call whose name no member handles becomes a dead letter at the
-end of its retention.
+A call is delivered only to a member that handles its name. So new workers may name calls that old workers do not know.
+A call whose name no member handles becomes a dead letter at the end of its retention. A member gets no more calls than
+it runs at a time.
 
 A changed schedule takes the place of the pending point as soon as a worker with that schedule starts (REPLACE_CHANGED
 compares the texts). It replaces only a point that is still to come and for which nothing has run: a call that is due,
@@ -163,8 +163,8 @@ class Carrier:
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
         """Whether a call comes before its time by the wall clock, because that clock was set back.
 
-        A call that a caller has rescheduled no longer has a time by the wall clock. A call that was delivered before
-        counts as in time: another worker may have run it, and a new registration would lose its delivery count.
+        A call of `call_at` that a caller has rescheduled no longer has a time by the wall clock. One that was delivered
+        before counts as in time: another worker may have run it, and a new registration would lose its delivery count.
         """
         record = told.record
         if plan.kind == DAEMON or record.state != Settled.EXPIRED:

@@ -167,8 +167,8 @@ class CallCommands:
         assert schedule is not None, f"{name!r} has no schedule"
         now_ns = self.now_of(schedule)
         if last.is_of(schedule):
-            # The wall clock reaches its points again after it was set back. The daemon's clock is never set, but it may
-            # be read here just before a point.
+            # If the wall clock was set back, points before `until_ns` come again. The daemon's clock is never set, but
+            # now_ns may be just before the point of the call that ends, and that point must not come again: EARLY_NS.
             after_ns = min(until_ns, now_ns if schedule.by_wall else now_ns + EARLY_NS)
             plan = last._replace(failures=0, earlier=0, phase=0, ends=0)
         else:

@@ -1,4 +1,4 @@
-"""The conversations of a member with the daemon, shared by both faces. link/flows.py says what a flow is."""
+"""The conversations of a member with the daemon, in threads and in asyncio. link/flows.py says what a flow is."""
 
 from __future__ import annotations
 

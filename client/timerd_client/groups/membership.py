@@ -1,4 +1,7 @@
-"""The common part of both faces as members of a group: the registries that they serve, and how calls are made."""
+"""A client as a member of its group: the registries that it serves, and how calls are made.
+
+The threaded and the asyncio client (the two faces) derive from it.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +154,7 @@ class Membership(Generic[LinkT]):
         return self._carrier.commands
 
     def _make(self, made: Made) -> None:
-        """Issue the command of a call without waiting. A refusal is logged, and the next flush raises it."""
+        """Issue the command of a call without waiting. A refusal is logged, and the next flush or close raises it."""
         link = self._live()
         with link.lock:
             link.protocol.incoming.receipts[link.sender.issue_locked(made.command, CALLS)] = self._subject_of(made)
@@ -173,7 +176,7 @@ class Membership(Generic[LinkT]):
         return OF_GROUP._replace(id=made.id, purgatory=CALLS, keeps=made.keeps, is_call=True)
 
     def cancel_call(self, id: str) -> None:
-        """Cancel the pending call with this id. A schedule's name is its id, and cancels the schedule's next call.
+        """Cancel the pending call with this id. The id of a schedule is its name: it cancels the next call.
 
         Returns at once: see `cancel_call_wait`. A call that is due can be cancelled until its handler begins. A
         cancelled schedule begins anew when a member that serves it starts.
@@ -267,8 +270,8 @@ class Membership(Generic[LinkT]):
         takes the place of the pending call; a running handler goes on. "again": this call is made if the other call
         runs; otherwise as "keep". `payload` has 64,900 bytes at most.
 
-        Returns at once. A refusal is logged, counted, and raised by the next `flush()`; `call_later_wait` raises the
-        refusal itself. Raises NotAMemberError, BackpressureError, and the errors of wrong arguments.
+        Returns at once. A refusal is logged, counted, and raised by the next `flush()` or `close()`; `call_later_wait`
+        raises the refusal itself. Raises NotAMemberError, BackpressureError, and the errors of wrong arguments.
         """
 
     def call_at(self, *given: Any, **named: Any) -> object:

@@ -58,7 +58,7 @@ class GroupOutcome(Outcome):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name} keys={self.keys!r:.80} deliveries={self.deliveries}>"
 
-    # Each face overrides this call without a docstring of its own: help() and editors show the docstring below.
+    # Threaded and asyncio clients override this call without a docstring: help() and editors show the docstring below.
 
     def ack_wait(self, *given: Any, **named: Any) -> object:
         """As `ack`; returns False if the outcome had been requeued or acknowledged already.

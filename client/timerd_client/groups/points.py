@@ -19,7 +19,8 @@ MISSED_MAX: Final = 1_000  # a call counts at most this many missed points: a we
 SLACK_NS_MAX: Final = SECOND_NS  # a point may be late by a tenth of the time to the next point, and this much at most
 
 # The points of a cron schedule that have run: stretches of the wall clock, (first, last) in order. Every point of a
-# stretch has run. A clock that only goes forward makes one stretch. Each jump over points begins another stretch.
+# stretch counts as run. A clock that only goes forward makes one stretch. Each jump over points begins another stretch;
+# of more than STRETCHES_MAX the two closest become one, with the points between them.
 Runs = tuple[tuple[int, int], ...]
 
 

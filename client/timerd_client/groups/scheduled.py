@@ -12,7 +12,7 @@ class ScheduledCall:
     """The handle of a call. Any thread may use it. Dropping it changes nothing. Another process can use its `id`."""
 
     __slots__ = ("_client", "id", "name")
-    _client: Any  # a client of the same face
+    _client: Any  # the client that made the call, threaded or of asyncio
 
     def __init__(self, client: Any, name: str, id: str) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class ScheduledCall:
     def __repr__(self) -> str:
         return f"<ScheduledCall {self.name!r} id={shown(self.id)}>"
 
-    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
+    # Threaded and asyncio clients override these calls without docstrings: help() and editors show those below.
 
     def cancel_wait(self, *given: Any, **named: Any) -> object:
         """As `cancel`; returns whether the call was pending. Raises TimerdUnavailableError after `timeout` seconds."""

@@ -1,4 +1,4 @@
-"""The steps of a runner for a call. carrier.py yields the steps, and each face carries them out in its own way."""
+"""The steps of a runner for a call. carrier.py yields the steps. Threaded and asyncio clients have runners for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The process that fires. It shares only the workload and the start time with the registrars.
+"""The process that fires. It shares only the workload, the keys' prefix and the start time with the registrars.
 
 The value of an event is the time (CLOCK_MONOTONIC, 8 bytes) at which fire() was called; up to STAMPED calls in a row
-share one time. The owner of the completed operation computes the latency from this time.
+share one time. The latency of a completion counts from this time: the registrar reads it in the outcome.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The marks of a registrar, which registers each operation with a mark that was read before the operation was due.
+"""The marks of a registrar. Each operation gets a mark that was read before the planned time of its registration.
 
 Real programs do the same: they read a mark before they cause an event, so the event counts even if the registration is
-late. Only a registration that is late by more than KEPT_NS may lose an event: the ring may have overwritten it.
+late. Only a registration that is late by more than KEPT_NS may lose an event: the mark of its time is forgotten by
+then, and its own mark may be newer than the event. (The ring may have overwritten the events after an older mark.)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Marks:
     """The marks that were read lately."""
 
     def __init__(self, read: Callable[[], Mark], start_ns: int) -> None:
-        """`start_ns`: the moment from which the due times of operations count."""
+        """`start_ns`: the start of the run, from which the planned times of registrations (`due_ns`) count."""
         self._read = read
         self._start_ns = start_ns
         self._kept: deque[tuple[Mark, int]] = deque([(read(), time.monotonic_ns())])

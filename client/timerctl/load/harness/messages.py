@@ -63,8 +63,8 @@ class Registered(NamedTuple):
     deliveries: array[int]  # how often its outcome was delivered
     settled_ns: array[int]  # as the outcome has it
     deadline_ns: array[int]  # as the outcome has it
-    fired_ns: array[int]  # when fire() was called, as the event's value says; in bulk only for some operations
-    delivered_ns: array[int]  # when the callback was called; in bulk only for some operations
+    fired_ns: array[int]  # when fire() was called, as the event's value says; only for operations with a callback
+    delivered_ns: array[int]  # when the callback was called; only for operations with a callback
     ended_ns: int  # when the last call had returned
     outcomes: int  # outcome numbers that this client has received: one for each operation that has settled
     own_lateness_ns: array[int]  # see pace.py

@@ -1,8 +1,9 @@
 """An absolute schedule: a row that is due is sent at once, however late, and its lateness is kept (open loop).
 
-A run measures two kinds of lateness. The lateness of a row is the time when it was sent, less the time when it was due.
-It includes the time of earlier calls. The harness's *own* lateness does not: it is the delay of a pass over due rows
-because the process was not woken in time, or was busy with its own bookkeeping.
+Rows are sent in passes: one pass sends all rows that are due, ROWS_MAX at most. A run measures two kinds of lateness.
+The lateness of a row is the time when it was sent, less the time when it was due. It includes the time of earlier
+calls. The harness's *own* lateness does not: it is the delay of a pass because the process was not woken in time, or
+was busy with its own bookkeeping.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class Pace:
         self._start_ns = start_ns
         self._period_ns = PERIOD_NS if bulk else PASS_NS
         self._began_ns = 0  # when the last pass began
-        self._free_ns = 0  # when the calls of the last pass had returned: since then, only the schedule delays a pass
+        self._free_ns = 0  # when the calls of the last pass had returned: only later delays are the harness's own
 
     def left_ns(self, row: int) -> int:
         """How long the pass that begins with this row may wait; negative when it is late."""
         return self._planned_ns(row) - self._now_ns()
 
     def begin(self, row: int) -> int:
-        """Sleep until the row is due, SLEEP_S_MAX at most. Returns the first row that is not due yet."""
+        """Sleep until the row is due, SLEEP_S_MAX at most. Returns the row behind the due rows (ROWS_MAX at most)."""
         planned_ns = self._planned_ns(row)
         left_ns = planned_ns - self._now_ns()
         if left_ns > 0:

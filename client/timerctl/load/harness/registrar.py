@@ -3,7 +3,7 @@
 Each of its rows is one command, so row i of the plan has the command number `first + i`. Handles are kept, and looked
 at when their operations must have settled: a callback for each would cost half as much as its registration. To measure
 the latency, every n-th handle has a callback that notes the time. n is so large that CALLBACKS_PER_S are called in a
-second at most.
+second at most. In bulk, the last handle of each call has one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POLL_S = 0.001
 
 
 class Registrar(Part):
-    """Registers the operations of its plan, each when it is due, and collects their outcomes."""
+    """Registers the operations of its plan, each at its planned time, and collects their outcomes."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

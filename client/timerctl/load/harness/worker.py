@@ -1,7 +1,7 @@
 """A process of the load test: python -m timerctl.load.harness.worker DESCRIPTOR
 
-It has a session of its own, so that Ctrl-C reaches only the load test, which then sends Stop. When the load test has
-ended (end of file), the process ends as well. The end of its client cancels its operations.
+It is in a Unix session of its own (setsid), so that Ctrl-C reaches only the load test, which then sends Stop. When the
+load test has ended (end of file), the process ends as well. The end of its client cancels its operations.
 """
 
 from __future__ import annotations
