@@ -57,7 +57,8 @@ CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are compute
 def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
     """Group the operations of a terminal view by columns, and by windows of the time at which they settled.
 
-    The result has a row for each group in which an operation has settled: columns `by`, then ROLLUP. `in_flight_max` is
+    The result has a row for each group and window in which an operation has settled: columns `by`, then ROLLUP.
+    `in_flight_max` is
     the largest number of registered and not settled operations at the end of a millisecond of the window; operations
     that were registered before the window count, too. Raises InvalidValueError if `df` is no terminal view, `by` no
     column or `window` no duration.
