@@ -58,10 +58,9 @@ def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     """Group the operations of a terminal view by columns, and by windows of the time at which they settled.
 
     The result has a row for each group and window in which an operation has settled: columns `by`, then ROLLUP.
-    `in_flight_max` is
-    the largest number of registered and not settled operations at the end of a millisecond of the window; operations
-    that were registered before the window count, too. Raises InvalidValueError if `df` is no terminal view, `by` no
-    column or `window` no duration.
+    `in_flight_max` is the largest number of registered and not settled operations at the end of a millisecond of the
+    window; operations that were registered before the window count, too. Raises InvalidValueError if `df` is no
+    terminal view, `by` no column or `window` no duration.
     """
     need_view(df, "terminal", NEEDED, "rollup()")
     names = quoted(names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER}))
