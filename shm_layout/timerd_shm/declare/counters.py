@@ -101,7 +101,7 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter(
         "dead_letters_dropped",
         "calls",
-        "dead letters dropped: for newer ones (raise --dead-letters), or for a registration",
+        "dead letters dropped for newer ones (raise --dead-letters), for a registration or for a new group",
     ),
     Counter(
         "group_outcomes_evicted",
