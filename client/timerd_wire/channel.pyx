@@ -1,7 +1,7 @@
 """Channel (see channel.pyi).
 
-It uses the libzmq that pyzmq has loaded. The functions are found through pyzmq's extension module, so nothing is linked,
-and both use the same library. A message of libzmq is 64 bytes, which only libzmq reads.
+It uses the libzmq that pyzmq has loaded. Its functions are found through pyzmq's extension module, so nothing is
+linked, and Channel and pyzmq use one library. A message of libzmq is 64 bytes, which only libzmq reads.
 """
 
 import ctypes

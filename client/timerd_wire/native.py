@@ -68,7 +68,7 @@ def poll() -> select.poll:
 
 
 def unix_socket(kind: int) -> socket.socket:
-    """A Unix socket of that kind, which no hub watches."""
+    """A Unix socket of that kind: a call waits in the kernel, and not in gevent's hub."""
     made: socket.socket = original("socket", "socket")(socket.AF_UNIX, kind)
     return made
 

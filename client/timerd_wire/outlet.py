@@ -1,4 +1,4 @@
-"""How a client gets its outcomes: it connects an XSUB to NAME.pub, and the daemon sends its outcomes there.
+"""How a client over ZeroMQ gets its outcomes: it connects an XSUB to NAME.pub, and the daemon sends them there.
 
 The client shows its session as the password of ZeroMQ's PLAIN handshake. The daemon closes a connection that shows no
 known session. A client has one subscription: the empty prefix. All messages of a connection are for its client, so

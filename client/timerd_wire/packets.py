@@ -1,8 +1,8 @@
 """Packets over a Unix socket (SOCK_SEQPACKET), as daemon and client use them: no call blocks.
 
 A frame is a packet. A frame that is too large is cut() into several packets, and `Joined` puts them together again. If
-a packet is lost, the whole frame is lost, and its sender sends it again. Only a hello or a welcome can be so large,
-because it lists operations.
+a packet is lost, the whole frame is lost, and its sender sends it again. A hello or a welcome can be so large, because
+it lists operations, and so can a report, because it has values and payloads. A frame of commands is never so large.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _beyond_bytes(limit: int, about: Subject) -> str:
 
 
 def _beyond_what_is_left(met: Met, limit: int, about: Subject) -> str:
-    """The message for an operation that would outlive its client, when its user has left too much in a full arena."""
+    """The message for an operation that would outlive its client, when its user keeps all that it may of the arena."""
     what, unit, knob = LEFT[met]
     held, most = (limit >> LEFT_SHIFT) * unit, (limit & ((1 << LEFT_SHIFT) - 1)) * unit
     if about.holder not in (NO_SUBJECT.holder, OF_GROUP.holder):  # the log counts equal messages; `held` changes

@@ -1,5 +1,7 @@
 """The intervals between passes: none after a quiet time, some under load, because a pass costs a wake-up or a frame.
 
+A pass is one round of a thread: a turn of the conductor, or a round in which a client sends its commands.
+
 A few passes may follow each other at once, so a caller that does one thing after another does not wait. Under load
 there is one pass in each interval, for all that has come meanwhile. (This is the generic cell rate algorithm of ITU-T
 I.371; `_full_ns` is its theoretical arrival time.)
@@ -32,6 +34,6 @@ class Spacing:
         return self._full_ns - self._slack_ns
 
     def done(self, now_ns: int, took_ns: int = 0) -> None:
-        """A pass began at `now_ns`, perhaps early, and took `took_ns`. The next is due at most an interval later."""
+        """A pass began at `now_ns`, perhaps early, and took `took_ns`. The next one waits for an interval at most."""
         self.interval_ns = min(max(self._rest * took_ns, self._least_ns), self._most_ns)
         self._full_ns = min(max(self._full_ns, now_ns), now_ns + self._slack_ns) + self.interval_ns

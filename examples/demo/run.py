@@ -40,7 +40,7 @@ WAIT_S = 30.0  # at most, for anything that should happen soon
 
 
 class Plan(NamedTuple):
-    """How many polls are answered before, during and after the daemon's absence, and how many are never answered."""
+    """How many posts come before, during and after the daemon's absence, and how many polls are never answered."""
 
     before: int = 100
     during: int = 50

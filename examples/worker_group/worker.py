@@ -76,7 +76,7 @@ class Worker:
         return True
 
     def do_jobs(self) -> None:
-        """Do some jobs, in order, until a commit is refused, which means that the shard is another worker's."""
+        """Do some jobs, in order, until a commit is refused: the shard may be another worker's by now."""
         for job, text in self.ask("poll", generation=self._generation, shards=self._shards)["jobs"]:
             if self.ask("commit", generation=self._generation, job=job, result=work(text))["error"]:
                 logger.info("%s is too late with job %d in generation %d", self._name, job, self._generation)

@@ -74,8 +74,8 @@ class Facts(NamedTuple):
     first_event: int = -1  # the row numbers of the first and the last event
     last_event: int = -1
     fall: int = NEVER  # the first row of an event whose number is not above the number of the event before it
-    apart: int = NEVER  # the first row of a registration that directly follows a row of another kind
-    lacks: str = ""  # "events": a segment is not of this level; "columns": it is of an older version
+    apart: int = NEVER  # the first REGISTERED or KEY row that directly follows a row that is of no registration
+    lacks: str = ""  # "events": a segment is not of this level; "columns": a segment is of an older version
 
     def with_more(self, more: Facts) -> Facts:
         """These facts together with those of another part, whose events come later or lie among these."""

@@ -1,4 +1,7 @@
-"""The tasks of an audit. Each gets the parcels of a bucket, and passes rows that audit_plain.py rejects to Audits."""
+"""The tasks of an audit. A task audits a bucket: the parcels (audit_parcels.py) of some of the keys.
+
+Rows that audit_plain.py does not accept go to an Audit, one for each arena.
+"""
 
 from __future__ import annotations
 

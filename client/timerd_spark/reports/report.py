@@ -25,7 +25,8 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
         start, end                the window; without windows, from the first registration to the last outcome
         n, completed, expired, cancelled, failed
-        idle_s                    the pauses in the time from start to end, if there are no windows
+        idle_s                    the pauses in the time from start to end, if there are no windows; 0 if `by` lacks a
+                                  column of the rollup
         rate                      n / the window's length; without windows, n / the time from start to end without
                                   pauses. A window that work did not fill has a low rate
         timeout_ratio             expired / n

@@ -57,10 +57,10 @@ CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are compute
 def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
     """Group the operations of a terminal view by columns, and by windows of the time at which they settled.
 
-    The result has a row for each group in which an operation has settled: columns `by`, then ROLLUP. `in_flight_max` is
-    the largest number of registered and not settled operations at the end of a millisecond of the window; operations
-    that were registered before the window count, too. Raises InvalidValueError if `df` is no terminal view, `by` no
-    column or `window` no duration.
+    The result has a row for each group and window in which an operation has settled: columns `by`, then ROLLUP.
+    `in_flight_max` is the largest number of registered and not settled operations at the end of a millisecond of the
+    window; operations that were registered before the window count, too. Raises InvalidValueError if `df` is no
+    terminal view, `by` no column or `window` no duration.
     """
     need_view(df, "terminal", NEEDED, "rollup()")
     names = quoted(names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER}))
@@ -90,9 +90,9 @@ def is_rollup(df: DataFrame) -> bool:
 def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
     """Merge rollups into larger groups and windows. The result is the rollup that all their rows together would give.
 
-    `in_flight_max` is the exception. The maximum of several groups together does not follow from their own maxima, so
-    the column is null unless `by` has all columns that the rollup is grouped by. Raises InvalidValueError if `window`
-    would cut the windows of the rollup.
+    `in_flight_max` and `pauses` are exceptions. They do not follow from those of the groups. So `in_flight_max` is null
+    and `pauses` is empty, unless `by` has all columns that the rollup is grouped by. Raises InvalidValueError if
+    `window` would cut the windows of the rollup, or if `by` has a column by which the rollup is not grouped.
     """
     chosen = names_of(by, df, "report()", INNER)
     own = [name for name in df.columns if name not in ROLLUP]
@@ -110,7 +110,8 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     def count(outcome: str, bucket: str, count: str) -> str:
         return f"named_struct('outcome', {outcome}, 'bucket', int({bucket}), 'count', {count})"
 
-    # Each count of a rollup as an element of its own. The element without an outcome counts 0: it adds waited_ns once.
+    # Each count of a rollup as an element of its own. The element without an outcome counts 0: it adds waited_ns and
+    # the pauses once.
     counts = f"""concat(
         array({count("'cancelled'", "null", "cancelled")}, {count("'failed'", "null", "failed")},
               {count("string(null)", "null", "0L")}),

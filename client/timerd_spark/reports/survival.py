@@ -115,9 +115,9 @@ def what_if(
         .withColumn("first", F.min("first").over(group))
         .withColumn("last", F.max("last").over(group))
         .withColumn("watched", F.col("total") - F.coalesce(F.sum("ended").over(past), F.lit(0)))
-        # When all watched operations have settled, the share that waits is 0 and has no logarithm.
         .where(F.col("watched") >= F.col("total") * WATCHED_SHARE)
         .withColumn("stay", 1 - F.col("settled") / F.col("watched"))
+        # When all watched operations have settled, the share that waits is 0 and has no logarithm.
         .withColumn("of_step", F.when(F.col("stay") > 0, (1 - F.col("stay")) / (F.col("stay") * F.col("watched"))))
         .withColumn("log_stay", F.when(F.col("stay") > 0, F.log("stay")).otherwise(0.0))
         .withColumn("log_left", F.sum("log_stay").over(ordered))

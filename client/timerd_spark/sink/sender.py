@@ -64,7 +64,7 @@ def known_ids(batch: td.Batch) -> dict[int, OperationExistsError]:
 
 
 def connected(options: WriteOptions) -> td.Client:
-    """A client. Its registrations outlive the client. Raises TimerdUnavailableError."""
+    """A client. Its operations outlive it, but for the claims of claim(). Raises TimerdUnavailableError."""
     return options.sidecar.connect(
         name="spark-sink",
         timeout=CONNECT_TIMEOUT_S,
@@ -90,8 +90,8 @@ def chunks(rows: Iterable[Row], size: int, limit: int = FRAME_BYTES) -> Iterator
 def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
     """Register or fire all rows. Returns when the daemon has acknowledged the last row. Raises the daemon's refusals.
 
-    When a client has reached its quota, another client sends the rest: the operations of an ended client count for no
-    client's quota.
+    When a client has reached its quota, or has sent CLIENT_OPERATIONS rows, another client sends the rest: the
+    operations of an ended client count for no client's quota.
     """
     send_part, size = (register, REGISTRATIONS) if options.action == REGISTER else (fire, EVENTS)
     total = Counts(0, 0)

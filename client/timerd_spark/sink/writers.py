@@ -136,7 +136,10 @@ def check_times(options: WriteOptions, times: Sequence[float | None], ids: Seque
 
 
 def task_name() -> str:
-    """A task's name, the same when the task is run again: QUERY/BATCH/PARTITION, else APPLICATION/JOB/PARTITION."""
+    """A task's name, the same when the task is run again.
+
+    For a stream it is QUERY/BATCH/PARTITION, else APPLICATION/EXECUTION/PARTITION (of a query in Spark SQL).
+    """
     context = TaskContext.get()
     if context is None:
         raise InvalidValueError("opId=auto works only in a task of Spark, and no task runs here")

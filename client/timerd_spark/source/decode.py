@@ -139,7 +139,7 @@ class SegmentRows:
     def _read_one_block(self, block: int, end: int) -> tuple[memoryview, int]:
         """A block that is not full or is damaged, and the number of its good rows.
 
-        The segment's last block is read several times, because the daemon may be writing it.
+        The span's last block is read several times, because the daemon may be writing it.
         """
         data, rows = self._segment.good(block, 1)
         for _ in range(TORN_RETRIES):
@@ -150,7 +150,7 @@ class SegmentRows:
         return data, rows
 
     def _skip_damaged(self, record: int, end: int) -> int:
-        """The number of the next good block behind a damaged one. Raises JournalError if blocks may not be skipped."""
+        """The next good block behind a damaged one, or `end`. Raises JournalError if blocks may not be skipped."""
         block = record // BLOCK_ROWS
         later = self._segment.next_good(block + 1, end - block - 1) if end > block + 1 else None
         until = end if later is None else later

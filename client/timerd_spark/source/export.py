@@ -1,4 +1,4 @@
-"""A journal as Parquet: DIR/date=2026-11-21/hour=09/host=web1/SEGMENT.00.parquet, for `timerctl journal export`.
+"""A journal as Parquet: DIR/date=2026-11-21/hour=09/host=web1/SEGMENT.VIEW.00.parquet, for `timerctl journal export`.
 
 Each finished segment is exported once, and later runs leave it out. So cron may run the command. Dates and hours are
 UTC. Files are compressed with zstd, and their rows are in the order of the journal. Several hosts may export to one

@@ -1,10 +1,13 @@
-"""The columns of a journal in Spark. TERMINAL has a row for each operation, EVENTS a row for each row of the journal.
+"""The columns of a journal in Spark: of the views TERMINAL and EVENTS.
+
+TERMINAL has a row for each settled operation. EVENTS has a row for each row of the journal except texts and padding,
+and a row for each stretch of rows that was left out (left_out.py).
 
 TERMINAL, and the first columns of EVENTS, are declared here. The other columns of EVENTS are made from the fields of
 the journal's rows, which shm_layout/timerd_shm/declare/journal.py declares. Source, Parquet export, reports and load
-test all use these columns. Times have two forms. `..._at` and `deadline` are for searches: timestamps of the wall
-clock, in microseconds, UTC. `..._ns` are for computation: differences of CLOCK_MONOTONIC in nanoseconds, because the
-wall clock may be set between two times.
+test all use these columns. Times have two forms. `at`, `..._at` and `deadline` are for searches: timestamps of the wall
+clock, in microseconds, UTC. `..._ns` are for computation, because the wall clock may be set between two times. In
+TERMINAL they are differences of CLOCK_MONOTONIC in nanoseconds; in EVENTS they are the times of the journal's rows.
 
 Spark is imported at the first call of spark_schema(), not with this module.
 """
@@ -67,7 +70,7 @@ TERMINAL: tuple[Column, ...] = (
         "flags",
         INT,
         "",
-        "RowFlag: 1 granted by a limited event, 2 redelivered, 8 settled at its registration",
+        "RowFlag: 1 granted by a limited event, 2 redelivered, 4 its value was dropped, 8 settled at its registration",
         False,
     ),
 )

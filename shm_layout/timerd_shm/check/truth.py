@@ -233,11 +233,11 @@ class Truth:
                     self.bytes_for[op.group - 1] += names
 
     def check_account(self, index: int, op: OpRecord) -> None:
-        """Note what an operation of a group, or one without an owner, holds for its account."""
+        """Charge what an operation of a group, or one without an owner, holds to its account."""
         number, clients = self.nodes[index].account - 1, len(self.clients)
         kept = clients + len(self.users) * len(self.groups)  # the account of user 0 for operations without an owner
         if not 0 <= number < len(self.accounts):
-            return self.wrong(f"{self.name_op(index)} of group {op.group - 1} is charged to account {number}")
+            return self.wrong(f"{self.name_op(index)} is charged to account {number}, which does not exist")
         user, group = divmod(number - clients, len(self.groups))
         if not op.group:
             if number < kept or not self.users[number - kept].state or op.client_generation:

@@ -98,7 +98,11 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     ),
     Counter("calls_ended_process", "calls", "calls that ran in a process when it ended"),
     Counter("dead_letters", "calls", "calls that are over and kept: given up, out of retries, or served by nobody"),
-    Counter("dead_letters_dropped", "calls", "dead letters dropped for newer ones: raise --dead-letters"),
+    Counter(
+        "dead_letters_dropped",
+        "calls",
+        "dead letters dropped for newer ones (raise --dead-letters), for a registration or for a new group",
+    ),
     Counter(
         "group_outcomes_evicted",
         "outcomes",

@@ -89,7 +89,7 @@ class ArenaFullError(TimerdError):
 
 
 class QuotaExceededError(TimerdError):
-    """This client holds as much as one client may. Let operations settle, or raise the quota."""
+    """This client, its group, process or user holds as much as it may. Let operations settle, or raise the quota."""
 
     code = ErrorCode.QUOTA_EXCEEDED
 

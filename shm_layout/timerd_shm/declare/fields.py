@@ -1,6 +1,6 @@
 """How a fixed-size record is declared: a NamedTuple whose fields carry a storage type and a sentence.
 
-One class is at once the C struct (`generate` writes it), the reader's snapshot (`unpack` returns the class itself) and
+One class is at once the C struct (`generate` writes it), what a reader gets (`unpack` returns the class itself) and
 the documentation. Rules, checked when a record is first used:
 
 * every field lies on a multiple of its own size, so that no compiler ever pads; a hole is declared as `reserved`;
@@ -138,5 +138,5 @@ def offset_of(record: type[Any], name: str) -> int:
 
 
 def unpack(record: type[Record], view: bytes | memoryview, offset: int = 0) -> Record:
-    """A typed, immutable snapshot of the record that starts at `offset` bytes in `view`."""
+    """A typed, immutable copy of the record that starts at `offset` bytes in `view`."""
     return record._make(struct_of(record).unpack_from(view, offset))

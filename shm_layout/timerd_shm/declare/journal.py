@@ -88,8 +88,8 @@ class GroupStep(IntEnum):
     ADOPTED = 1  # its client has died: it belongs to the group now, pending or settled
     DELIVERED = 2  # its outcome was delivered to a member
     REQUEUED = 3  # the member died, is silent or no longer listens: the outcome goes to another member
-    ACKNOWLEDGED = 4  # the member that held it has done the work
-    DROPPED = 5  # the group had no member for as long as outcomes are kept; or a dead letter gave way to a newer one
+    ACKNOWLEDGED = 4  # it is done, as the member that held it reports; for a call, any member may report it
+    DROPPED = 5  # the group had no member for as long as outcomes are kept; or a dead letter made room
     BEGAN = 6  # a member is about to run something for a call, or gives the call up
     KEPT = 7  # a call is over, and kept as a dead letter
     CANCELLED = 8  # a call was cancelled, or replaced, after it was due and before it began
@@ -428,9 +428,9 @@ class GroupRow(NamedTuple):
     at_ns: Annotated[int, U64, "when", "computed: the turn's clock. DROPPED: not before the retention"]
     outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = it is delivered to no member",
         "computed: a member's outcomes are numbered one by one"]
-    command: Annotated[int, U64, "command number, of ACKNOWLEDGED",
-        "bounded: it rises with each command of a client; 0 except in ACKNOWLEDGED"]
-    client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died",
+    command: Annotated[int, U64, "command number, of a step that a client's command takes; 0 = the daemon takes it",
+        "bounded: it rises with each command of a client; 0 except in ACKNOWLEDGED, BEGAN, CANCELLED and KEPT"]
+    client: Annotated[int, U16, "slot of the member, or of the client that cancels; of ADOPTED, of the owner that died",
         "computed: the member that has the operation, and its name"]
     reserved_half: Annotated[int, U16, "zero"]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",

@@ -17,7 +17,8 @@ TICK_NS_MIN = 100_000
 TICK_NS_MAX = 1_000_000_000
 TIMEOUT_NS_MAX = 10 * 366 * 86_400 * 1_000_000_000  # ten years of 366 days
 NO_DEADLINE = 0xFFFF_FFFF_FFFF_FFFF
-# A registration may state a call time up to 1 s after its turn began. No turn takes longer.
+# A turn reads its clock when it begins. A registration that comes later in the turn states a call time ahead of that
+# clock: by 1 s at most, else the turn's clock counts.
 CALL_AHEAD_NS_MAX = 1_000_000_000
 
 CLIENTS_MAX = 256  # the default: fits a daemon with 1,024 files, the usual limit (timerd/host/descriptors.py)

@@ -375,7 +375,7 @@ class AnswerRecord(NamedTuple):
     used: Annotated[int, U8, "1 while kept"]
     reserved: Annotated[int, U8, "zero"]
     code: Annotated[int, U32, "ErrorCode; 0 = done"]
-    value: Annotated[int, U64, "the count of a fire_wait, or the limit that was met"]
+    value: Annotated[int, U64, "as in WireAnswer: a count, the limit that was met, or how an operation has settled"]
     next: Annotated[int, U32, "link", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
 
@@ -411,7 +411,7 @@ class GroupRecord(NamedTuple):
 
 
 class UserRecord(NamedTuple):
-    """A user of the host whose clients have made operations of groups. Index 0 stands for all users without a record.
+    """A user of the host who has, or has had, clients. Index 0 stands for all users without a record.
 
     A record is used for another user when its user has no client, and no operation that an ended client has made.
     """
@@ -423,7 +423,7 @@ class UserRecord(NamedTuple):
 
 
 class AccountRecord(NamedTuple):
-    """The charges for operations of groups, by who made them.
+    """The charges for operations of groups, and for those without an owner, by who made them.
 
     Account `slot` is that of a client. Account `clients + user * groups + group` is that of a user's ended clients, for
     one group. Account `clients + users * groups + user` is that of the operations that a user's ended clients have left
@@ -436,7 +436,7 @@ class AccountRecord(NamedTuple):
     nodes: Annotated[int, U32, "watch nodes of these operations", DERIVED]
     ids: Annotated[int, U32, "pending operations that have an id", DERIVED]
     reserved: Annotated[int, U32, "zero"]
-    bytes_held: Annotated[int, U64, "bytes of their payloads and values", DERIVED]
+    bytes_held: Annotated[int, U64, "bytes of their payloads, values and long keys", DERIVED]
 
 
 class PurgatoryRecord(NamedTuple):

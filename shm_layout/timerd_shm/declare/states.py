@@ -34,7 +34,7 @@ class Condition(IntEnum):
 
     AT_LEAST = 0  # at least `needed` keys are satisfied: ANY is 1, ALL is the number of keys
     ALL_SETTLED = 1  # each key is satisfied or failed
-    TOTAL = 2  # amounts fired on any of the keys add up
+    TOTAL = 2  # the amounts fired on its keys add up to the total
     OBSERVE = 3  # the first event on any of the keys, whatever it is. All keys are of KeyKind.OBSERVE
     OWNER = 4  # its owner completes it (COMPLETE): an event makes the owner look. All keys are of KeyKind.OBSERVE
 
@@ -173,7 +173,7 @@ class EventFlag(IntFlag):
     """Flags of a ring record."""
 
     LIMITED = 1
-    WANTS_ANSWER = 2  # fire_wait(): an answer is due when the event has been delivered
+    WANTS_ANSWER = 2  # fire_wait(): its client gets an answer when the event has been delivered
     DELIVERED = 4
     REDELIVERED = 8  # requeued from an owner that did not acknowledge it
     VALUE_DROPPED = 16  # requeued, and its value had been dropped before
@@ -206,7 +206,7 @@ class ClientFlag(IntFlag):
 
     LISTENS = 1  # it takes outcomes (not calls) of its group
     GOODBYE = 2  # it said goodbye: it will not come back, so it leaves no tombstone
-    KEEPS = 4  # it is silent, and keeps what it holds of its group: its process runs, and no takeover is due
+    KEEPS = 4  # it is silent, and keeps what it holds of its group: its process runs, and its takeover is not over
 
 
 class IdState(IntEnum):

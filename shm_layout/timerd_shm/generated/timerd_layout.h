@@ -982,7 +982,7 @@ typedef struct AnswerRecord {
     uint8_t used; /* 1 while kept */
     uint8_t reserved; /* zero */
     uint32_t code; /* ErrorCode; 0 = done */
-    uint64_t value; /* the count of a fire_wait, or the limit that was met */
+    uint64_t value; /* as in WireAnswer: a count, the limit that was met, or how an operation has settled */
     uint32_t next; /* link */
     uint32_t prev; /* link */
 } AnswerRecord;
@@ -1116,7 +1116,7 @@ _Static_assert(offsetof(ErrorRecord, first_wall_ns) == 16, "ErrorRecord.first_wa
 _Static_assert(offsetof(ErrorRecord, last_wall_ns) == 24, "ErrorRecord.last_wall_ns");
 _Static_assert(offsetof(ErrorRecord, message) == 32, "ErrorRecord.message");
 
-/* A user of the host whose clients have made operations of groups. Index 0 stands for all users without a record. */
+/* A user of the host who has, or has had, clients. Index 0 stands for all users without a record. */
 typedef struct UserRecord {
     uint8_t state; /* 1 while in use */
     uint8_t reserved; /* zero */
@@ -1129,7 +1129,7 @@ _Static_assert(offsetof(UserRecord, reserved) == 1, "UserRecord.reserved");
 _Static_assert(offsetof(UserRecord, reserved_half) == 2, "UserRecord.reserved_half");
 _Static_assert(offsetof(UserRecord, uid) == 4, "UserRecord.uid");
 
-/* The charges for operations of groups, by who made them. */
+/* The charges for operations of groups, and for those without an owner, by who made them. */
 typedef struct AccountRecord {
     uint32_t user; /* of a client's account: the client's user (index) */
     uint32_t pending; /* pending operations */
@@ -1137,7 +1137,7 @@ typedef struct AccountRecord {
     uint32_t nodes; /* watch nodes of these operations */
     uint32_t ids; /* pending operations that have an id */
     uint32_t reserved; /* zero */
-    uint64_t bytes_held; /* bytes of their payloads and values */
+    uint64_t bytes_held; /* bytes of their payloads, values and long keys */
 } AccountRecord;
 _Static_assert(sizeof(AccountRecord) == 32, "AccountRecord");
 _Static_assert(offsetof(AccountRecord, user) == 0, "AccountRecord.user");
@@ -1775,8 +1775,8 @@ typedef struct GroupRow {
     uint64_t operation; /* op id */
     uint64_t at_ns; /* when */
     uint64_t outcome_number; /* the member's number of this outcome; 0 = it is delivered to no member */
-    uint64_t command; /* command number, of ACKNOWLEDGED */
-    uint16_t client; /* slot of the member; of ADOPTED, of the owner that died */
+    uint64_t command; /* command number, of a step that a client's command takes; 0 = the daemon takes it */
+    uint16_t client; /* slot of the member, or of the client that cancels; of ADOPTED, of the owner that died */
     uint16_t reserved_half; /* zero */
     uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint32_t owner; /* text: that client */

@@ -71,8 +71,8 @@ def other_owner(path: Path) -> str:
 def user_named(uid: int) -> str:
     """The user, for messages: "user www-data", or "uid 1000" where the user has no name.
 
-    A name is looked up once: a look for the daemon may make a message 20 times a second, and getpwuid() may ask a
-    directory service.
+    A name is looked up once: a client that searches its daemon may make a message 20 times a second, and getpwuid()
+    may ask a directory service.
     """
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"

@@ -55,7 +55,7 @@ def daemon_user_of(given: str | int | None = None) -> int | None:
 def _uid_of(name: str) -> int:
     """The uid of a user. It is looked up once: getpwnam() may ask a directory service, and wait for its answer.
 
-    A look for the daemon, some 20 a second, must not wait for that: it holds up each fork of this process.
+    A client looks for a lost daemon some 20 times a second, and each fork of this process waits for the end of a look.
     """
     return pwd.getpwnam(name).pw_uid
 
