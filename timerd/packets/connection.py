@@ -95,7 +95,7 @@ class PacketConnection:
         self._server.close_connection(self)
 
     def deliver(self, frame: bytes) -> None:
-        """Send a frame; dropped when the client does not keep up."""
+        """Send a frame. It is dropped if the client does not keep up, or if its process lacks memory."""
         self._server.send(self, frame)
 
     def take_part(self, kind: int, body: bytes) -> bytes | None:
@@ -118,7 +118,10 @@ class PacketConnection:
         self.share.give(taken)
 
     def send(self, frame: bytes) -> bool:
-        """Send a frame; False: it was dropped, because the client does not keep up. Raises OSError."""
+        """Send a frame; False: it was dropped, because the client does not keep up, or its process lacks memory.
+
+        Raises OSError.
+        """
         size, share = len(frame), self.share
         if self._queue:
             if self._queue.memory + size > QUEUED_MAX or not share.has_room(size + WAIT_COST):

@@ -2,7 +2,8 @@
 
 An event stands at its sequence modulo the ring's size while tail <= sequence <= newest. Events are chained by hash
 slot, newest first. A slot keeps its newest sequence for ever. So a mark becomes too old only by events in the slots of
-the operation's own keys. The ring is bounded in events and in bytes of values: both bounds move the tail.
+the operation's own keys, or because its purgatory is newer than the mark (index/purgatories.pxd). The ring is bounded
+in events, and in bytes of values and long keys: both bounds move the tail. So does a lack of blocks (make_room).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
