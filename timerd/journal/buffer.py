@@ -24,8 +24,8 @@ def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple
     """The buffer beside an arena, old or new, and whether it may hold rows that stand in no file.
 
     An old buffer of `least` to `rows` rows stays. Else a new one is made, with `rows` rows: if there is too little
-    room, the number is halved until it fits, down to `least`. The unwritten rows of the old buffer go to the new one. If they
-    do not fit, the old buffer stays. Raises ResourceLimitError.
+    room, the number is halved until it fits, down to `least`. The unwritten rows of the old buffer go to the new one.
+    If they do not fit, the old buffer stays. Raises ResourceLimitError.
     """
     try:
         old = _map_buffer(path, header)

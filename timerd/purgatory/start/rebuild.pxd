@@ -3,8 +3,9 @@
 For example, the last daemon was killed between a commit and the list of outcomes. The state word says "settled", and
 the list lacks the operation. A start reads the word, and makes the list.
 
-A start reads no derived field, so the last daemon may have ended anywhere. This code may end anywhere too: it
-stores derived fields, frees acknowledged operations, and makes silent clients live. Some lists have an order.
+A start reads no derived field, so the last daemon may have ended anywhere. This code may end anywhere too: it stores
+derived fields. Each change of truth is a transaction of its own: it frees what is acknowledged, drops dead letters
+beyond the bound, and makes silent clients live. Some lists have an order.
 Operations come back in order of registration. Settled operations and answers come in order of their numbers. Ids and
 undelivered outcomes of groups come in order of settling.
 """
