@@ -25,7 +25,7 @@ cdef inline bint redo_is_sound(Arena *a) noexcept nogil:
 
 
 cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
-    """Store the words of a committed transaction again. Returns the number of words; 0 if no transaction was cut off."""
+    """Store the words of a committed transaction again. Returns their number; 0 if no transaction was cut off."""
     cdef uint64_t count = a.header.redo_count
     if count:
         td_store_entries(a.base, count)

@@ -54,8 +54,8 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # It goes on without an owner: no slot has generation 0. No client can cancel it, so it gets a deadline. Its
-        # owner's user pays for it.
+        # It goes on without an owner: no slot has generation 0. Perhaps nobody ever cancels it, so it gets a deadline
+        # if it has none. Its owner's user pays for it.
         if endless:
             td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(

@@ -1,4 +1,7 @@
-"""How a conductor and clients in one process notice each other's end: by connections that are numbers."""
+"""How a conductor and clients in one process notice each other's end: by connections that are numbers.
+
+A *lifeline* is a client's connection to NAME.live, by whose end the daemon notices the end of the client.
+"""
 
 from __future__ import annotations
 

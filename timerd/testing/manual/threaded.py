@@ -1,4 +1,7 @@
-"""The link of a threaded client on a manual clock. The thread that does pending work makes its passes."""
+"""The link of a threaded client on a manual clock. The thread that does pending work makes the link's passes.
+
+In a pass a link receives frames, does what is due, and sends frames.
+"""
 
 from __future__ import annotations
 
@@ -108,10 +111,10 @@ class Pump(IoThread):
         return self.has_ended
 
     def watch(self, descriptor: int) -> None:
-        """Do nothing: each pass looks at the lifeline."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def unwatch(self, descriptor: int) -> None:
-        """Do nothing: each pass looks at the lifeline."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def wants_pass(self, now_ns: int) -> bool:
         """Whether a pass is due now."""
