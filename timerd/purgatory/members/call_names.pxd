@@ -7,7 +7,7 @@ the names that it handles are looked at.
 Each name has the list of its waiting calls, in the order of the group's list. A group has two lists of names, and a
 name stands in one of them, or in neither:
 
-    TO_MATCH     a ready member may handle the name; of the names in this list, one call each is delivered by turns
+    TO_MATCH     a ready member may handle the name; the names take turns: one call of a name, then one of the next
     PASSED_BY    a call was passed by that may be delivered later: another call of its id runs, or it is to run alone
 
 All of this is beside the arena. A start makes it anew when it queues the calls.

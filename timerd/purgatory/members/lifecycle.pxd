@@ -1,6 +1,7 @@
 """The life of a client: it gets a slot, comes back to one, and dies.
 
-A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. The sweep deals with what is left of a dead client.
+A slot is FREE, then LIVE or SILENT, then DEAD. Unless the client said goodbye, it is a TOMBSTONE then, and perhaps LIVE
+again. At last it is FREE. The sweep deals with what is left of a dead client.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

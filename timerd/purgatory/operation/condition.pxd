@@ -91,7 +91,7 @@ cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
 
 
 cdef inline bint is_observed(EventRecord *e) noexcept nogil:
-    """Whether the event counts for an operation that observes. A requeued grant's does not: its first event counted."""
+    """Whether the event counts for an operation that observes. A requeued grant's event does not: the first one did."""
     return EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FAIL and not e.flags & EVENT_FLAG_REDELIVERED
 
 

@@ -190,7 +190,7 @@ class Driver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is ever due: the daemon runs, its core has no work to come, and no thread waits with a timeout."""
+        """Whether nothing is ever due: the daemon runs without work to come, and no thread waits with a timeout."""
         return self.daemon.serves and self.daemon.wake_ns == NEVER and not self.threads.ends
 
     def jump(self, end_ns: int | None, is_enough: Callable[[], bool]) -> None:
