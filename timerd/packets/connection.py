@@ -12,7 +12,7 @@ from timerd_shm.declare.limits import PACKET_SIZE_MAX
 from timerd_wire.packets import FRAME, Joined, Packets, cut
 
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one client; beyond it frames are dropped
-EASY_SIZE_MAX = 16_384  # a frame of this size may wait even if its process has no memory left, if no other frame waits
+EASY_SIZE_MAX = 16_384  # if no other frame waits, such a frame may wait without room, unless its process `is_short`
 PACKETS_PER_WRITE = 64
 HEAD = struct.Struct("<IB")  # of a packet that waits: the size of its body, and its kind
 WAIT_COST = 512  # bytes that a frame may take beside its own when it waits

@@ -1,7 +1,6 @@
 """Reports: one frame for a client, with applied commands, outcomes in order of their numbers, answers, looks and values.
 
-A value that settled many operations of one client stands in the frame's heap once. A group's outcome has a value of its
-own. Behind the value stand the payload and the names of purgatory and keys, because the receiver did not register the
+A value of consecutive outcomes of one client stands in the frame's heap once. A group's outcome has a value of its own. Behind the value stand the payload and the names of purgatory and keys, because the receiver did not register the
 operation.
 """
 

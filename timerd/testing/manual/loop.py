@@ -1,7 +1,8 @@
 """The link of an asyncio client on a manual clock, and a loop on the same clock.
 
-The loop never sleeps. When nothing is ready, it moves the clock to what is due next: a deadline, or a timer of its own,
-so that `asyncio.sleep(30)` takes no time.
+When nothing is ready, the loop does not sleep. It moves the clock to what is due next: a deadline, or a timer of its
+own, so that `asyncio.sleep(30)` takes no time. In real time it waits only for other threads: while one runs a function
+of asyncio.to_thread(), or for OTHERS_S when nothing is ever due.
 """
 
 from __future__ import annotations
