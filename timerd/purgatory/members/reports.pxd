@@ -1,6 +1,7 @@
 """Reports: one frame for a client, with applied commands, outcomes in order of their numbers, answers, looks and values.
 
-A value of consecutive outcomes of one client stands in the frame's heap once. A group's outcome has a value of its own. Behind the value stand the payload and the names of purgatory and keys, because the receiver did not register the
+A value of consecutive outcomes of one client stands in the frame's heap once. A group's outcome has a value of its
+own. Behind the value stand the payload and the names of purgatory and keys, because the receiver did not register the
 operation.
 """
 
@@ -320,7 +321,7 @@ cdef inline void put_off(Arena *a, Round *r, uint32_t slot) noexcept nogil:
 
 
 cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept nogil:
-    """The slot of the next client with a due report, and its extent; or -1. When the round is `full`, all are put off."""
+    """The slot of the next client with a due report, and its extent; or -1. When the round is `full`, the rest is put off."""
     cdef uint32_t slot
     cdef ReportState *report_states
     while r.at < r.count:  # bound: clients

@@ -90,7 +90,7 @@ ctypedef struct Check:
     uint64_t sequence  # of its event
     uint32_t slot
     uint32_t serial  # raised when it ends
-    uint32_t remaining  # owners that have not looked
+    uint32_t remaining  # operations at which the owner has not looked
     uint32_t completed
     uint32_t next  # the next free one (index + 1)
     uint8_t state

@@ -215,7 +215,7 @@ cdef inline bint client_is_sound(Arena *a, ClientRecord *c) noexcept nogil:
 
 
 cdef inline void look_for_damage(Arena *a, Damage *d) noexcept nogil:
-    """Check the header, clients, groups, users, accounts, purgatories, slots of the ring. No other check does."""
+    """Check what no other function checks: header, clients, groups, users, accounts, purgatories, slots of the ring."""
     cdef uint32_t i
     if not header_is_sound(a):
         damaged(d, REGION_COUNT, 0)

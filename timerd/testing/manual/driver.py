@@ -216,7 +216,7 @@ class Driver:
         """Wait until the condition holds, `seconds` of this clock at most. Returns whether it holds.
 
         The test's own thread moves the clock within `autojump()`; without `autojump()` it gets WouldBlockError. Another
-        thread waits until the test moves the clock.
+        thread waits until something changes, for example until the test moves the clock.
         """
         end_ns = None if seconds is None else self.clock.now_ns() + math.ceil(seconds * S)
         while True:

@@ -88,7 +88,7 @@ class ManualWaiters(ThreadedWaiters):
 
 
 class Pump(IoThread):
-    """Takes the place of the thread of the sockets."""
+    """Takes the place of a client's thread for its sockets: the thread that does pending work makes the passes."""
 
     _link: ManualLink
     _sender: ManualSender
