@@ -321,7 +321,7 @@ cdef inline void put_off(Arena *a, Round *r, uint32_t slot) noexcept nogil:
 
 
 cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept nogil:
-    """The slot of the next client with a due report, and its extent; or -1. When the round is `full`, the rest is put off."""
+    """The slot of the next client with a due report, and its extent; or -1. When the round is `full`, all are put off."""
     cdef uint32_t slot
     cdef ReportState *report_states
     while r.at < r.count:  # bound: clients
