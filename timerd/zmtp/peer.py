@@ -46,7 +46,7 @@ class Side(NamedTuple):
 
 
 class Stage(Enum):
-    """What comes next: the peer is to send it; in stage ANSWER, the caller is to admit the peer."""
+    """The next thing to come: a message of the peer, or in stage ANSWER the caller's answer to a password."""
 
     GREETING = "greeting"
     HELLO = "HELLO"
