@@ -208,7 +208,7 @@ class JournalFiles:
     def _go_on(self, header: ArenaHeader) -> None:
         """If the newest segment is of this arena, open it and find the block to go on with.
 
-        If it is another arena's, or begins behind the arena's present segment, cut its file to its blocks.
+        If it is another arena's, or begins behind the present segment, cut its file to the length of its blocks.
         """
         plan = self.plan
         for sequence in reversed(segments_of(plan.directory)):

@@ -208,7 +208,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     a.members.tombstones -= 1
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
-    # The outcomes that it had not acknowledged were freed: its first report makes their numbers void.
+    # The outcomes that it had not acknowledged are its own no longer: its first report makes their numbers void.
     forget_looks(a, slot)
     clear_report_state(a, slot)
     a.members.report_states[slot].outcome = c.acknowledged

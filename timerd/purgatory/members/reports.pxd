@@ -132,7 +132,7 @@ cdef inline void measure(
     memset(x, 0, sizeof(Extent))
     x.outcome_after = outcome_after
     x.answer_after = answer_after
-    while link and link != head:  # bound: charged by its caller (x.walked)
+    while link and link != head:  # bound: `outcomes_max` of unreported outcomes; measure_again() charges x.walked
         op = op_at(a, link)
         touch_outcome(a, op.prefetch_hint)
         x.walked += 1

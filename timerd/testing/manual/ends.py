@@ -12,7 +12,7 @@ from timerd.core import NEVER
 
 
 class Lifelines:
-    """A Liveness whose connections are numbers. It keeps signs until the next look, and watches no process."""
+    """A Liveness whose connections are numbers. It keeps signs until signs() takes them, and watches no process."""
 
     due_ns = NEVER
 
