@@ -79,8 +79,8 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
 cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
     """Deal with an operation if its owner is dead, or if the member that holds it may not keep it.
 
-    Also charges a group's operation to its maker's user if the maker has ended, and cancels one that is pending for ever
-    in a group without members.
+    Also charges a group's operation to its maker's user if the maker has ended, and cancels one that is pending for
+    ever in a group without members.
     """
     cdef ClientRecord *c = a.clients + op.client
     if op.state == OP_STATE_FREE:
