@@ -68,8 +68,8 @@ def test_a_handler_that_hangs_is_named_with_its_line_and_then_not_waited_for(rel
         assert str(raised.value) == (
             f"the handler of 'hangs' hangs in hangs() at {__file__}:{line_of('# here it hangs')}: still there after "
             "0.05 s of real time. The clock stands still until the handler returns or waits for timerd, so its "
-            "time_limit never comes. Put something that returns in the place of what it waits for, end its worker by "
-            "timerd_manual.kill(client), or raise timerd_manual.handler_timeout"
+            "time_limit never comes. Replace what it waits for by something that returns, end its worker by "
+            "timerd_manual.kill(client), or increase timerd_manual.handler_timeout"
         )
         manual.handler_timeout = 3600  # nothing below waits for the handler
         manual.advance(30)

@@ -1,7 +1,8 @@
 """The journal's buffer: shared memory beside the arena, for rows that stand in no file yet.
 
 The buffer outlives the daemon, as the arena does: the next daemon writes, once, the rows that a killed daemon has not
-written. A buffer of another arena is replaced. So is one of another size, and its unwritten rows go to the new one.
+written. A buffer of another arena is replaced. So is one that is smaller or larger than the configuration allows: its
+unwritten rows go to the new buffer.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from timerd_shm.host.plain_file import NotPlainError, open_plain
 def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple[mmap.mmap, bool]:
     """The buffer beside an arena, old or new, and whether it may hold rows that stand in no file.
 
-    It has `rows` rows. If there is not enough room, the number is halved until it fits, down to `least`. Unwritten rows
-    in a buffer of another size go to the new one. If they do not fit, the old buffer stays. Raises ResourceLimitError.
+    An old buffer of `least` to `rows` rows stays. Else a new one is made, with `rows` rows: if there is too little
+    room, the number is halved until it fits, down to `least`. The unwritten rows of the old buffer go to the new one.
+    If they do not fit, the old buffer stays. Raises ResourceLimitError.
     """
     try:
         old = _map_buffer(path, header)

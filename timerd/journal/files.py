@@ -130,7 +130,7 @@ class JournalFiles:
             if oldest <= self.written < rows and self._begins_segment(self.written):
                 # The last daemon was killed before it made this segment's file: the buffer holds several segments.
                 self._segment = self.written
-            # The directory lacks the present segment, so rows before that segment have no file.
+            # No file of the present segment can be continued. A new file takes no rows from before the segment.
             oldest = max(oldest, self._segment)
         if not oldest <= self.written <= rows:
             self._seal(self._next())
@@ -208,7 +208,7 @@ class JournalFiles:
     def _go_on(self, header: ArenaHeader) -> None:
         """If the newest segment is of this arena, open it and find the block to go on with.
 
-        If it is another arena's, cut its file to the length of its blocks.
+        If it is another arena's, or begins behind the present segment, cut its file to the length of its blocks.
         """
         plan = self.plan
         for sequence in reversed(segments_of(plan.directory)):
@@ -257,7 +257,7 @@ class JournalFiles:
                 os.close(descriptor)
 
     def _begin_file(self, row: int) -> None:
-        """Make the present segment's file, for the block of `row` and later ones. After an OSError there is no file."""
+        """Make the present segment's file, for the block of `row` and later ones. If that fails, no file is left."""
         plan = self.plan
         sequence = max(self._sequence, *segments_of(plan.directory), 0) + 1  # others may have taken a number meanwhile
         if sequence > SEGMENT_LAST:

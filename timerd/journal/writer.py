@@ -6,9 +6,9 @@ The buffer and the arena's header hold the rows that are to be written, and they
 writes, once, the rows that a killed daemon has not written. Only a crash of the machine costs the tail of the journal,
 because files are not synced.
 
-A disk that is full, or a directory that was removed, stops nothing: rows wait in the buffer, then the core drops and
-counts them. Writing is tried again after a pause, and a GAP row counts the missing rows. `timerctl errors` has the
-reason. The thread itself should never end. If it does, `timerctl stats` shows that.
+A disk that is full, or a directory that was removed, stops nothing: rows wait in the buffer. When the buffer is full,
+the core drops further rows and counts them, and a GAP row has their number. Writing is tried again after a pause.
+`timerctl errors` has the reason. The thread itself should never end. If it does, `timerctl stats` shows that.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class Journal:
         self._thread.start()
 
     def tend(self, now_ns: int) -> bool:
-        """Ring the bell if the turn has made rows, and free written rows. True if the journal's snapshot goes on."""
+        """Ring the bell if the turn has made rows, and free written rows.
+
+        Returns True if rows are still missing for what existed when the journal began: the next turns make them.
+        """
         core, files = self._core, self._files
         if files.renew:
             files.renew = False

@@ -12,7 +12,7 @@ from timerd_shm.declare.limits import PACKET_SIZE_MAX
 from timerd_wire.packets import FRAME, Joined, Packets, cut
 
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one client; beyond it frames are dropped
-EASY_SIZE_MAX = 16_384  # a frame of this size may wait even if its process has no memory left, if no other frame waits
+EASY_SIZE_MAX = 16_384  # if no other frame waits, such a frame may wait without room, unless its process `is_short`
 PACKETS_PER_WRITE = 64
 HEAD = struct.Struct("<IB")  # of a packet that waits: the size of its body, and its kind
 WAIT_COST = 512  # bytes that a frame may take beside its own when it waits
@@ -95,7 +95,7 @@ class PacketConnection:
         self._server.close_connection(self)
 
     def deliver(self, frame: bytes) -> None:
-        """Send a frame; dropped when the client does not keep up."""
+        """Send a frame. It is dropped if the client does not keep up, or if its process lacks memory."""
         self._server.send(self, frame)
 
     def take_part(self, kind: int, body: bytes) -> bytes | None:
@@ -118,7 +118,10 @@ class PacketConnection:
         self.share.give(taken)
 
     def send(self, frame: bytes) -> bool:
-        """Send a frame; False: it was dropped, because the client does not keep up. Raises OSError."""
+        """Send a frame; False: it was dropped, because the client does not keep up, or its process lacks memory.
+
+        Raises OSError.
+        """
         size, share = len(frame), self.share
         if self._queue:
             if self._queue.memory + size > QUEUED_MAX or not share.has_room(size + WAIT_COST):

@@ -110,7 +110,7 @@ class PacketServer:
                 yield connection.number, frame
 
     def send(self, connection: PacketConnection, frame: bytes) -> bool:
-        """Send a frame; False: it was dropped, because its client has ended or does not keep up."""
+        """Send a frame; False: it was dropped. Its client has ended or is too slow, or its process lacks memory."""
         try:
             sent = connection.send(frame)
         except OSError:  # the client has ended; its last packets are still to be read

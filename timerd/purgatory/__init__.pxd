@@ -18,7 +18,7 @@ the levels from here:
     commands   frames, acknowledgements, commands, batches of them, prefetching
     turn       a turn's work besides frames: expiry, sweep, the retention of groups
     start      checking an arena, finishing a transaction that a crash has cut off, making derived fields anew
-    binding    from Python's objects to arguments in C, and back to Python's objects; no other room knows Python
+    binding    from Python's objects to arguments in C, and back to Python's objects; no other .pxd file knows Python
 
 Between Cython and C, twins.py gives each function that stores into the arena a twin, which logs before it stores. The
 twins run while the arena is copied.

@@ -1,6 +1,6 @@
-"""The exceptions of the core's face: each function makes one, with the value, the limit and the remedy in its text.
+"""The exceptions of core.pyx: each function makes one. Its text has the value, and any limit and remedy.
 
-The core's rooms are C and return a number. The room binding/ raises the exceptions.
+The core's rooms are C, and return a number. The room binding/ and core.pyx raise the exceptions.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ This step adds a twin of it, and a function that chooses between both:
     static CYTHON_INLINE void leave_bucket_either(Arena *a, OpRecord *op) {
       if (td_images) leave_bucket_logged(a, op); else leave_bucket(a, op);
 
-A twin calls twins. The methods of Core choose between twins and plain functions. So copies cost nothing while none is
-being made, and no function of the core has to name its stores. memory/before_images.h says what TD_LOGGED does.
+A twin calls twins. The methods of Core choose between twins and plain functions. So stores cost no more while no copy
+is being made, and no function of the core has to name its stores. memory/before_images.h says what TD_LOGGED does.
 
 Why this step works on text: it must find every store of the core, including those that are written next year. Cython
 writes each statement on a line of its own. An assignment that this step does not know ends the build. A test compares

@@ -1,11 +1,12 @@
-"""For tests of programs that use timerd; docs/testing.md says how. A name is imported when it is first used.
+"""For tests of programs that use timerd; docs/testing.md says how.
 
     plugin     the fixtures of pytest
     real/      a daemon of its own for a session of tests, with an arena of its own for each test
     clients    the clients of this process in a test: each connects anew
     manual/    a daemon and its clients in this process, on a clock that a test moves
 
-`from timerd.testing import Daemon, Manual` has the types of the fixtures, for annotations.
+`from timerd.testing import Daemon, Manual` imports the classes of what fixtures give, for annotations. The names in
+`__all__` are imported when they are first used.
 """
 
 from __future__ import annotations

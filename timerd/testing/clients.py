@@ -41,8 +41,8 @@ def connected_anew(
 ) -> Iterator[None]:
     """In this block, which is one test, the clients for which `is_meant` is true have connections of their own.
 
-    Clients that serve calls of a group connect at once, so that their handlers run. Others connect at their next use.
-    At the end of the test the connections end within `while_ending()`.
+    Threaded clients that serve calls of a group connect at once, so that their handlers run. All others, also those of
+    asyncio, connect at their next use. At the end of the test the connections end within `while_ending()`.
     """
     end_connections(is_meant)
     kept = Kept()

@@ -4,7 +4,7 @@
     timerd_client      td.client(), connected to that daemon
     timerd_manual      a daemon in this process on a clock of its own: timerd_manual.advance(30) takes a millisecond
 
-Nothing of timerd is imported before a test asks for one of them, so other runs of pytest cost nothing.
+The client and the daemon are imported when a test asks for one of them, so other runs of pytest cost nothing.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Connection:
         self._server.close_connection(self)
 
     def deliver(self, message: bytes) -> None:
-        """Send a message; dropped when the peer does not keep up."""
+        """Send a message. It is dropped if the peer does not keep up, or if its process lacks memory."""
         self._server.send(self, message)
 
     def admit(self, slot: int) -> None:
@@ -150,7 +150,10 @@ class Connection:
     # Out --------------------------------------------------------------------------------------------------------------
 
     def send(self, message: bytes) -> bool:
-        """Send a message of one part; False: it was dropped, because the peer does not keep up. Raises OSError."""
+        """Send a message of one part; False: it was dropped. Raises OSError.
+
+        The peer's handshake is not complete, or the peer does not keep up, or its process lacks memory.
+        """
         return self.peer.is_ready and self._write(head_of(message), message)
 
     def send_handshake(self) -> None:

@@ -46,7 +46,7 @@ class Side(NamedTuple):
 
 
 class Stage(Enum):
-    """The next message that is expected of the peer."""
+    """The next thing to come: a message of the peer, or in stage ANSWER the caller's answer to a password."""
 
     GREETING = "greeting"
     HELLO = "HELLO"
@@ -104,7 +104,7 @@ class Peer:
     def next(self) -> bytes | None:
         """The next message; b"" for a part of a message of several parts, which no client sends.
 
-        None after a command, or if `is_starved`. Raises ProtocolError.
+        The password after HELLO. None after the greeting and other commands, or if `is_starved`. Raises ProtocolError.
         """
         if self._stage is Stage.GREETING:
             self._take_greeting()

@@ -117,7 +117,7 @@ class Server:
                 yield connection.number, message
 
     def send(self, connection: Connection, message: bytes) -> bool:
-        """Send a message of one part; False: it was dropped, because its peer has ended or does not keep up."""
+        """Send a message of one part; False: it was dropped (see Connection.send), or its peer has ended."""
         try:
             sent = connection.send(message)
         except OSError:

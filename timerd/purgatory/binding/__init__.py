@@ -5,5 +5,5 @@ buffers.pxd        the memory of the arena, of the journal's buffer and of a fra
 report_frames.pxd  reports as bytes
 waits.pxd          which of the operations that a hello names are unknown
 
-The only room that knows Python. It decides nothing about operations.
+No other .pxd file knows Python. This room decides nothing about operations.
 """

@@ -181,7 +181,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
 
 
 cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply commands, `count` at most, up to the first that wants an answer or does not cancel a plain operation.
+    """Apply commands, `count` at most, up to the first that has a flag or does not cancel a plain operation.
 
     Returns how many were applied.
     """
@@ -213,7 +213,7 @@ cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Pref
 
 
 cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply FIRE commands whose values fit into one block, `count` at most. Returns how many were applied.
+    """Apply FIRE commands without flags, with short keys and short values, `count` at most. Returns how many.
 
     It stops at the first other command. The key of each event has no watcher, or a single one: a plain operation that
     the event completes.

@@ -1,5 +1,6 @@
-"""Single commands: events, CANCEL and the like, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE. Each is one transaction.
+"""Single commands: events, CANCEL and the like, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE.
 
+Each command takes effect in one transaction. Further transactions deliver its event, if it has one.
 A REGISTER is only dispatched from here: operation/register_command.pxd reads it, operation/register.pxd applies it.
 """
 
@@ -214,7 +215,7 @@ cdef inline void apply_cancel(
 cdef inline void apply_reschedule(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    """Give a pending operation a new deadline. A deadline in the past expires at the next tick."""
+    """Give a pending operation a new deadline. If this deadline is past, the operation expires at the next tick."""
     cdef AnswerRecord *answer
     cdef uint64_t deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
     if op == NULL or op.state != OP_STATE_PENDING:
@@ -239,7 +240,7 @@ cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
     cdef uint64_t limit = 0
-    # An operation that observes only waits for an event, which is no outcome for a group. So it is its client's alone.
+    # An operation that observes its keys belongs to its client alone: its outcome is of no use to a group.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -256,7 +257,7 @@ cdef inline void apply_orphans(
 cdef inline void apply_done(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK: the work for a group's outcome is done, and `op` ends. `op` is NULL if the sender does not hold it.
+    """GROUP_ACK: the work for a group's outcome is done, and `op` ends. NULL: the sender may end no such outcome.
 
     `freed_id`: this id (index + 1) counts as cancelled from now on, so that its name is free; 0 = none.
     """
@@ -421,7 +422,7 @@ cdef inline void apply_operation(
 cdef inline void apply_looked(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
-    """LOOKED: the owner has evaluated its condition up to an event: it is not complete. `op`: pending, or NULL."""
+    """LOOKED: the owner has evaluated its condition up to an event, and it does not hold. `op`: pending, or NULL."""
     cdef uint64_t looked
     cdef bint pending = op != NULL
     if op != NULL:

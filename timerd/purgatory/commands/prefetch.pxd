@@ -243,7 +243,7 @@ cdef inline WatchNode *touch_node(Arena *a, WatchNode *node) noexcept nogil:
 
 
 cdef inline void find_last(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 4, for events: the key's first watcher, if the way to it took one more step."""
+    """Stage 4, for FIRE: what stage 3 has not reached of the key's first watcher, and its operation's second node."""
     if x.kind == COMMAND_KIND_FIRE and x.key:
         if x.op == 0:
             follow_watcher(a, x)

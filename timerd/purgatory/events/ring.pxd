@@ -1,8 +1,10 @@
 """The event ring. With it, an operation behaves as if it had been registered at its mark (DESIGN.md, rule 4).
 
 An event stands at its sequence modulo the ring's size while tail <= sequence <= newest. Events are chained by hash
-slot, newest first. A slot keeps its newest sequence for ever. So a mark becomes too old only by events in the slots of
-the operation's own keys. The ring is bounded in events and in bytes of values: both bounds move the tail.
+slot, newest first. A slot keeps its newest sequence for ever. So a mark does not become too old by events in other
+slots than those of the operation's own keys. It may also become too old because purgatories were reclaimed
+(index/purgatories.pxd), or because the hashes were made anew (start/rehash.pxd). The ring is bounded in events, and in
+bytes of values and long keys: both bounds move the tail. A lack of blocks moves it, too (make_room).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

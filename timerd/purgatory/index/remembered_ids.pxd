@@ -9,7 +9,8 @@ the list. When an id is forgotten, header.ids_floor_ns rises to the time when it
 up to the floor may have been forgotten. So a late registration is refused rather than accepted twice.
 
 The operation of a call settles when the call becomes due. Until the call is over, its id is not forgotten because of
-its age, however long the call waits or runs. When ids are short, the id of such a call is one of the last to go.
+its age, however long the call waits or runs. When ids are short, ids of such calls are passed over: PASSED_OVER_MAX of
+a slot at most.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

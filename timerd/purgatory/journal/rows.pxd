@@ -3,17 +3,17 @@
 For example, an operation expires. Its OUTCOME row is written behind the last row, where no reader looks yet. commit()
 moves header.journal_rows together with the operation's state word. So each thing that happened has one row, whenever
 the daemon is killed, and a start has nothing to reconstruct. The buffer is shared memory, and outlives the daemon as
-the arena does. The writer (journal/writer.py) copies rows into files. Then it moves `tail`: rows below `tail` may be
-overwritten.
+the arena does. The writer (journal/writer.py) copies rows into files. Then the next turn moves `tail` (tend_journal):
+rows below `tail` may be overwritten.
 
 Nothing here waits. When the buffer is full, rows are dropped and counted. When there is room again, a GAP row comes
 first and has their number. Rows that belong together (a registration and its keys) are written together or not at all.
 
 A row names a text by the number of the TEXT row in the same segment. `texts` remembers by hash where some TEXT rows
-stand. A TEXT row is compared before it is believed. A text whose row has left the buffer is written again. So with
-unique keys there is a TEXT row for each outcome.
+stand. A TEXT row is compared before it is believed. A text whose row has left the buffer is written again. If
+each operation has a key of its own, each outcome has a TEXT row.
 
-A caller stages everything else first, then the rows, and then commits. Once a row is staged, the commit must follow.
+A caller stages rows and the changes that they describe, and then commits. Once a row is staged, the commit must follow.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -331,8 +331,8 @@ cdef inline bint half_full(Journal *j) noexcept nogil:
 cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
     """Write rows for what existed when the journal began. Looks at `records` records at most; True if some are left.
 
-    An operation that was registered later has its rows already. The snapshot goes on only while half of the buffer
-    is free.
+    These rows are the journal's snapshot. It goes on only while half of the buffer is free. An operation that was
+    registered later has its rows already.
     """
     cdef Journal *j = &a.journal
     cdef OpRecord *op

@@ -127,7 +127,7 @@ cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t 
     else:
         group = 0
         if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_PAYLOAD_TOO_LARGE:
-            value = 0  # a sequence or a time: never the same twice
+            value = 0  # it may be a sequence or a time, which is never the same twice
     at = find_refusal(a, code, value, who, group)
     if at == a.members.refused and at >= REFUSALS_NAMED and who:
         who = group = 0  # many at once: these are counted together

@@ -4,10 +4,10 @@ For example, 60,000 calls of "resize" wait, and no member of the group handles t
 of "mail" are found under this name, so nobody walks through the calls of "resize". When a member becomes ready, only
 the names that it handles are looked at.
 
-Each name has the list of its waiting calls, in the order of the group's list. Names of a group are in one of these
-lists, or in neither:
+Each name has the list of its waiting calls, in the order of the group's list. A group has two lists of names, and a
+name stands in one of them, or in neither:
 
-    TO_MATCH     a ready member may handle the name; the names take turns, and in each turn one call is delivered
+    TO_MATCH     a ready member may handle the name; the names take turns: one call of a name, then one of the next
     PASSED_BY    a call was passed by that may be delivered later: another call of its id runs, or it is to run alone
 
 All of this is beside the arena. A start makes it anew when it queues the calls.

@@ -143,7 +143,7 @@ cdef inline void give_ticket(Arena *a, OpRecord *op, EventRecord *e) noexcept no
 
 
 cdef inline void take_tickets_back(Arena *a, OpRecord *op, uint64_t looked, bint completed) noexcept nogil:
-    """Take back the tickets of an owner that has looked at the events up to this sequence, and perhaps `completed`."""
+    """Take back an operation's tickets for events up to this sequence. `completed`: its owner has completed it."""
     cdef Look *at = a.members.looks + (op - a.ops)
     cdef uint32_t number
     cdef Ticket *ticket

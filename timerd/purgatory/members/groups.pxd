@@ -9,7 +9,7 @@ the group's list. A silent member whose process runs (ClientFlag.KEEPS) keeps it
 others.
 
 A group has two lists: calls (OpFlag.CALL), and all other outcomes. A member takes outcomes if it listens and holds less
-than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of their keys), up to its own
+than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of these names), up to its own
 number at a time. For each kind, ready members stand in a ring, beside the arena, and take turns.
 
 Every member that listens may get any outcome, so the first of the list is delivered. Calls are found by their names
@@ -182,9 +182,9 @@ cdef inline void wait_for_idle(Arena *a, OpRecord *op, int busy) noexcept nogil:
     """No member is idle for a call that is to run alone. `busy`: the member with the fewest calls, -1 if none is ready.
 
     Example: a worker that takes 16 calls at a time is never idle. When the call has waited for 10 s, the worker gets no
-    other calls for 10 s. If the worker is idle by then, it gets the call that waits. If not, it gets other calls again,
-    and a minute later the next attempt begins. So the call that waits is not passed by for ever, and a handler that
-    runs for long does not hold up the other calls.
+    other calls for 10 s. If the worker is idle by then, it gets the call that waits. If not, it gets other calls again.
+    Such 10 s begin once a minute at most. So the call that waits is not passed by for ever, and a handler that runs for
+    long does not hold up the other calls.
     """
     cdef Draining *d = a.members.draining + (op.group - 1)
     cdef uint64_t from_ns = max(op.settled_ns + ALONE_WAITS_NS, d.again_ns)
@@ -258,7 +258,7 @@ cdef inline uint64_t after_retention(Arena *a, uint64_t since) noexcept nogil:
 
 
 cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept nogil:
-    """When an outcome that waits is dropped, unless a member joins its group before.
+    """When an outcome that waits is dropped (a call: becomes a dead letter), unless a member comes for it before.
 
     A schedule's call is kept at least as long as any other call, so calls behind it in the list may be dropped earlier.
     """

@@ -1,6 +1,7 @@
 """The life of a client: it gets a slot, comes back to one, and dies.
 
-A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. The sweep deals with what is left of a dead client.
+A slot is FREE, then LIVE or SILENT, then DEAD. Unless the client said goodbye, it is a TOMBSTONE then, and perhaps LIVE
+again. At last it is FREE. The sweep deals with what is left of a dead client.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -207,7 +208,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     a.members.tombstones -= 1
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
-    # The outcomes that it had not acknowledged were freed: its first report makes their numbers void.
+    # The outcomes that it had not acknowledged are its own no longer: its first report makes their numbers void.
     forget_looks(a, slot)
     clear_report_state(a, slot)
     a.members.report_states[slot].outcome = c.acknowledged

@@ -50,8 +50,8 @@ cdef inline uint32_t open_group(
 ) noexcept nogil:
     """The group (index + 1) of that name, which is made if there is none.
 
-    Returns 0 if all groups are used, or if this process has made half of them: then `made` is the number. All unknown
-    processes (pid 0) together may have made three quarters. Deserted groups do not count.
+    Returns 0 if all groups are used, or if this process has made half of all groups: then `made` is the number. All
+    unknown processes (pid 0) together may have made three quarters. Unused and deserted groups do not count.
 
     Returns 0, too, if half of all groups have no member, and hold something of this user's ended clients: then `left` is
     the number. So processes that come and go leave the other half to others. All users without a record together may

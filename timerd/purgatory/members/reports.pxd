@@ -1,6 +1,6 @@
 """Reports: one frame for a client, with applied commands, outcomes in order of their numbers, answers, looks and values.
 
-A value that settled many operations of one client stands in the frame's heap once. A group's outcome has a value of its
+A value of consecutive outcomes of one client stands in the frame's heap once. A group's outcome has a value of its
 own. Behind the value stand the payload and the names of purgatory and keys, because the receiver did not register the
 operation.
 """
@@ -132,7 +132,7 @@ cdef inline void measure(
     memset(x, 0, sizeof(Extent))
     x.outcome_after = outcome_after
     x.answer_after = answer_after
-    while link and link != head:  # bound: charged by its caller (x.walked)
+    while link and link != head:  # bound: `outcomes_max` of unreported outcomes; measure_again() charges x.walked
         op = op_at(a, link)
         touch_outcome(a, op.prefetch_hint)
         x.walked += 1

@@ -90,7 +90,7 @@ ctypedef struct Check:
     uint64_t sequence  # of its event
     uint32_t slot
     uint32_t serial  # raised when it ends
-    uint32_t remaining  # owners that have not looked
+    uint32_t remaining  # operations at which the owner has not looked
     uint32_t completed
     uint32_t next  # the next free one (index + 1)
     uint8_t state
@@ -213,7 +213,7 @@ ctypedef struct Members:
     Draining *draining  # of each group
     # Of each id: in which group (index + 1) a call waits for another call of the id; 0 = none, SEVERAL_GROUPS.
     uint16_t *waits_for_id
-    # When a retention ends next: of an outcome in a group, of a tombstone.
+    # When the groups need a look next (look_again_at), and when the hour of a tombstone ends next.
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
     uint32_t tombstones

@@ -1,4 +1,4 @@
-/* Arrays that take memory with use. Each is all zeros, readable from the start, and writable up to `ready`.
+/* Arrays that take memory with use. Each begins as zeros: all of it is readable, and it is writable up to `ready`.
  *
  * The system counts memory that may be written as if it were used: under vm.overcommit_memory=2 and with RLIMIT_DATA a
  * start would fail for memory that it may never touch. Memory that is only readable does not count. */

@@ -45,7 +45,7 @@ cdef inline void free_node(Arena *a, WatchNode *node) noexcept nogil:
 
 
 cdef inline int64_t long_names(Arena *a, OpRecord *op) noexcept nogil:
-    """Bytes of the names of its keys that lie in blocks. Operations that watch one key share its name, and pay each."""
+    """Bytes of an operation's key names that lie in blocks. Operations that watch one key share its name: each pays."""
     cdef WatchNode *node = first_node(op)
     cdef int64_t length = 0
     while node != NULL:  # bound: KEYS_MAX

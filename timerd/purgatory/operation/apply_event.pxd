@@ -1,8 +1,8 @@
 """Delivery: an event of the ring reaches the operations that watch its key, one after the other.
 
 Each operation keeps the sequence of the last event it has `seen`. So a start can deliver the newest event again, and
-nothing counts twice. A delivery that is too long for a turn goes on from its cursor in the next turn. Until then no
-other command is applied (DESIGN.md, rule 8).
+nothing counts twice. A delivery that is too long for a turn goes on from its cursor in the next turn. No other command
+is applied before the delivery has ended (DESIGN.md, rule 8).
 
 An owner may die before it acknowledges what a limited event granted it, or it may give up the grant. Then the operation
 is freed, and a new event of limit 1 enters the ring. Nothing is allocated for that (`requeue_grant`).

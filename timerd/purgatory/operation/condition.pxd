@@ -91,7 +91,7 @@ cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
 
 
 cdef inline bint is_observed(EventRecord *e) noexcept nogil:
-    """Whether an operation that observes sees the event. A requeued grant is no new event: it saw the first one."""
+    """Whether the event counts for an operation that observes. A requeued grant's event does not: the first one did."""
     return EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FAIL and not e.flags & EVENT_FLAG_REDELIVERED
 
 
@@ -115,7 +115,7 @@ cdef inline bint is_used_up(EventRecord *e, uint32_t kind) noexcept nogil:
 
 
 cdef inline Verdict judge_observed(OpRecord *op, EventRecord *e) noexcept nogil:
-    """Any event completes an operation that observes its key, and stands in the outcome."""
+    """A fire, an advance or a fail completes an operation that observes its key, and stands in the outcome."""
     cdef Verdict v = unmoved(op)
     if is_observed(e):
         v.outcome = OUTCOME_COMPLETED

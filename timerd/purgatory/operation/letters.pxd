@@ -1,9 +1,9 @@
 """Dead letters: calls that are over and are kept, so that no call vanishes. They hold no id.
 
 For example, a call has ended five processes. A member gives the call up (CALL_PHASE with FAILED and a reason). When the
-call is done, it becomes dead letter 7 of its group. Everybody may read it in the arena. A member may retry the dead
-letter, by a registration that follows it, or drop it. A call that no member has taken within its retention becomes
-a dead letter, too.
+call is done, it becomes a dead letter of its group, with the arena's next number for letters. Everybody may read it in
+the arena. A member may retry the dead letter, by a registration that follows it, or drop it. A call that no member
+handles becomes a dead letter after its retention, too.
 
 A group keeps a bounded number of dead letters: beyond it, the oldest is dropped for a newer one. The oldest letters are
 also dropped for a registration that would be refused otherwise: as many of them as it needs, and none if they would not

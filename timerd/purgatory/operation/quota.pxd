@@ -52,7 +52,7 @@ cdef inline bint has_too_many_ids(Arena *a, Registration *r, OpRecord *replaced,
     """Whether the client (or group) that registers has as many pending operations with ids as it may.
 
     A registration that takes over an id of the same client or group (`replaced`) adds no id. An operation that follows
-    a call with an id is never refused here: a refusal would keep both for ever.
+    a call with an id is never refused here: a refusal would keep the call, and its id, for ever.
     """
     cdef ClientRecord *c = a.clients + r.slot
     cdef uint32_t group = group_of(a, r)
@@ -78,7 +78,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
         bytes_held = g.bytes_held
         nodes = g.nodes
         if r.command.flags & REGISTER_FLAG_FOLLOWS:
-            # The operation follows a call that is freed with it. A refusal would keep both for ever.
+            # The operation follows a call that is freed with it. A refusal would keep the call and its room for ever.
             pending = unacknowledged = nodes = 0
             bytes_held -= freed_with(a, r)
     if pending + unacknowledged >= a.header.quota_operations:

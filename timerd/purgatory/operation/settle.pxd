@@ -305,7 +305,7 @@ cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void drop_settled(Arena *a, OpRecord *op) noexcept nogil:
-    """Free a settled operation that has no owner left."""
+    """Free a settled operation: it is acknowledged, or has no owner left."""
     stage_free(a, op)
     commit(a)
     finish_free(a, op)

@@ -3,10 +3,12 @@
 For example, the last daemon was killed between a commit and the list of outcomes. The state word says "settled", and
 the list lacks the operation. A start reads the word, and makes the list.
 
-A start reads no derived field, so the last daemon may have ended anywhere. This code may end anywhere too: it
-stores derived fields, frees acknowledged operations, and makes silent clients live. Some lists have an order.
-Operations come back in order of registration. Settled operations and answers come in order of their numbers. Ids and
-undelivered outcomes of groups come in order of settling.
+A start reads no derived field, so the last daemon may have ended anywhere. This code may end anywhere too: it stores
+derived fields, and changes truth only in transactions. These free what is acknowledged, drop dead letters beyond the
+bound, and make silent clients live.
+
+Some lists have an order. Operations come back in order of registration. Settled operations and answers come in order of
+their numbers. Ids and undelivered outcomes of groups come in order of settling.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

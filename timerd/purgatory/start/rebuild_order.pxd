@@ -147,7 +147,7 @@ cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) 
 
 
 cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether a settled operation is still to be delivered to a client."""
+    """Whether a settled operation belongs to a group, or is still to be delivered to a client."""
     cdef ClientRecord *c = a.clients + op.client
     if op.group:
         return True

@@ -46,7 +46,7 @@ cdef inline void drop_watchers(Watchers *w) noexcept nogil:
 
 
 cdef inline bint is_first_of_key(Arena *a, Watchers *w, WatchNode *node) noexcept nogil:
-    """Whether no event watcher of the node's key came before. Usually none did, and its chain need not be searched."""
+    """Whether certainly no event watcher of the node's key came before. Then the key's chain need not be searched."""
     cdef uint8_t *chained = w.chained + (node.hash & a.key_mask)
     cdef uint8_t bit = <uint8_t>1 << (node.hash >> 61)
     if chained[0] & bit:

@@ -1,4 +1,4 @@
-"""The redo slot at a start: the transaction that was being stored when the last daemon ended is finished.
+"""The redo slot at a start: a start finishes the transaction that the last daemon was storing when it ended.
 
 For example, the daemon was killed when it had stored `redo_count = 2` and one of the two words. A start stores both
 words again.
@@ -25,7 +25,7 @@ cdef inline bint redo_is_sound(Arena *a) noexcept nogil:
 
 
 cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
-    """Store the words of a committed transaction again. Returns how many there were, 0 if none was cut off."""
+    """Store the words of a committed transaction again. Returns their number; 0 if no transaction was cut off."""
     cdef uint64_t count = a.header.redo_count
     if count:
         td_store_entries(a.base, count)

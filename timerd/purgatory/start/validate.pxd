@@ -132,7 +132,7 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
         # The grant may be requeued to the next watcher of that key.
         if op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_KEYS_KEPT or op.settled_key == 0:
             return False
-    # A deadline beyond the longest timeout has no bucket. A saturated deadline (NO_DEADLINE - 1) is an exception.
+    # A timeout is TIMEOUT_NS_MAX at most, so twice as much is damage. A saturated deadline (NO_DEADLINE - 1) is not.
     return (
         op.state == OP_STATE_SETTLED or op.deadline_ns >= NO_DEADLINE - 1 or op.deadline_ns <= a.turn.now_ns
         or op.deadline_ns - a.turn.now_ns <= 2 * TIMEOUT_NS_MAX
@@ -215,7 +215,7 @@ cdef inline bint client_is_sound(Arena *a, ClientRecord *c) noexcept nogil:
 
 
 cdef inline void look_for_damage(Arena *a, Damage *d) noexcept nogil:
-    """Check the small regions: clients, groups, purgatories, slots of the ring. Nothing else walks over them."""
+    """Check what no other function checks: header, clients, groups, users, accounts, purgatories, slots of the ring."""
     cdef uint32_t i
     if not header_is_sound(a):
         damaged(d, REGION_COUNT, 0)

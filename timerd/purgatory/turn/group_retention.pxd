@@ -1,4 +1,7 @@
-"""The retention of groups: outcomes and calls that no member takes are kept for a time. Then they are dropped."""
+"""The retention of groups: outcomes and calls that no member takes are kept for a time.
+
+Then an outcome is dropped, and a call becomes a dead letter.
+"""
 
 from libc.stdint cimport uint32_t
 from timerd.purgatory.memory.arena cimport Arena, spent
@@ -45,9 +48,10 @@ cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
-    """Drop the calls that no member handles, after their retention; False if the bound came first.
+    """Make dead letters of calls that no member handles, after their retention; False if the bound came first.
 
-    Calls stand in order of time. So the walk ends at the first call that has to stay, unless a schedule made it.
+    Calls stand in order of time, except for requeued ones, which stand behind newer calls and may be kept longer. The
+    walk ends at the first call that has to stay, unless a schedule made it.
     """
     cdef GroupRecord *g = a.groups + group
     cdef OpRecord *op

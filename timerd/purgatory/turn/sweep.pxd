@@ -54,8 +54,8 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # It goes on without an owner: no slot has generation 0. No client can cancel it, so it gets a deadline. Its
-        # owner's user pays for it.
+        # It goes on without an owner: no slot has generation 0. Perhaps nobody ever cancels it, so it gets a deadline
+        # if it has none. Its owner's user pays for it.
         if endless:
             td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(
@@ -79,7 +79,8 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
 cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
     """Deal with an operation if its owner is dead, or if the member that holds it may not keep it.
 
-    Also cancels an operation that is pending for ever in a group without members.
+    Also charges a group's operation to its maker's user if the maker has ended, and cancels one that is pending for
+    ever in a group without members.
     """
     cdef ClientRecord *c = a.clients + op.client
     if op.state == OP_STATE_FREE:

@@ -15,8 +15,8 @@ to lower levels, beside the operations of the present span: for this a level has
 nothing into a bucket under sweep, because the bucket's ticks are within two spans of the level below. So a sweep always
 takes from the head, and ends.
 
-The clock advances on demand: occupancy bitmaps give the next tick with work, and the wheel jumps there. Insert is
-O(LEVELS), remove O(1), next_tick O(LEVELS). No operation expires early: deadlines round up to a tick.
+The clock advances on demand: occupancy bitmaps give the next tick with work, and the wheel jumps there. Insert and
+remove are O(1), next_tick is O(LEVELS). No operation expires early: deadlines round up to a tick.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -23,8 +23,8 @@ from .errors import HangsError, WouldBlockError
 from .threads import Threads, place_in
 
 STEPS_MAX: Final = 100_000  # the most steps until all pending work is done
-# In autojump() a wait without a timeout ends with WouldBlockError: an hour after the last pending deadline, or after
-# this number of steps.
+# In autojump() a wait without a timeout ends with WouldBlockError: an hour (JUMP_NS_MAX) after the last pending
+# deadline, or after JUMPS_MAX steps.
 JUMP_NS_MAX: Final = 3_600_000_000_000
 JUMPS_MAX: Final = 50_000
 NOW_NS: Final = 1_000_000_000_000  # the time at which a manual clock begins
@@ -32,7 +32,7 @@ S: Final = 1_000_000_000
 
 
 class DrivenLink(Protocol):
-    """The link of a client of a manual daemon."""
+    """The link of a client of a manual daemon. In a pass it receives frames, does what is due, and sends frames."""
 
     wall: Any
 
@@ -190,7 +190,7 @@ class Driver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is ever due: no pending operation has a deadline, and no call is planned."""
+        """Whether nothing is ever due: the daemon runs without work to come, and no thread waits with a timeout."""
         return self.daemon.serves and self.daemon.wake_ns == NEVER and not self.threads.ends
 
     def jump(self, end_ns: int | None, is_enough: Callable[[], bool]) -> None:
@@ -216,7 +216,7 @@ class Driver:
         """Wait until the condition holds, `seconds` of this clock at most. Returns whether it holds.
 
         The test's own thread moves the clock within `autojump()`; without `autojump()` it gets WouldBlockError. Another
-        thread waits until the test moves the clock.
+        thread waits until something changes, for example until the test moves the clock.
         """
         end_ns = None if seconds is None else self.clock.now_ns() + math.ceil(seconds * S)
         while True:

@@ -1,4 +1,7 @@
-"""How a conductor and clients in one process notice each other's end: by connections that are numbers."""
+"""How a conductor and clients in one process notice each other's end: by connections that are numbers.
+
+A *lifeline* is a client's connection to NAME.live, by whose end the daemon notices the end of the client.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from timerd.core import NEVER
 
 
 class Lifelines:
-    """A Liveness whose connections are numbers. It keeps signs until the next look, and watches no process."""
+    """A Liveness whose connections are numbers. It keeps signs until signs() takes them, and watches no process."""
 
     due_ns = NEVER
 

@@ -1,7 +1,8 @@
 """The link of an asyncio client on a manual clock, and a loop on the same clock.
 
-The loop never sleeps. When nothing is ready, it moves the clock to what is due next: a deadline, or a timer of its own,
-so that `asyncio.sleep(30)` takes no time.
+When nothing is ready, the loop does not sleep. It moves the clock to what is due next: a deadline, or a timer of its
+own, so that `asyncio.sleep(30)` takes no time. In real time it waits only for other threads: while one runs a function
+of asyncio.to_thread(), or for OTHERS_S when nothing is ever due.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ OTHERS_S = 0.5  # how long, in real time, a loop waits for other threads when no
 
 
 class ManualPasses(LoopPasses):
-    """Passes that are made when they are due, in the thread of the loop."""
+    """Passes of a link (see DrivenLink) that are made when they are due, in the thread of the loop."""
 
     _link: ManualLoopLink
     is_woken = True
     passing = False
 
     def watch(self, descriptor: int) -> None:
-        """Do nothing: each pass looks at the lifeline."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def unwatch(self, descriptor: int) -> None:
-        """Do nothing: each pass looks at the lifeline."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def go_on(self, seconds: float) -> None:
         self._link.manual.settle()
@@ -206,8 +207,8 @@ class ManualLoop(asyncio.SelectorEventLoop):
         places = sorted({place_in(thread.ident) for thread in getattr(executor, "_threads", ())})
         return (
             f"a function of asyncio.to_thread() hangs {' or '.join(places) or 'in an executor'}: still there after "
-            f"{seconds:g} s of real time. The clock stands still until it returns. Put something that returns in the "
-            "place of what it waits for, or raise timerd_manual.handler_timeout"
+            f"{seconds:g} s of real time. The clock stands still until it returns. Replace what it waits for by "
+            "something that returns, or increase timerd_manual.handler_timeout"
         )
 
     def has_something_ready(self) -> bool:

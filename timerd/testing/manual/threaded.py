@@ -1,4 +1,7 @@
-"""The link of a threaded client on a manual clock. The thread that does pending work makes its passes."""
+"""The link of a threaded client on a manual clock. The thread that does pending work makes the link's passes.
+
+In a pass a link receives frames, does what is due, and sends frames.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ class ManualWaiters(ThreadedWaiters):
 
 
 class Pump(IoThread):
-    """Takes the place of the thread of the sockets."""
+    """Takes the place of a client's thread for its sockets: the thread that does pending work makes the passes."""
 
     _link: ManualLink
     _sender: ManualSender
@@ -108,10 +111,10 @@ class Pump(IoThread):
         return self.has_ended
 
     def watch(self, descriptor: int) -> None:
-        """Do nothing: each pass looks at the lifeline."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def unwatch(self, descriptor: int) -> None:
-        """Do nothing: each pass looks at the lifeline."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def wants_pass(self, now_ns: int) -> bool:
         """Whether a pass is due now."""

@@ -154,9 +154,9 @@ class Threads:
         if late:
             raise HangsError(
                 f"{' and '.join(sorted(whats))}: still there after {self.handler_timeout_s:g} s of real time. The "
-                "clock stands still until the handler returns or waits for timerd, so its time_limit never comes. Put "
-                "something that returns in the place of what it waits for, end its worker by "
-                "timerd_manual.kill(client), or raise timerd_manual.handler_timeout"
+                "clock stands still until the handler returns or waits for timerd, so its time_limit never comes. "
+                "Replace what it waits for by something that returns, end its worker by "
+                "timerd_manual.kill(client), or increase timerd_manual.handler_timeout"
             )
         return True
 

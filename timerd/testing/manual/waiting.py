@@ -11,7 +11,7 @@ from .driver import Driver
 
 
 class ManualGate:
-    """As link.Gate: where a caller waits for one promise. (That class is compiled, so none derives from it.)"""
+    """As waits.gate.Gate: where a caller waits for one promise. (Gate is compiled, so no class derives from it.)"""
 
     def __init__(self, manual: Driver) -> None:
         self._manual = manual

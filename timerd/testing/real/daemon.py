@@ -30,7 +30,7 @@ SMALL = ("--capacity=4096", "--ring-events=4096", "--clients=64")  # 3 MiB: seve
 
 
 class DaemonEndedError(Exception):
-    """The daemon of the tests has ended, or did not serve in time; the text has its output."""
+    """The daemon of the tests has ended, or did not serve in time (the text has its output); or it does not run."""
 
 
 class Daemon:
@@ -93,7 +93,7 @@ class Daemon:
         self._serves = True
 
     def stop(self) -> None:
-        """End it by SIGTERM. Its arena stays: clients go on where they were when it starts again."""
+        """End it by SIGTERM. Its arena stays: when it starts again, clients go on where they were."""
         if self._serves:
             self._serves = False
             runner = self._runner
