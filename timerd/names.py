@@ -35,8 +35,7 @@ class Names:
         self.due_ns = now_ns + LOOK_NS
         self._arena = arena
         self._paths = paths
-        files = (paths.arena, paths.commands, paths.outcomes, paths.packets)
-        self._files = {path: file_at(path) for path in files}
+        self._files = {path: file_at(path) for path in (paths.arena, *paths.sockets)}
         self._arena_is_missed = self._directory_is_missed = False
 
     def look(self, now_ns: int) -> int:
@@ -56,4 +55,4 @@ class Names:
 
 def _complain(what: str, effect: str, also: str = "") -> None:
     remedy = HELP.format(user=user_named(os.geteuid()).split()[-1], also=also)
-    log.error("%s: removed by another process, while this daemon serves it. %s. %s", what, effect, remedy)
+    log.error("%s: removed by another process, while this daemon runs. %s. %s", what, effect, remedy)

@@ -55,6 +55,13 @@ def test_destroy_asks_and_refuses_while_a_daemon_runs(
     assert run("destroy", "--yes")[0] == Exit.NO_INSTANCE
 
 
+def test_destroy_removes_every_socket_of_a_killed_daemon(daemon: Daemon, run: Run) -> None:
+    daemon.kill()
+    assert all(path.is_socket() for path in daemon.paths.sockets)
+    assert run("destroy", "--yes")[0] == Exit.OK
+    assert {path.name for path in daemon.paths.directory.iterdir()} == {"default.lock", "default.log"}
+
+
 @pytest.mark.parametrize("lock", ["is there", "was removed by hand"])
 def test_destroy_leaves_an_arena_that_the_daemon_of_another_instance_uses(
     make_daemon: Callable[..., Daemon], runtime_dir: Path, run: Run, lock: str

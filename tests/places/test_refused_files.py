@@ -45,7 +45,7 @@ def close_sockets(daemon: Daemon) -> None:
     """Let others into the directory, but to no socket: as with root's daemon in a directory of its clients."""
     daemon.paths.directory.chmod(0o711)
     if os.geteuid() != 0:
-        for path in (daemon.paths.liveness, daemon.paths.commands, daemon.paths.outcomes, daemon.paths.packets):
+        for path in daemon.paths.sockets:
             path.chmod(0)
 
 

@@ -45,10 +45,10 @@ def test_a_daemon_whose_sockets_are_removed_says_that_nobody_finds_it(
 ) -> None:
     """logind removes /run/user/UID at the end of the user's last session."""
     daemon = make_daemon(patch=OFTEN)
-    for path in (daemon.paths.commands, daemon.paths.packets):
+    for path in daemon.paths.sockets:
         path.unlink()
     eventually(lambda: "removed by another process" in daemon.log)
-    assert f"default.sock, default.unix in {runtime_dir}: removed by another process" in daemon.log
+    assert f"default.live, default.sock, default.pub, default.unix in {runtime_dir}: removed by another process" in daemon.log
     assert "New clients do not find this daemon" in daemon.log
 
 

@@ -77,14 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _print(arguments, paths, None)
                 return Exit.PROBLEM
             remove_files(paths, location)
-            for path in (
-                paths.commands,
-                paths.outcomes,
-                paths.liveness,
-                *paths.snapshots(),
-                paths.journal,
-                paths.arena,
-            ):
+            for path in (*paths.sockets, *paths.snapshots(), paths.journal, paths.arena):
                 path.unlink(missing_ok=True)
     _print(arguments, paths, arena)
     return Exit.OK

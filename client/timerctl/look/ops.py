@@ -216,7 +216,8 @@ def row_of(
     index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None, str]], clocks: Clocks
 ) -> dict[str, Any]:
     settled = op.state == OpState.SETTLED
-    runs = settled and op.flags & OpFlag.CALL  # then `progress` and `failed` describe its run, and are no masks of keys
+    # Else `progress` and `failed` are no masks of keys: of a settled call they describe the run.
+    has_masks = op.condition not in (Condition.OBSERVE, Condition.OWNER) and not (settled and op.flags & OpFlag.CALL)
     now = clocks.now_ns
     return {
         "op": op.generation << 32 | index,
@@ -226,8 +227,8 @@ def row_of(
         "command": op.command,
         "condition": condition_of(op),
         "keys": [{"key": plain(name), "watermark": target, "state": state} for name, target, state in keys],
-        "satisfied": None if op.condition in (Condition.TOTAL, Condition.OBSERVE) or runs else op.progress.bit_count(),
-        "failed": None if op.condition == Condition.OBSERVE or runs else op.failed.bit_count(),
+        "satisfied": op.progress.bit_count() if has_masks and op.condition != Condition.TOTAL else None,
+        "failed": op.failed.bit_count() if has_masks else None,
         "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
         **clocks.due(op.deadline_ns),
         "waiting_ns": max(0, (op.settled_ns if settled else now) - op.registered_ns),

@@ -227,7 +227,6 @@ class Operation:
     """An operation whose OUTCOME row has not come, or whose outcome or limited event may still go to another client."""
 
     __slots__ = (
-        "adoptable",
         "call",
         "client",
         "condition",

@@ -106,6 +106,11 @@ class InstancePaths(NamedTuple):
         return self.directory / f"{self.instance}.live"
 
     @property
+    def sockets(self) -> tuple[Path, ...]:
+        """All sockets of a daemon."""
+        return self.liveness, self.commands, self.outcomes, self.packets
+
+    @property
     def arena(self) -> Path:
         """The file that holds the arena's location."""
         return self.directory / f"{self.instance}.arena"
@@ -347,7 +352,7 @@ def listens(paths: InstancePaths) -> bool:
 
 def refusal(paths: InstancePaths) -> PermissionError | None:
     """Why this user may not open one of the instance's sockets; None if it may open all of them."""
-    for path in (paths.liveness, paths.commands, paths.outcomes, paths.packets):
+    for path in paths.sockets:
         try:
             os.stat(path)
         except PermissionError:

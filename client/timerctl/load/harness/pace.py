@@ -29,10 +29,6 @@ class Pace:
         self._began_ns = 0  # when the last pass began
         self._free_ns = 0  # when the calls of the last pass had returned: only later delays are the harness's own
 
-    def left_ns(self, row: int) -> int:
-        """How long the pass that begins with this row may wait; negative when it is late."""
-        return self._planned_ns(row) - self._now_ns()
-
     def begin(self, row: int) -> int:
         """Sleep until the row is due, SLEEP_S_MAX at most. Returns the row behind the due rows (ROWS_MAX at most)."""
         planned_ns = self._planned_ns(row)
