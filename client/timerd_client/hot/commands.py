@@ -1,7 +1,7 @@
 """Commands as they are sent: one preformatted `struct` each, then the variable part. See timerd_shm/declare/wire.py.
 
 The commands of `register` and `fire` are made by a bound `Struct.pack`, whose arguments are the record's fields in
-order. The other functions have named arguments, which are slower: their callers wait for the daemon anyway.
+order. The functions below have named arguments, which are slower. Their commands are rarer than these two.
 """
 
 from __future__ import annotations
