@@ -22,7 +22,9 @@ HELD_NS = 100_000_000  # if a callback takes this long, the errors of callers th
 
 
 class IoThread:
-    """Makes a link's passes. After the main thread's end no thread can begin: then waiting callers make the passes."""
+    """Makes a link's passes: see exchange(). No thread can begin after the main thread's end: then waiting callers
+    make the passes.
+    """
 
     def __init__(
         self, link: Link, connection: Connection, sender: ThreadedSender, callers: Callers, moved: Condition

@@ -217,7 +217,7 @@ def results_of(
     planned = np.minimum(part.delay_ns[rows], timeout)
     states = [outcome.state.name.lower() for outcome in outcomes]
     if unknown := sum(state == "unavailable" for state in states):
-        raise TimerdUnavailableError(f"{unknown} operations have no outcome: the daemon was lost, or refused them")
+        raise TimerdUnavailableError(f"{unknown} operations have no outcome: the daemon was lost")
     registered = origin_us + due // 1_000
     count = len(outcomes)
     columns: dict[str, Any] = {
