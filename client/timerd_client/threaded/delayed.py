@@ -33,9 +33,9 @@ class DelayedOperation(Delayed):
 
     `on_complete()` runs exactly once if the operation completes or expires: when the daemon has confirmed the
     completion, or after the deadline. After the deadline `on_expiration()` runs as well. If the operation ends in
-    another way, neither runs. `lock` is held while one of the functions runs (default: a lock for this operation alone);
-    several operations may share a lock. The functions must not block; a thread that holds the lock must not wait for
-    the client.
+    another way, neither runs. `lock` is held while one of the functions runs (default: a lock for this operation
+    alone); several operations may share a lock. The functions must not block; a thread that holds the lock must not
+    wait for the client.
 
     Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
     """

@@ -35,7 +35,10 @@ class Bell:
         return self._descriptor
 
     def ring(self) -> None:
-        """Wake the thread. Called with the link's lock held, except by ThreadedSender.ring(). Raises OSError if closed."""
+        """Wake the thread. Raises OSError if the bell is closed.
+
+        Called with the link's lock held, except by ThreadedSender.ring().
+        """
         os.eventfd_write(self._descriptor, 1)
 
     def answer(self) -> None:
