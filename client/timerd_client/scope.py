@@ -67,7 +67,10 @@ class Scope:
                 logger.exception("a request has ended (%s), and one of its waits could not be ended", reason)
 
     def add(self, ender: Callable[[], object]) -> bool:
-        """Let the end of the scope call `ender`, once or twice, in the ending thread. False if the scope has ended."""
+        """Let the end of the scope call `ender`, in the ending thread. Returns False if the scope has ended.
+
+        `ender` is called twice if two threads end the scope at the same time.
+        """
         self._enders.append(ender)
         if not self.reason:
             return True

@@ -133,7 +133,8 @@ class IoThread:
         while True:
             with link.lock:
                 receives = self._callers.begin_pass()
-            # If a caller receives instead, this pass still looks at answers: a send may have used up their edge.
+            # If a caller receives instead, this pass still takes answers. ZeroMQ's descriptor shows an answer once (an
+            # edge), and a send may use that up.
             connection.receive_some(outcomes=receives, answers=answers or not receives)
             now_ns = link.now_ns()
             if sender.chores:
@@ -152,7 +153,7 @@ class IoThread:
                 if has_subscribed:
                     continue  # the send may have used up the edge of a frame that came in
                 sender.send_due(now_ns, self._woke_ns)
-                # The send may have used up this edge, too, so the socket is asked.
+                # This send may have used up an edge, too. So ask the socket whether there is an answer.
                 answers = connection.is_cut or sockets.has_answer()
                 if not answers and (connection.unsent is None or not sockets.has_room()):
                     sender.rest()

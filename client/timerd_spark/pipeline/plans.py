@@ -119,7 +119,7 @@ def block_of(shape: Workload, block: int, first: int = 0) -> pyarrow.RecordBatch
 
 
 def due_of(shape: Workload, op: int) -> int:
-    """The time at which an operation of a plan is due, in ns from the start of the plan."""
+    """The time at which an operation of a plan is to be registered, in ns from the start of the plan."""
     due: int = block_of(shape, op // BLOCK, op)["due_ns"][0].as_py()
     return due
 

@@ -242,7 +242,7 @@ class Operations:
     def _one(self, operations: np.ndarray) -> Numbers:
         """For each registration, the number of its row among rows with these operations; -1 if it has no row.
 
-        A registration with several rows is not alone.
+        If a registration has several such rows, it loses `is_alone`, so it is not plain.
         """
         of = self.of(operations)
         known = np.flatnonzero(of >= 0)
