@@ -196,7 +196,7 @@ class Batch(OneProcess, Rows, Promise):
         self._cancel(range(len(self)))
 
     def refused(self) -> list[Row]:
-        """The rows that the daemon has refused so far. After `register_many_wait` no further row is refused."""
+        """The rows that the daemon has refused so far, also KEPT rows. After `register_many_wait` none is added."""
         states = self.states_in_records()
         return [row for row in self if not states[row.index] and _is_refused(row)]
 

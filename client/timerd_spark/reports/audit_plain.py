@@ -314,7 +314,8 @@ class Operations:
         """Whether no event on an operation's key came after its mark.
 
         Events of other clients are compared by their sequence, those of the operation's own client by their command.
-        False if a key has events of both kinds.
+        With MARK_BY_SEQUENCE, all are compared by their sequence. Without it, the result is False if a key has events
+        of both kinds. With NO_MARK, no earlier event counts, so the result is True.
         """
         flags, none = self.r["command_flags"], before < 0
         lowest, highest = events.senders_until(before)
