@@ -1,4 +1,4 @@
-"""Whether the main thread has ended. After its end, atexit handlers run, and CPython 3.12 lets no thread begin.
+"""Whether the main thread has ended. After its end, atexit handlers run, and CPython (3.12 or newer) starts no thread.
 
 `threading` knows of the end only if it was imported before the end. So the client imports this module first. This
 module notes whether `threading` was imported already, and if not, whether the end has come.

@@ -57,7 +57,7 @@ OF_DAEMON = {int(state.value): state for state in (State.COMPLETED, State.EXPIRE
 
 
 def state_of(settlement: RawSettlement) -> State:
-    """The state of a settlement: the one in the daemon's record, UNAVAILABLE, KEPT, or FAILED after a refusal.
+    """The state of a settlement: the one in the daemon's record, UNAVAILABLE, KEPT, or FAILED after another error.
 
     A state that no daemon gives is UNAVAILABLE: nobody knows how the operation settled.
     """
@@ -168,8 +168,8 @@ class Outcome:
     def error(self) -> Exception | None:
         """Why the operation is FAILED, KEPT or UNAVAILABLE; None in other states.
 
-        OperationFailed (`fail` was called), the daemon's refusal, or TimerdUnavailableError, which says for how long no
-        frame of the daemon had come.
+        OperationFailed (`fail` was called), the daemon's refusal, an error of the client such as ClosedError, or
+        TimerdUnavailableError, which says for how long no frame of the daemon had come.
         """
         if self._error is None:
             self._error = self._find_error()

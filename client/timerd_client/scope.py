@@ -5,11 +5,11 @@
         view()                     # its result() raises RequestEnded once another thread calls scope.end("drain")
 
 A context variable holds the scope. So each thread, task or greenlet has its own, and the tasks that a view begins
-inherit its scope. The end of a scope ends the waits for events: `result()`, `await`, `wait_for`, `td.wait` and
-`as_completed`. When such a wait ends, its operations are withdrawn, and a limited event that was on its way goes to
-another operation. A question to the daemon (`fire_wait`, `flush`) does not end with the scope: the answer comes within
-milliseconds, and the command was sent already. If the question ended, a client that tries again would send the command
-twice.
+inherit its scope. The end of a scope ends the waits for events: `result()`, `await`, `wait_for`, `td.wait`,
+`as_completed`, and loops over subscriptions. If the wait was for operations, they are withdrawn, and a limited event
+that was on its way goes to another operation. A question to the daemon (`fire_wait`, `flush`) does not end with the
+scope: the answer comes within milliseconds, and the command was sent already. If the question ended, a client that
+tries again would send the command twice.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class Scope:
                 logger.exception("a request has ended (%s), and one of its waits could not be ended", reason)
 
     def add(self, ender: Callable[[], object]) -> bool:
-        """Let the end of the scope call `ender`, once or twice, in the ending thread. False if the scope has ended."""
+        """Let the end of the scope call `ender`, in the ending thread. Returns False if the scope has ended.
+
+        `ender` is called twice if two threads end the scope at the same time.
+        """
         self._enders.append(ender)
         if not self.reason:
             return True

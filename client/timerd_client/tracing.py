@@ -33,7 +33,7 @@ NS: Final = 1_000_000_000
 REGISTER: Final = "timerd.operation"  # the span of one operation, or of a batch
 FIRE: Final = "timerd.fire"
 FAILED: Final = (State.FAILED, State.UNAVAILABLE)
-# Where the methods are defined: both faces inherit the methods of Surface.
+# Where the methods are defined: threaded and asyncio purgatories inherit the methods of Surface.
 FACES: Final = (Purgatory, AioPurgatory)
 REGISTRATIONS: Final = (
     (Surface, "register"),

@@ -19,7 +19,7 @@ from timerd_wire.refusals import Subject
 
 
 class Settlement(NamedTuple):
-    """The settlement of an operation: the daemon's record (bytes of an OutcomeRecord), or a local error."""
+    """The settlement of an operation: the daemon's record (bytes of an OutcomeRecord), or an error without a record."""
 
     record: bytes | None
     value: bytes
@@ -46,7 +46,7 @@ def value_and_codes(settlement: RawSettlement) -> tuple[bytes, bytes]:
 
 
 def local(error: TimerdError) -> Settlement:
-    """The settlement of an operation that the daemon refused or does not know."""
+    """The settlement of an operation without a record: a refusal of the daemon, or an error of the client."""
     return Settlement(None, b"", 0, error)
 
 

@@ -52,7 +52,7 @@ cdef inline int buffer_reserve(CommandBuffer *buffer, uint64_t size, int64_t row
 
 
 cdef inline int move_bytes(CommandBuffer *buffer, uint64_t size) except -1:
-    """Move the commands to the start of the memory. If there is not enough room, move them to a larger memory."""
+    """Move the commands to the start of the memory if they are in order and half is enough, else to a new memory."""
     cdef uint64_t first = 0, larger = buffer.size if buffer.size else BYTES_FIRST, to = 0
     cdef int64_t at
     cdef Entry *entry

@@ -1,7 +1,7 @@
 """Commands as they are sent: one preformatted `struct` each, then the variable part. See timerd_shm/declare/wire.py.
 
 The commands of `register` and `fire` are made by a bound `Struct.pack`, whose arguments are the record's fields in
-order. The other functions have named arguments, which are slower: their callers wait for the daemon anyway.
+order. The functions below have named arguments, which are slower: only those two are on the path of each request.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def phase_command(operation: int, phase: int, *, limit_ns: int = 0, reason: byte
 
 
 def in_purgatory(command: bytes, index: int) -> bytes:
-    """The command with a new index of its purgatory: in another arena, the purgatory has another index."""
+    """The command with this index of its purgatory. It is set when the command is issued: it differs between arenas."""
     at = PURGATORY_AT
     return command if command[at] == index else command[:at] + bytes((index,)) + command[at + 1 :]
 

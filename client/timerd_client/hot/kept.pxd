@@ -1,7 +1,7 @@
 """A settled operation in few bytes: its outcome's record, without the fields of the handle, and then its value.
 
 A block of 80 bytes has room for a value of up to 8 bytes; an object for the value alone would take 48 bytes. Unusual
-outcomes are kept as a RawSettlement (waiter.py): a refusal, more than 16 keys, a value that was cut.
+outcomes are kept as a RawSettlement (waiter.py), for example a refusal, more than 16 keys, codes of failed keys.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -203,7 +203,8 @@ cdef class Ledger:
         cdef int64_t at
         cdef KeyCommand *command
         for at in range(self.commands.head, self.commands.head + self.commands.count):
-            command = <KeyCommand *>bytes_at(&self.commands, self.commands.entries + at)  # its fields are bytes, so none is unaligned
+            # A KeyCommand is packed (wire.py), so it may begin at any address.
+            command = <KeyCommand *>bytes_at(&self.commands, self.commands.entries + at)
             command.purgatory = moved.get(command.purgatory, command.purgatory)
 
     def count_from_first(self):

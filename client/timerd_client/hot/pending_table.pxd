@@ -129,7 +129,7 @@ cdef inline void table_close(PendingTable *table, uint64_t hole) noexcept nogil:
     table.row[hole] = PendingEntry(0, [NULL, NULL, NULL])
 
 
-# A pending operation was written long ago and is in no cache, so it is prefetched before its outcome's turn.
+# A pending operation was written long ago and is in no cache, so it is prefetched before its outcome is handled.
 
 
 cdef inline void prefetch_entry(PendingTable *table, uint64_t number) noexcept nogil:

@@ -64,7 +64,7 @@ cdef class Rows(Promised):
     cdef OutcomeRecord *cells  # a row without a record has the number 0
     cdef PyObject **column
     cdef uint64_t arena  # the arena of all records in `cells`
-    cdef dict others  # {row: settlement}: local errors, and records of another arena
+    cdef dict others  # {row: settlement}: errors, and records of another arena
     cdef readonly set _unseen  # rows that a grant has completed, and at which no caller has looked
     cdef public int64_t listed  # how many rows of this batch are in `grants` of settle_all
 

@@ -30,7 +30,7 @@ class LinkBase(Line):
         self.why_closed = "close() was called"
         self.is_left = False  # its client makes another link: see Lazy.leave()
         self.ends_with_process = False  # the process is ending: see process_end.py
-        self.has_no_thread = False  # the caller makes the passes that a thread of the link would make
+        self.has_no_thread = False  # a waiting caller receives and sends, as a thread of the link would do
         self.complaints = Complaints()
 
     def check_open(self) -> None:
@@ -48,7 +48,7 @@ class LinkBase(Line):
         self.sealed = self.closed = True
 
     def drive(self, seconds: float) -> None:
-        """Let passes go on for `seconds` at the end of the process. Without a thread or loop, make passes here."""
+        """At the end of the process, receive and send for `seconds`: by the link's thread or loop, otherwise here."""
         native.sleep(seconds)
 
     def complain(self, what: str, error: BaseException | None = None, *, often: bool = False) -> None:

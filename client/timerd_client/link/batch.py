@@ -196,7 +196,7 @@ class Batch(OneProcess, Rows, Promise):
         self._cancel(range(len(self)))
 
     def refused(self) -> list[Row]:
-        """The rows that the daemon has refused so far: all of them after `register_many_wait`."""
+        """The rows that the daemon has refused so far, also KEPT rows. After `register_many_wait` none is added."""
         states = self.states_in_records()
         return [row for row in self if not states[row.index] and _is_refused(row)]
 
@@ -257,7 +257,7 @@ class Batch(OneProcess, Rows, Promise):
         """How many operations have settled so far."""
         return len(self._keys) - self.left
 
-    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
+    # threaded/ and aio/ override these calls without docstrings: help() and editors show the docstrings below.
 
     def outcomes(self, *given: Any, **named: Any) -> object:
         """The outcomes, in input order; raises TimeoutError."""

@@ -1,4 +1,7 @@
-"""The connection of a link: its sockets and the discovery of its daemon, the lifeline, and the mapped arena."""
+"""The connection of a link: its sockets and the discovery of its daemon, the mapped arena, and the lifeline.
+
+The lifeline is a connection whose end shows that the daemon has ended (transport/lifeline.py).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from .base import LinkBase, logger
 
 
 class Passes(Interface):
-    """Makes the passes of a link, and watches descriptors: a thread or a loop."""
+    """A thread or a loop. It makes the passes of a link (receive, do what is due, send), and watches descriptors."""
 
     def watch(self, descriptor: int) -> None:
         """Call `Link.readable` when this descriptor is readable."""
@@ -173,7 +176,7 @@ class Connection:
         If more may be left, `is_cut` is true: a daemon that sends without end must not keep a pass from ending.
 
         Without `outcomes` the XSUB is left out, because another thread receives from it. Without `answers` the DEALER
-        is left out, because the caller has just received from it.
+        is left out: the pass asks at its end whether an answer has come (`has_answer`).
         """
         link, protocol = self._link, self._protocol
         received, self.is_cut = False, False

@@ -1,11 +1,11 @@
-"""The conversations of both faces, each written once: a generator yields steps, and the face waits for each step.
+"""The conversations of a client, each written once: a generator yields steps, and a face waits for each step.
 
     def flush(self, timeout):       drive(flows.flush(self._link, timeout))         # threaded: blocks
     async def flush(self, timeout): await drive(flows.flush(self._link, timeout))   # asyncio: awaits
 
-A flow yields a step, and goes on with the result of the step. Each face has a `drive` that does the steps: see
-threaded/link.py and aio/link.py. An error in a step ends the flow: the flow's `finally` clauses run, and the caller
-gets the error.
+The faces are threaded/ and aio/. A flow yields a step, and goes on with the result of the step. Each face has a `drive`
+that does the steps (threaded/link.py, aio/link.py). An error in a step ends the flow: the flow's `finally` clauses run,
+and the caller gets the error.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def end(link: Link, timeout: Patience, flush_s: float | None = None) -> Flow[Non
 
 
 def set_orphans(link: Link, policy: OrphanPolicy) -> Flow[int]:
-    """Give this policy to all operations that are pending now, in parts. Returns how many got it."""
+    """Give this policy to all operations that are pending now, in parts. Returns how many commands were issued."""
     orphans = orphans_of(policy, link.protocol.session.identity.group)
     ledger = link.protocol.ledger
     with link.lock:
@@ -364,7 +364,7 @@ def is_known(outcome: Outcome | None) -> bool:
 
 
 def raise_unless_again(outcome: Outcome) -> None:
-    """Raise an outcome's error, unless the waiter should evaluate again: after an event, an expiry or a lost mark."""
+    """Raise an outcome's error. After an event, an expiry, or one of AGAIN the waiter evaluates again: no error."""
     if outcome.state is State.FAILED and isinstance(outcome.error, TimerdError) and outcome.error.code not in AGAIN:
         raise outcome.error
 

@@ -3,8 +3,8 @@
     client = td.Client()        # gunicorn's master, or a module: no file, no thread
     client.fire("inbox/7")      # a worker: now the worker has a link of its own
 
-A client and its purgatories share one Lazy. They ask the Lazy for a link only when their present link is sealed, so a
-call of the fast path needs no look-up. Nothing here waits for a daemon.
+A client and its purgatories share one Lazy. They ask the Lazy for a link only when their present link is sealed or left
+(see leave()), so a call of the fast path needs no look-up. Nothing here waits for a daemon.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Lazy(Generic[LinkT]):
 
 
 class CommonClient(Generic[LinkT]):
-    """The common base of both faces' clients, without the calls of a purgatory and of a group."""
+    """The common base of threaded and asyncio clients, without the calls of a purgatory and of a group."""
 
     _lazy: Lazy[LinkT]
 
@@ -257,7 +257,7 @@ class CommonClient(Generic[LinkT]):
     def __repr__(self) -> str:
         return f"<Client of {self.instance!r} {self.state.value}>"
 
-    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
+    # threaded/ and aio/ override these calls without docstrings: help() and editors show the docstrings below.
 
     def ready(self, *given: Any, **named: Any) -> object:
         """Wait until the daemon has accepted this client. Raises the daemon's refusal, or TimerdUnavailableError."""

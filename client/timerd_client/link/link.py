@@ -1,4 +1,4 @@
-"""The link of a client to its daemon, for both faces. It has three parts.
+"""The link of a client to its daemon, for both faces (threaded/ and aio/). It has three parts.
 
     connection    sockets, discovery, the lifeline, the mapped arena: connection.py
     sender        the window, and when frames are sent: sender.py, completed by each face
@@ -74,7 +74,10 @@ class Wall:
         return time.time_ns()
 
     def watch(self) -> None:
-        """From the next pass on, notice as soon as somebody sets the clock. Called with the lock held."""
+        """From the link's next pass on, notice as soon as somebody sets the clock. Called with the lock held.
+
+        In a pass, the link's thread or loop receives, does what is due, and sends.
+        """
         self._link.sender.in_next_pass(self._arm)
 
     def _arm(self) -> None:
@@ -102,7 +105,9 @@ class Wall:
 
 
 class Link(LinkBase):
-    """A connection to one daemon. Only its own thread or loop receives. A thread that holds the lock may send."""
+    """A connection to one daemon. Its own thread or loop receives, or with threads the caller that has the seat
+    (threaded/seat.py). A thread that holds the lock may send.
+    """
 
     CONNECTION: ClassVar[type[Connection]] = Connection
     SENDER: ClassVar[type[Sender]] = Sender
@@ -142,7 +147,7 @@ class Link(LinkBase):
         self.sender = self.SENDER(self, self.connection)
 
     def _begin(self) -> None:
-        """Begin to make passes."""
+        """Begin to receive and send."""
 
     def is_outlived(self) -> bool:
         """Whether the client needs a new link: this one belongs to the parent process, or its loop has ended."""

@@ -80,7 +80,7 @@ class Operation(OneProcess, Handle, Promise):
         state = "PENDING" if settlement is None else state_of(settlement).name
         return f"<{public_name(self)} {shown(self._names)} {state}>"
 
-    # commands about the operation, shared by both faces
+    # commands about the operation, shared by threaded and asyncio operations
 
     def cancel(self) -> None:
         """Cancel the operation, unless it has settled. Returns at once: see `cancel_wait`. Raises ClosedError."""
@@ -146,7 +146,7 @@ class Operation(OneProcess, Handle, Promise):
             self.move(deadline_after(registered_ns, duration_ns))
         return True
 
-    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
+    # threaded/ and aio/ override these calls without docstrings: help() and editors show the docstrings below.
 
     def result(self, *given: Any, **named: Any) -> object:
         """Wait for the outcome. Raises TimeoutError if the operation has not settled after `timeout` seconds.

@@ -87,10 +87,10 @@ class ProcessEnd:
         self._has_begun = False
         self._patience_s = PATIENCE_S  # how much of PATIENCE_S is left
         self._losses: dict[Link, int] = {}  # how often commands of a link were lost
-        self._flushing: set[int] = set()  # threads that are in flush(): their passes take locks, too
+        self._flushing: set[int] = set()  # threads that are in flush(): they release locks, and must not flush again
 
     def watch(self, link: Link) -> None:
-        """A link was made. If the end of the process has begun, each call of it waits until its command is applied."""
+        """A link was made. If the process is already ending, each call of it waits until its command is applied."""
         self._arm()
         if self._has_begun or link.has_no_thread or main_has_ended() or _is_exiting():
             self._take(link)
@@ -128,7 +128,7 @@ class ProcessEnd:
                 link.end_handlers(CLOSE_TIMEOUT_S)
             self._take(link)
         self.flush([link for link in links if not link.closed])
-        for link in filter(_is_applied, new):  # only these: no acknowledgement of a call is on its way
+        for link in filter(_is_applied, new):  # on the others, a call's acknowledgement may still be on its way
             link.sender.soon(partial(take_no_calls_locked, link))
         self._say_goodbye(new)
         if not links:
@@ -195,7 +195,7 @@ class ProcessEnd:
 
     @staticmethod
     def _wait(ending: Collection[Link], is_done: Callable[[Link], bool], silence_s: float) -> bool:
-        """Wait until `is_done` for these links. Returns False if no frame came for `silence_s`, or the time is over.
+        """Wait until `is_done(link)` for all. Returns False if no frame came for `silence_s`, or the time is over.
 
         It does not wait for a daemon that is known to be lost, and CLOSE_TIMEOUT_S at most for a daemon that answers.
         """

@@ -1,7 +1,8 @@
 """Something that the daemon settles later: an operation, a batch of operations, an answer.
 
 A promise has one slot for its settlement and one for its callbacks. Both change with the link's lock held (threaded
-face) or in its loop (asyncio face). Callbacks run without the lock, in the link's thread or loop. They must not block.
+client) or in its loop (asyncio client). Callbacks run without the lock, in the link's thread or loop. They must not
+block.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ class Promise(Promised):
 def promises_of(operations: Iterable[PromiseT], kinds: tuple[type[Promise], ...], other: str) -> list[PromiseT]:
     """A list of the given operations. Raises InvalidValueError if one is not of these kinds.
 
-    `other` is the end of the message for promises of the other face.
+    `other` is the end of the message for promises of the other kind of client, threaded or asyncio.
     """
     given = list(operations)
     for one in given:

@@ -1,4 +1,7 @@
-"""Questions to the daemon. Each function raises ClosedError, and TimerdUnavailableError if the daemon is lost."""
+"""Questions to the daemon, and checks of its answers.
+
+A function that sends a question raises ClosedError if the link is closed, TimerdUnavailableError if the daemon is lost.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ from .connection import Connection
 
 
 class Sender:
-    """The window, and when frames are sent. Each face adds how a call waits for room, and how a pass is started."""
+    """The window, and when frames are sent. threaded/ and aio/ add how a call waits for room, and how a pass begins.
+
+    In a pass, the link's thread or loop receives, does what is due, and sends.
+    """
 
     def __init__(self, link: LinkBase, connection: Connection) -> None:
         self._link = link

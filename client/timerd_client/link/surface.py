@@ -345,7 +345,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     def __repr__(self) -> str:
         return f"<Purgatory {self._name!r} of {self._lazy.instance!r}>"
 
-    # Each face overrides these calls without docstrings of its own: help() and editors show the docstrings below.
+    # threaded/ and aio/ override these calls without docstrings: help() and editors show the docstrings below.
 
     def register_wait(self, *given: Any, **named: Any) -> object:
         """As `register`; returns when the daemon has accepted the operation. Raises the daemon's refusal.

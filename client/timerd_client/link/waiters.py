@@ -1,4 +1,4 @@
-"""How callers wait for a link: the part that each face completes."""
+"""How callers wait for a link: the part that threaded/ and aio/ complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Waiters:
         return SlicedQueue()
 
     def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
-        """A callback, wrapped so that it runs where callers of this face expect it."""
+        """A callback, wrapped so that it runs where callers expect it: for example, with gevent in a new greenlet."""
         return callback
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -15,8 +15,8 @@ from .link import Link
 def withdraw(link: Link, operations: Sequence[int]) -> None:
     """Cancel operations of this client, by command number. Raises ClosedError.
 
-    The commands may exceed the window, because the caller may be unable to wait. There are at most as many commands as
-    registrations.
+    The commands may exceed the window, because the caller may be unable to wait. One call adds at most as many commands
+    as operations are pending.
     """
     with link.lock:
         link.check_open()

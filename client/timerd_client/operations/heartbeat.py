@@ -51,7 +51,7 @@ class DelayedHeartbeat:
         self._lock = threading.RLock()
         self._waits: DelayedOperation | None = None
         self._over = False
-        self.error: Exception | None = None  # the error that has ended the session; None: it is alive, or has expired
+        self.error: Exception | None = None  # the error that has ended the session; None: no error has ended it
         self._arm(session_timeout)
 
     @property
@@ -101,7 +101,7 @@ class DelayedHeartbeat:
         """The session's operation has ended. Called with the owner's lock held."""
         with self._lock:
             if beat is not self._waits or self._over:
-                return  # a heartbeat has come meanwhile
+                return  # a heartbeat has come meanwhile, or the session is over
         if isinstance(beat.error, ClosedError):
             return
         if beat.goes_on:

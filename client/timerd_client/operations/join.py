@@ -31,9 +31,10 @@ class DelayedJoin(NamedOperation):
     is empty. The members that have joined wait for their answers: give them in `respond`. A member that comes later
     begins another rebalance.
 
-    With `initial_delay` the first rebalance of an empty group waits for that time, even if all members have joined. It
-    waits again for the same time after each new member, up to the timeout (group.initial.rebalance.delay.ms,
-    InitialDelayedJoin). Otherwise many workers that start together would each cause a rebalance.
+    With `initial_delay` the first rebalance of an empty group waits for that time, even if all members have joined. If
+    new members have joined meanwhile, it waits again for the same time, up to the timeout in all
+    (group.initial.rebalance.delay.ms, InitialDelayedJoin). Otherwise many workers that start together would each cause
+    a rebalance.
 
     Key: join_key(group).
     """

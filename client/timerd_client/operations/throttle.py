@@ -33,11 +33,11 @@ class Quota:
 
 
 class ThrottledChannel(NamedOperation):
-    """A channel is muted from watch() on, and `unmute()` is called when its throttle time is over, never earlier.
+    """A channel is muted from watch() on, and `unmute()` is called when its throttle time is over, not earlier.
 
-    As Kafka's ThrottledChannel (a Delayed element that an expiry thread takes from a DelayQueue). Only time ends the
-    operation. If the daemon refuses it, the channel is unmuted at once. `close()` forgets a channel whose connection
-    has ended: then `unmute` is not called.
+    As Kafka's ThrottledChannel (a Delayed element that an expiry thread takes from a DelayQueue): no event ends the
+    operation. Only if the daemon refuses the operation, the channel is unmuted at once. `close()` forgets a channel
+    whose connection has ended: then `unmute` is not called.
 
     Key: throttled:NAME. Events on this key have no effect.
     """

@@ -1,4 +1,4 @@
-"""Outcomes that are delivered to this client for its group: it need not have registered the operations. Sans I/O.
+"""Outcomes that are delivered to this client for its group: it need not have registered the operations. No I/O.
 
     delivered by a report --> kept here --> given to the caller --ack()--> done: the daemon frees it
                                 |

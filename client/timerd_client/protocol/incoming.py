@@ -1,9 +1,10 @@
 """Takes what comes from the daemon: outcomes, looks and answers, also for abandoned operations.
 
 Outcomes are numbered, and received without a gap. An outcome that comes twice finds no waiter the second time, and is
-dropped. An abandoned operation has settled for its caller (UNAVAILABLE), and the client withdraws it. A late outcome of
-such an operation is counted and acknowledged, and no caller gets it. If the late outcome has a grant, it is
-acknowledged only after the command that requeues the grant was applied: until then the daemon keeps it.
+dropped. An abandoned operation has settled for its caller (UNAVAILABLE, or its wait was cancelled), and the client
+withdraws it. A late outcome of such an operation is counted and acknowledged, and no caller gets it. If the late
+outcome has a grant, it is acknowledged only after the command that requeues the grant was applied: until then the
+daemon keeps it.
 
 All other grants are in `grants` until a caller has looked at them (grants.py).
 
@@ -267,7 +268,7 @@ class Incoming:
                     self.ready.append(waiter)
                 self._ledger.pending.pop(command)
             elif error.code is ErrorCode.UNKNOWN_OPERATION and command not in self.replies:
-                pass  # a cancel(id) or reschedule(id) without a waiting caller: the operation has settled
+                pass  # cancel(id) or reschedule(id) without a waiting caller: no operation with this id is pending
             elif isinstance(error, OperationExistsError) and error.kept and command in self.receipts:
                 pass  # the registration had if_exists="keep"
             elif command not in self.replies and command not in self._abandoned:

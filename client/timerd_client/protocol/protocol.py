@@ -23,8 +23,8 @@ Ground rules (DESIGN.md, rules 6 and 7):
 * Outcomes are numbered, too. Each frame acknowledges the outcomes that were received without a gap (incoming.py). The
   client asks for missing outcomes.
 * After a restart of the daemon the numbering goes on (`applied` of WELCOME). In another arena, or when the daemon has
-  forgotten this client, pending operations settle as failed with SessionGoneError: whether they were applied is
-  unknown. The client goes on under a new incarnation, with numbers from 1.
+  forgotten this client, pending operations settle as failed with SessionGoneError: nobody knows whether they were
+  applied. The numbers begin anew, under a new incarnation, or under the old one if a WELCOME shows the other arena.
 * A daemon is *lost* after 3 s in which this client listened and no frame came, or 2 s after its end was seen. While it
   is lost, questions fail at once, and operations are abandoned a second after their deadlines (client/DESIGN.md).
 
@@ -70,7 +70,7 @@ RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
 ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # acknowledgements wait this long for a frame; the daemon reminds after 50 ms
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # this many unacknowledged outcomes are acknowledged at once
-ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # with too many, the daemon applies no commands
+ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # answers, too; at 4 times this no command is applied
 # While all is well, ticks are at most HEARTBEAT_NS apart. So a longer pause is a pause of this process.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
 

@@ -11,7 +11,7 @@ class LinkState(Enum):
     CONNECTING = "connecting"  # HELLO is sent until WELCOME comes
     HELLO = "hello"  # subscribed, but no report has come on the subscription yet
     LIVE = "live"
-    LOST = "lost"  # no frame for 3 s; commands are kept
+    LOST = "lost"  # no frame for 3 s, or for 2 s after the daemon's end was seen; commands are kept
     CLOSED = "closed"
 
 

@@ -18,9 +18,9 @@ class Statistics(NamedTuple):
     unacknowledged: int  # commands that the daemon has not acknowledged
     commands_unknown: int  # commands that were unacknowledged when the daemon forgot this client
     given_up: int  # operations that settled as UNAVAILABLE
-    outcomes_after_giving_up: int  # late outcomes of operations that were given up, except cancellations
+    outcomes_after_giving_up: int  # late outcomes, except cancellations, of operations UNAVAILABLE or withdrawn by then
     outcomes_unknown: int  # outcomes for which nobody waited
-    grants_requeued: int  # limited events that were requeued, because the program had dropped the operation
+    grants_requeued: int  # limited events that were requeued: the operation was dropped, or its `await` cancelled
     grants_unseen: int  # limited events that were acknowledged although nobody had looked: see docs/api.md
     frames_ignored: int  # frames of another daemon or version, or malformed
     commands_refused: int  # refused commands that have no operation, such as fire() and advance()

@@ -1,4 +1,4 @@
-"""The face for threads: calls block. A thread of the client receives, and sends under load.
+"""The client for threads: calls block. A thread of the client receives, and sends under load.
 
 link.py        the link, made of the parts below; `drive` does the steps of a flow
 io_thread.py   the thread of the sockets: its passes, its sleep, its end

@@ -254,8 +254,8 @@ class Callers:
     def _leave(self, seat: Seat, gate: CallerGate, *, is_needed: bool) -> None:
         """Leave the seat. `is_needed`: the caller stopped before the last frame, and the thread must take the rest.
 
-        This cannot be seen here: a pass of the thread, without the seat, may have done the work for which the caller
-        stopped, and no descriptor is readable although frames still wait.
+        Without `is_needed` this method could not know that. A pass of the thread, without the seat, may have done the
+        work for which the caller stopped. Then no descriptor is readable, although frames still wait.
         """
         link, protocol = self._link, self._protocol
         with link.lock:

@@ -31,10 +31,11 @@ class DelayedOperation(Delayed):
 
         client.try_complete_else_watch(Fetch(...), ["topic/0", "topic/1"], timeout=0.5)
 
-    `on_complete()` runs exactly once: when the daemon has confirmed the completion, or after the deadline. After the
-    deadline `on_expiration()` runs as well. `lock` is held while one of the functions runs (default: a lock for this
-    operation alone); several operations may share a lock. The functions must not block; a thread that holds the lock
-    must not wait for the client.
+    `on_complete()` runs exactly once if the operation completes or expires: when the daemon has confirmed the
+    completion, or after the deadline. After the deadline `on_expiration()` runs as well. If the operation ends in
+    another way, neither runs. `lock` is held while one of the functions runs (default: a lock for this operation
+    alone); several operations may share a lock. The functions must not block; a thread that holds the lock must not
+    wait for the client.
 
     Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
     """

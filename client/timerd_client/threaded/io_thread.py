@@ -22,7 +22,9 @@ HELD_NS = 100_000_000  # if a callback takes this long, the errors of callers th
 
 
 class IoThread:
-    """Makes a link's passes. After the main thread's end no thread can begin: then waiting callers make the passes."""
+    """Makes a link's passes: see exchange(). No thread can begin after the main thread's end: then waiting callers
+    make the passes.
+    """
 
     def __init__(
         self, link: Link, connection: Connection, sender: ThreadedSender, callers: Callers, moved: Condition
@@ -131,7 +133,8 @@ class IoThread:
         while True:
             with link.lock:
                 receives = self._callers.begin_pass()
-            # If a caller receives instead, this pass still looks at answers: a send may have used up their edge.
+            # If a caller receives instead, this pass still takes answers. ZeroMQ's descriptor shows an answer once (an
+            # edge), and a send may use that up.
             connection.receive_some(outcomes=receives, answers=answers or not receives)
             now_ns = link.now_ns()
             if sender.chores:
@@ -150,7 +153,7 @@ class IoThread:
                 if has_subscribed:
                     continue  # the send may have used up the edge of a frame that came in
                 sender.send_due(now_ns, self._woke_ns)
-                # The send may have used up this edge, too, so the socket is asked.
+                # This send may have used up an edge, too. So ask the socket whether there is an answer.
                 answers = connection.is_cut or sockets.has_answer()
                 if not answers and (connection.unsent is None or not sockets.has_room()):
                     sender.rest()

@@ -133,7 +133,7 @@ class Hand:
 
     def __init__(self, runner: Runner, number: int) -> None:
         self._runner = runner
-        self.asks = False  # a handler's outcome was sent, and its answer is waited for
+        self.asks = False  # a command about the call was sent, and this thread waits for its answer
         self.ended = False
         self.thread = runner.link.waiters.new_thread(self._run, f"timerd-calls-{number}" if number else "timerd-calls")
 

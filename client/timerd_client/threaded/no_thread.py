@@ -1,4 +1,7 @@
-"""A link without a thread: CPython starts none after the main thread has ended. Waiting callers make the passes."""
+"""A link without a thread: CPython starts none after the main thread has ended. Waiting callers make the passes.
+
+In a pass, a link receives, does what is due, and sends.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 
 Without the seat an outcome would wake the link's thread, and the thread would wake the caller. While a caller has the
 seat, the descriptors of the sockets wake nobody else. The caller of each method holds the link's lock, except for
-sleep() and ring().
+fileno(), sleep(), ring(), and close() at the end of the link's thread.
 
 Signal handlers run during the sleep of a caller, and may take long. So the link's thread may take the seat from a
 sleeping caller. The caller notices this when it wakes.

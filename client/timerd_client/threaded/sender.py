@@ -20,7 +20,7 @@ SEND_INTERVAL_NS = 100_000  # under load: the least time from one frame of comma
 SEND_INTERVAL_NS_MAX = 1_000_000  # and the longest
 SEND_COMMANDS = 512  # if this many pile up, the thread does not get the GIL: then a caller sends, if a frame is due
 SEND_BURST = 4  # frames that may follow each other at once after a quiet time
-SEND_REST = 3  # an interval is this many times as long as a pass: during a pass the callers do not have the GIL
+SEND_REST = 3  # an interval is this many times as long as the thread's last pass, in which callers lack the GIL
 
 
 class Bell:
@@ -35,7 +35,10 @@ class Bell:
         return self._descriptor
 
     def ring(self) -> None:
-        """Wake the thread. Called with the link's lock held. Raises OSError if the bell is closed."""
+        """Wake the thread. Raises OSError if the bell is closed.
+
+        Called with the link's lock held, except by ThreadedSender.ring().
+        """
         os.eventfd_write(self._descriptor, 1)
 
     def answer(self) -> None:
@@ -85,7 +88,7 @@ class ThreadedSender(Sender):
             self.bell.ring()
 
     def _next_alarm(self) -> int:
-        """The command number from which callers wake the thread even if it will soon send. 0 while the process ends."""
+        """The command number from which callers call wake() even if the thread will soon send. 0: the process ends."""
         return 0 if self._link.ends_with_process else self._protocol.ledger.issued + SEND_COMMANDS
 
     def send_for_caller(self) -> None:

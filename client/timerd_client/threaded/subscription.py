@@ -17,7 +17,7 @@ class Subscription(Following):
     """Iterate over it for events and gaps; `with` closes it. `subscribe()` makes it.
 
     It belongs to the process that has made it: a forked child gets ClosedError. Any thread may use it, and each item
-    goes to one of the threads that iterate. It cannot be pickled, but its mark can. Dropping the handle closes it.
+    goes to one of the threads that iterate. It cannot be pickled, but its mark can. If it is dropped, it is closed.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""How a link reaches its daemon: sockets, the lifeline, and the arena that it maps.
+"""How a link reaches its daemon: sockets, the lifeline (lifeline.py), and the arena that it maps.
 
 A link gets an object with the methods of `Sockets`: from zmq_sockets.py or unix_sockets.py. The simulation gives it
 sockets of a simulated network.
@@ -29,7 +29,8 @@ class Sockets(Protocol):
 
     With ZeroMQ, commands go over a DEALER, which also gets answers, and outcomes come over an XSUB. With packets,
     everything goes over one connection, and counts as published. The holder of the seat (the link's own thread, or a
-    caller that waits) calls receive(published=True). Every other method is called with the link's lock held.
+    caller that waits) calls receive(published=True). The other methods that use a connection are called with the link's
+    lock held: tend, lost, send, has_answer, subscribe, receive(published=False), has_room.
     """
 
     lifeline: Held

@@ -2,9 +2,8 @@
 
 libzmq connects again by itself, to whatever stands at the path. A client must show its proof and its session to no
 other user. So at the end of the daemon the sockets are disconnected. tend() connects them again, when a trusted daemon
-listens. Before each HELLO the client looks whether
-NAME.sock is still the file to which the DEALER has connected. If not, the DEALER first connects again, if a trusted
-daemon listens.
+listens. Before each HELLO the client checks that NAME.sock is still the file to which the DEALER has connected. If it
+is another file, the DEALER first connects again, if a trusted daemon listens.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SOCKETS_MAX = 8_192  # two for each client; libzmq's default of 1,023 allows 511
 RECONNECT_MS = 20
 RECONNECT_MS_MAX = 500
 SEND_FRAMES_MAX = 8  # few, so that commands gather in one frame, and not in many queued frames
-GOODBYE_LINGER_MS = 200  # for BYE alone: everything else has been acknowledged by then
+GOODBYE_LINGER_MS = 200  # for BYE alone: close() has waited for everything else
 
 KIND_AT: Final = offset_of(CommandHeader, "kind")
 HELLO: Final = int(UpKind.HELLO)

@@ -1,5 +1,5 @@
-"""How callers wait: gates, greenlets, pauses, and requests whose end ends the waits.
+"""How callers wait: gates, conditions, greenlets, the slices of a wait, and pauses while the daemon is lost.
 
-Not here: promises, for which callers wait (link/promise.py), and waits of a link's own thread or loop (threaded/,
-aio/).
+Not here: promises, for which callers wait (link/promise.py); requests whose end ends waits (scope.py); waits of a
+link's own thread or loop (threaded/, aio/).
 """

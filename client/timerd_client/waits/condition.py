@@ -39,7 +39,7 @@ class Condition:
             self._wake(waiter)
 
     def notify(self) -> None:
-        """Like notify_all(), but of the callers with the same `one_of`, wake only one, whose condition holds.
+        """Like notify_all(), but of the callers with the same `one_of`, wake only the first, if its condition holds.
 
         For example, 32 threads wait for calls, and a call comes: then one thread wakes. Called with the lock held.
         """

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 
 def at_loop_end(end: Callable[[], Awaitable[object]]) -> AsyncGenerator[None, None]:
-    """Await `end()` when the running loop ends, because a loop closes its generators. Keep the returned generator."""
+    """Await `end()` when asyncio.run() ends the running loop, which closes its generators. Keep the returned one."""
     guard = _guard(end)
     with contextlib.suppress(StopIteration):
         guard.__anext__().send(None)  # run the generator up to its `yield`

@@ -273,7 +273,10 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": answer.body})
 
     async def answer(self, error: BaseException) -> bool:
-        """Answer in place of the view, which raised `error`. False if the view's answer has begun: it is cut off."""
+        """Answer in place of the view, which raised `error`. If the view's answer has begun, it only ends there.
+
+        Returns False if the answer has begun and the error is not RequestEnded: the caller raises the error again.
+        """
         if self._is_begun:
             if not isinstance(error, RequestEnded):
                 return False

@@ -1,7 +1,7 @@
 """loadtest(): a planned workload, played from Spark's Python workers against the daemons of their hosts.
 
-The load test is an open loop: the schedule is fixed before the start, and each operation is sent when it is due, even
-if the daemon does not keep up. Waits count from the intended time (G. Tene, "How not to measure latency": no
+The load test is an open loop: the schedule is fixed before the start, and each operation is sent at its time, even if
+the daemon does not keep up. Waits count from the intended time (G. Tene, "How not to measure latency": no
 coordinated omission). All tasks start together, behind a barrier.
 """
 
@@ -33,7 +33,7 @@ PLAYERS_MAX: Final = 4_096
 LEAD_NS: Final = 1_500_000_000  # tasks agree on the start this long before: Spark opens a barrier only once a second
 PATIENCE_S: Final = 60.0  # the longest wait for outcomes after the last deadline, and for room in the window
 BATCH: Final = 4_096  # operations in a call, at most
-PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it go out together
+PAUSE_S: Final = 0.001  # the shortest sleep: operations whose times lie within it go out together
 # The columns of a result: the terminal view, and the delays that the machine has added to the plan.
 PLAYED: Final = (
     *TERMINAL,
@@ -217,7 +217,7 @@ def results_of(
     planned = np.minimum(part.delay_ns[rows], timeout)
     states = [outcome.state.name.lower() for outcome in outcomes]
     if unknown := sum(state == "unavailable" for state in states):
-        raise TimerdUnavailableError(f"{unknown} operations have no outcome: the daemon was lost, or refused them")
+        raise TimerdUnavailableError(f"{unknown} operations have no outcome: the daemon was lost")
     registered = origin_us + due // 1_000
     count = len(outcomes)
     columns: dict[str, Any] = {

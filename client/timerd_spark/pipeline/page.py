@@ -193,7 +193,7 @@ def _real(run: Results, name: str) -> DataFrame:
 
 def _over_time(run: Results) -> str:
     windows = _real(run, "windows")
-    own = windows.where(windows["what"] != SEEN)  # SEEN is a second view of the operations of PLAYED: the same measures
+    own = windows.where(windows["what"] != SEEN)  # SEEN has the operations of PLAYED, with waits from the intended time
     if own.count() < WINDOWS_MIN:
         return ""
     window = run.state["steps"]["rollup"].get("window", run.options.window)

@@ -1,9 +1,10 @@
 """workload(): the operations of a load test as a DataFrame. A seed gives the same plan for any number of partitions.
 
-Arrivals and delays are those of timerd_client.workload. Row i takes its random numbers from Philox (J. K. Salmon et
-al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the key (seed, stream) and the counter i, so a row
-does not depend on the task that makes it. Arrivals are planned in blocks of BLOCK rows. Where the number of arrivals of
-a Poisson process is given, their times are distributed like sorted uniform times. So a block sorts uniform times.
+Arrivals and delays are distributed as in timerd_client.workload. Row i takes its random numbers from Philox (J. K.
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the key (seed, stream) and the counter i, so
+a row does not depend on the task that makes it. Arrivals are planned in blocks of BLOCK rows. Where the number of
+arrivals of a Poisson process is given, their times are distributed like sorted uniform times. So a block sorts uniform
+times.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def block_of(shape: Workload, block: int, first: int = 0) -> pyarrow.RecordBatch
 
 
 def due_of(shape: Workload, op: int) -> int:
-    """The time at which an operation of a plan is due, in ns from the start of the plan."""
+    """The time at which an operation of a plan is to be registered, in ns from the start of the plan."""
     due: int = block_of(shape, op // BLOCK, op)["due_ns"][0].as_py()
     return due
 

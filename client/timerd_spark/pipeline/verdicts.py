@@ -1,7 +1,7 @@
 """The results of a run, in sentences. Pure functions of a few numbers: the page shows the sentences first.
 
-This machine was overloaded: p99 352 ms from the intended time, 184 ms from the registration.
-With a timeout of 100 ms, 16.2 % would expire instead of 7.9 %, and 334 would be in flight instead of 471: 29 % fewer.
+This machine was overloaded, it could not send this rate in time: p99 352 ms from the intended time, 184 ms from the ...
+With a timeout of 100 ms, 16.2% would expire instead of 7.9%, and 334 would be in flight instead of 471: 29% fewer.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ def audit(
     four). A task holds the rows of its share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside
     pending operations. The findings stay on the executors as long as the program refers to the result.
 
-    Raises InvalidValueError if `df` is no events view, or if its journal is of level outcomes or lacks its beginning.
+    Raises InvalidValueError if `df` is no events view, or if its journal is of level outcomes, lacks its beginning, or
+    lacks columns because an older version wrote it.
     """
     from pyspark.sql import functions as F
 
@@ -191,7 +192,7 @@ def _arenas(sent: DataFrame) -> dict[tuple[str, str], Facts]:
 
 
 def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tuple[str, str, int, None, str, bool]]:
-    """The findings about missing rows, and about events that are not in order."""
+    """The findings about missing rows, and about rows that are not in order."""
     found = []
     for (host, incarnation), facts in arenas.items():
         found += [(host, incarnation, row, None, what, True) for row, _, what in facts.left_out]

@@ -31,7 +31,8 @@ ORDERED: Final = f"{FINDINGS}, follows boolean"
 BOUND: Final = "host string, incarnation string, purgatory string, id string, operation bigint, several boolean"
 CONTENT: Final = ", ".join(PACKED.split(", ")[2:])  # without host and incarnation, which the parcel has
 SHARES: Final = 256  # of keys: 0 to 255; shares of operations follow
-EVERY, FRAGMENTS, ABOUT = -1, -2, -3  # the shares of rows that each task gets, of fragments, and of facts
+# The shares of rows that each task gets, of fragments (single rows of a registration), and of facts about arenas.
+EVERY, FRAGMENTS, ABOUT = -1, -2, -3
 INDEX: Final = -1  # `first` of a parcel with the numbers of registrations
 WORD: Final = (1 << 64) - 1
 PARCEL_ROWS: Final = 1 << 18  # rows that are held until they are sent: some 60 MB
@@ -127,7 +128,10 @@ def _sent(held: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
 
 
 def _registered(rows: pyarrow.RecordBatch) -> np.ndarray:
-    """The numbers of the operations registered in these rows, except in snapshots, where they may occur twice."""
+    """The numbers of the operations registered in these rows.
+
+    Without operations that were pending when the journal began (RowFlag.SNAPSHOT): their rows may occur twice.
+    """
     import numpy as np
     import pyarrow.compute as pc
 

@@ -242,7 +242,7 @@ class Operations:
     def _one(self, operations: np.ndarray) -> Numbers:
         """For each registration, the number of its row among rows with these operations; -1 if it has no row.
 
-        A registration with several rows is not alone.
+        If a registration has several such rows, it loses `is_alone`, so it is not plain.
         """
         of = self.of(operations)
         known = np.flatnonzero(of >= 0)
@@ -314,7 +314,8 @@ class Operations:
         """Whether no event on an operation's key came after its mark.
 
         Events of other clients are compared by their sequence, those of the operation's own client by their command.
-        False if a key has events of both kinds.
+        With MARK_BY_SEQUENCE, all are compared by their sequence. Without it, the result is False if a key has events
+        of both kinds. With NO_MARK, no earlier event counts, so the result is True.
         """
         flags, none = self.r["command_flags"], before < 0
         lowest, highest = events.senders_until(before)
