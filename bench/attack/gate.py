@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import grp
+import json
 import os
 import statistics
 import tempfile
@@ -141,6 +142,19 @@ def wrong_with(attack: Attack, served: Unit) -> list[str]:
     return wrong
 
 
+def resume(suite: Suite, path: Path) -> None:
+    """Take over the attacks that an interrupted gate has judged, from the document that it has written."""
+    document = json.loads(path.read_text())
+    judged = {row["attack"] for row in document["tables"].get("gate", ())}
+    for table, rows in document["tables"].items():
+        for row in rows:
+            if row["attack"] in judged:
+                suite.add(table, **row)
+    for name in judged & document["checks"].keys():
+        suite.check(name, **document["checks"][name])
+    suite.say(f"{len(judged)} attacks were judged by {path}")
+
+
 def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
     """Play an attack's runs, each after a run without the attack. Add all to the tables, and check the gate."""
     attack = ATTACKS[name]
@@ -187,6 +201,7 @@ def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
         **{f"peace_{name}_p99_ms": medians(peace, f"{name}_p99_ms") for name in WITNESSES},
         unavailable=int(unavailable),
         restarts=restarts,
+        commit=suite.machine["commit"],
         holds=holds,
     )
     says = (

@@ -2,7 +2,7 @@
 
     python bench/suites/overload.py [--seconds 30] [--senders 3] [--flood commands] [--json FILE]
     python bench/suites/overload.py --flood ATTACK [--seconds 5] [--runs 5]
-    python bench/suites/overload.py --gate [--seconds 5] [--runs 5]
+    python bench/suites/overload.py --gate [--seconds 5] [--runs 5] [--resume]
 
 The suite starts a daemon, and `senders` processes whose frames are encoded beforehand. Beside the senders runs one
 ordinary client, whose round trips are measured all the time. The phases, in this order:
@@ -30,8 +30,8 @@ it), `single` (the same commands, one in a frame), `largest` (frames of 4 MiB, f
 --flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): a hostile process, or
 several, beside three witnesses, whose requests are measured: a member, a newcomer, and a worker of a group. Runs with
 and without the attack alternate. With `locks` the daemon is also killed and started again, as by its systemd unit.
-`--gate` plays all attacks. attack/gate.py has the gate's limits, and judges the runs. The results of `--gate` go to
-results/gate.json, unless --json says otherwise.
+`--gate` plays all attacks, which takes two hours. After Ctrl-C, `--gate --resume` goes on. attack/gate.py has the
+gate's limits, and judges the runs. The results of `--gate` go to results/gate.json, unless --json says otherwise.
 
 The bounds are in attack/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
 `--slack 3` makes the bounds of time three times as wide, and a flood of commands must then offer at least 1.7 times the
@@ -53,11 +53,11 @@ from bench.attack.bounds import bounds, memory_bound
 from bench.attack.customer import Customer, Round
 from bench.attack.frames import FLOODS, RATES, S
 from bench.attack.full import fill
-from bench.attack.gate import judge
+from bench.attack.gate import judge, resume
 from bench.attack.senders import PATIENCE_S, Counts, Phase, crew
 from bench.attack.serving import daemon
 from bench.attack.watcher import Watcher
-from bench.lib.common import ROOT, Parser, Suite, amount, real, run_suite
+from bench.lib.common import ROOT, Parser, Refused, Suite, amount, real, run_suite
 from timerctl.load.report import percentiles
 
 MS = 1_000_000
@@ -171,8 +171,14 @@ def rows(suite: Suite, run: dict[str, Any], full: dict[str, Any]) -> None:
 
 def play(suite: Suite) -> None:
     args = suite.args
+    if args.resume:
+        if not args.gate or not args.json.exists():
+            raise Refused("--resume goes on with the gate of a file: give --gate, and --json with a file that is there")
+        resume(suite, args.json)
     if args.gate or args.flood in ATTACKS:
         for name in ATTACKS if args.gate else (args.flood,):
+            if name in suite.checks:
+                continue
             judge(suite, name, args.runs, args.seconds if args.seconds is not None else ATTACK_S)
         return
     if args.seconds is None:
@@ -202,6 +208,9 @@ def main() -> int:
         help=f"what is sent (commands): {', '.join((*FLOODS, *ATTACKS))}",
     )
     parser.add_argument("--gate", action="store_true", help="play all attacks, and check the gate's limits")
+    parser.add_argument(
+        "--resume", action="store_true", help="with --gate: play only the attacks that the file of --json has not judged"
+    )
     parser.size("--runs", amount(1, 100, "runs"), "5", "1", "runs with an attack, and as many without it")
     parser.add_argument(
         "--slack", type=real(1, 1_000, ""), default=1.0, help="make the bounds of time N times as wide, see above (1)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.attack.attackers.collisions import HEADS_MOST, NAMES, keys_of_one_chain
+from bench.attack.gate import resume
+from bench.lib.common import Suite
 from support.fakes.collisions import mix
 from support.real.daemons import arenas_of, processes_of
 from support.real.trees import ROOT
@@ -120,3 +123,20 @@ def test_the_keys_of_an_attack_share_a_chain_where_hashes_have_no_secret() -> No
         assert mix(int.from_bytes(key, "little") ^ seed ^ len(key)) % HEADS_MOST == 0
     for key in alike:
         assert int.from_bytes(key, "little") % HEADS_MOST == 0
+
+
+def test_a_gate_goes_on_with_the_attacks_that_an_interrupted_one_has_not_judged(tmp_path: Path) -> None:
+    runs = [{"attack": attack, "attacked": attacked} for attack in ("looks", "fan") for attacked in (False, True)]
+    tables = {"runs": runs, "gate": [{"attack": "looks", "holds": True}]}
+    document = {"tables": tables, "checks": {"looks": {"held": True, "says": "4 ms"}}}
+    (tmp_path / "gate.json").write_text(json.dumps(document))
+    suite = Suite("gate", "", argparse.Namespace(short=False, seed=1))
+    resume(suite, tmp_path / "gate.json")
+    assert suite.tables == {"runs": runs[:2], "gate": tables["gate"]}, "the runs of `fan` are played again"
+    assert suite.checks == document["checks"]
+
+
+@pytest.mark.parametrize("words", [("--resume",), ("--resume", "--gate", "--json=missing.json")])
+def test_a_gate_that_was_not_begun_is_not_resumed(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(BENCH), *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "--resume goes on with the gate of a file" in done.stderr

@@ -186,11 +186,11 @@ def received(link: Link, number: int, timeout: Patience) -> Flow[None]:
     outgoing = link.protocol.outgoing
     with link.lock:
         link.connection.refuse_lost()
-        maker = link.protocol.session.incarnation
+        beginning = outgoing.beginnings
         link.sender.confirm_locked()
 
     def is_answered() -> bool:
-        return outgoing.answered >= number or link.protocol.session.incarnation != maker or link.closed
+        return outgoing.answered >= number or outgoing.beginnings != beginning or link.closed
 
     if not (yield Until(link, is_answered, patience_s(timeout))):
         raise link.connection.unavailable(timeout)

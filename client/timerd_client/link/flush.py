@@ -16,7 +16,7 @@ class Flush(NamedTuple):
     """A flush that has begun."""
 
     command: int  # the flush waits until this command is applied, and all answers up to it were received
-    maker: bytes  # incarnation of the client; when the client gets a new one, the flush is over
+    beginning: int  # Outgoing.beginnings: when commands are forgotten, the flush is over
     reported: int  # how many of the `commands_unknown` were reported by earlier flushes
 
 
@@ -36,13 +36,13 @@ class Flushes:
             self._link.refuse_closed()
         self._sender.do_chores()
         self._sender.confirm_locked()
-        return Flush(self._protocol.ledger.issued, self._protocol.session.incarnation, self._reported_unknown)
+        return Flush(self._protocol.ledger.issued, self._protocol.outgoing.beginnings, self._reported_unknown)
 
     def is_done(self, flush: Flush) -> bool:
         """Whether the flush has nothing more to wait for."""
-        protocol = self._protocol
-        is_over = protocol.session.incarnation != flush.maker or self._link.closed
-        return protocol.outgoing.answered >= flush.command or is_over
+        outgoing = self._protocol.outgoing
+        is_over = outgoing.beginnings != flush.beginning or self._link.closed
+        return outgoing.answered >= flush.command or is_over
 
     def end(self, flush: Flush, timeout: Patience) -> None:
         """End a flush. Raises SessionGoneError if it is not known which commands were applied.

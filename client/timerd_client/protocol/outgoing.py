@@ -38,6 +38,7 @@ class Outgoing:
         self._ledger = ledger
         self.frame_size_max = FRAME_SIZE_MAX  # the largest frame of commands, in bytes
         self.resets = 0  # how often an unsent frame has become stale
+        self.beginnings = 0  # how often begin_anew() was called
         self.commands_unknown = 0  # commands that were unacknowledged when the daemon forgot this client
         self.answered = 0  # commands up to this one are applied, and their answers were received
         self.sent = 0
@@ -134,4 +135,5 @@ class Outgoing:
         self._ledger.begin_after(0)
         self.sent = self.offered = self.answered = self._confirm_to = 0
         self.resets += 1
+        self.beginnings += 1
         return unknown

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,20 @@ def test_flush_reports_commands_kept_for_a_lost_daemon_as_unacknowledged_in_a_ne
         client.flush()
     client.flush()
     assert client.stats().commands_unknown == 7
+
+
+def test_a_flush_ends_when_the_daemon_comes_back_with_another_arena(
+    client: Any, daemon: Daemon, outage: Outage
+) -> None:
+    outage.begin()
+    client.fire("k")
+    with ThreadPoolExecutor(1) as pool:
+        flush = pool.submit(client.flush, timeout=2 * PATIENCE_S)
+        daemon.start()
+        daemon.destroy()
+        outage.end()
+        with pytest.raises(td.SessionGoneError, match="lost sight of this client: 1"):
+            flush.result(PATIENCE_S)
 
 
 def test_a_full_window_says_that_the_daemon_is_lost(lost: Any, face: Face) -> None:
