@@ -124,7 +124,7 @@ def test_hours_that_the_clock_skips_in_a_handler_are_one_call(world: World) -> N
 
 
 def test_nights_without_a_worker_are_one_call_when_a_worker_is_back(world: World) -> None:
-    """The daemon has forgotten the schedule's id by then. So the next worker also begins the schedule."""
+    """The first night's call waits for a worker, and the daemon knows its id. So nobody begins a second schedule."""
     job = Job()
     first = member(world, job, NIGHTLY)
     until(world, 86_000, 86_400)
