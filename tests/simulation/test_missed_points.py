@@ -208,7 +208,7 @@ def test_a_nightly_run_of_last_week_does_not_come_at_noon(world: World) -> None:
     run(world, [heir], MINUTE)
     assert job.calls == [] and heir.inbox.calls_skipped == 4
     until(world, 3 * 3_600, 86_400)
-    run(world, [heir], 3 * S)  # the heir was silent all night, so the daemon may first answer "not yet"
+    run(world, [heir], 3 * S)  # silent all night, the heir asks what it holds: the daemon may first answer "not yet"
     ((due, missed),) = found(job)
     assert (due % 86_400, missed) == (3 * 3_600, 0)
 
