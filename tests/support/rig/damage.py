@@ -167,7 +167,7 @@ def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearra
 
 
 def read_arena(memory: bytes | bytearray) -> None:
-    """Do all walks, and check the arena. No walk hangs, and only the errors of this module's docstring are raised."""
+    """Do all walks but those of groups, and check the arena. No walk hangs, and no error of another kind is raised."""
     try:
         reader = ArenaReader.from_bytes(memory)
     except REFUSALS:
