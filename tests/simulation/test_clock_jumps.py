@@ -210,7 +210,11 @@ def test_a_jump_while_a_handler_runs_is_found_when_it_returns(world: World) -> N
 
 
 def test_no_point_runs_twice_and_none_is_kept_back_however_the_clock_jumps(rng: random.Random) -> None:
-    """Workers come, go and stand still; daemons restart. At the end, the schedule runs all points that have not run."""
+    """Workers come, go and stand still; daemons restart. At the end, the schedule runs all points that have not run.
+
+    But a schedule keeps only four stretches of points that have run (points.py). If the jumps make more, it counts the
+    points between two stretches as run.
+    """
     world = World(clients=64)
     world.until_quiet()
     job = Job()

@@ -3,7 +3,8 @@
 The core's defects are compiled into `timerd.core_faults` alone (timerd_shm.generate.DEFECTS) and chosen at run time.
 Most bodies below are also run by other tests, on the core as it is. Here each body runs twice on the build for tests:
 it must pass without the defect, and fail with the defect. A defect of the daemon replaces one of the daemon's
-functions. The client's defects are in tests/simulation/test_simulation.py.
+functions. Defects of the client are in test_simulation.py, test_aio.py, test_subscribers.py and
+test_dropped_operations.py.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def test_after_the_first_end_a_call_runs_again_at_once_and_after_the_second_alon
 
 
 def test_innocents_beside_a_killer_are_never_given_up(world: World) -> None:
-    """Each time when the killer ends its process, some of the innocents run in this process."""
+    """The innocents run in the first two processes that the killer ends. After that, each of these calls runs alone."""
     killer, innocent, failures = Job(), Job(), Failures()
 
     def worker() -> Worker:
@@ -381,7 +381,7 @@ def test_deliveries_before_a_pause_are_counted_too(world: World) -> None:
 
 
 def test_a_call_with_only_its_on_failure_left_does_not_keep_other_calls_of_its_id_away(world: World) -> None:
-    """Formerly, a call with if_exists="again" was taken for the resting call, whose handler never ran again."""
+    """Formerly, the resting call stood for a later call with if_exists="again", though its handler never ran again."""
     job, failures = Job(), Failures()
     failing: list[Call] = []
 

@@ -27,7 +27,7 @@ MS = 1_000_000
 
 
 def register(worker: Worker, key: bytes = b"job", payload: bytes = b"load", *, timeout_ns: int = 10 * MS) -> None:
-    """An operation of the worker's group."""
+    """Register an operation of the worker's group."""
     command = Register(
         (Key(key),),
         timeout_ns=timeout_ns,

@@ -1,4 +1,4 @@
-"""A silent client keeps what it holds of its group while its process runs, until its takeover."""
+"""A silent client keeps what it holds of its group while its process runs, until its takeover is over."""
 
 from __future__ import annotations
 

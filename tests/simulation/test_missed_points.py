@@ -124,7 +124,7 @@ def test_hours_that_the_clock_skips_in_a_handler_are_one_call(world: World) -> N
 
 
 def test_nights_without_a_worker_are_one_call_when_a_worker_is_back(world: World) -> None:
-    """The daemon has forgotten the schedule's id by then. So the next worker also begins the schedule."""
+    """The first night's call waits for a worker, and the daemon knows its id. So nobody begins a second schedule."""
     job = Job()
     first = member(world, job, NIGHTLY)
     until(world, 86_000, 86_400)
@@ -208,7 +208,7 @@ def test_a_nightly_run_of_last_week_does_not_come_at_noon(world: World) -> None:
     run(world, [heir], MINUTE)
     assert job.calls == [] and heir.inbox.calls_skipped == 4
     until(world, 3 * 3_600, 86_400)
-    run(world, [heir], 3 * S)  # the heir was silent all night, so the daemon may first answer "not yet"
+    run(world, [heir], 3 * S)  # silent all night, the heir asks what it holds: the daemon may first answer "not yet"
     ((due, missed),) = found(job)
     assert (due % 86_400, missed) == (3 * 3_600, 0)
 

@@ -203,7 +203,7 @@ def test_a_call_that_was_cut_runs_again_after_hours_and_its_schedule_does_not_be
 
 
 def test_a_schedule_begins_again_in_another_arena() -> None:
-    """The steps end when the daemon has another arena. The client starts them again (test_members)."""
+    """The steps end when the daemon has another arena. The client starts them again (test_named_calls.py)."""
     world = World()
     world.until_quiet()
     job = Job()
@@ -216,7 +216,7 @@ def test_a_schedule_begins_again_in_another_arena() -> None:
 
 
 def test_a_schedule_outlives_random_deaths_stops_and_restarts(rng: random.Random) -> None:
-    """A call is redelivered only if a worker died or was stopped. Calls go on, in order, and never overlap."""
+    """A call runs again only if a worker died or was stopped. The schedule goes on, and its points run in order."""
     world = World(clients=64)
     world.until_quiet()
     job = Job()

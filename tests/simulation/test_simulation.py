@@ -192,7 +192,7 @@ def test_a_daemon_that_takes_its_own_end_of_a_connection_for_the_clients_is_foun
 
 
 def test_a_client_that_reuses_command_numbers_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgotten_by_daemon = Incoming.forgotten_by_daemon  # the last thing that a WELCOME tells about commands
+    forgotten_by_daemon = Incoming.forgotten_by_daemon  # the last method about commands that a WELCOME calls
 
     def forget_unacknowledged(self: Incoming, last: int) -> None:
         forgotten_by_daemon(self, last)

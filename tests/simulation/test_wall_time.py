@@ -1,4 +1,7 @@
-"""Calls that are due by the wall clock. The daemon plans them anew when the clock is set, even if no worker lives."""
+"""Calls that are due by the wall clock. The daemon plans them anew when the clock is set, even if no worker lives.
+
+The daemon walks over the operations for this, in several turns if there are many.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +213,7 @@ def test_random_jumps_leave_each_call_where_the_wall_clock_says(rng: random.Rand
                 block = rig.arena.record(Region.BLOCKS, op.payload - 1)
                 wall_ns = due[bytes(block.data[: block.length])]
                 planned_ns = wall_ns - ahead_ns
-                is_due = max(planned_ns, op.deadline_ns) <= rig.now_ns  # at the next tick
+                is_due = max(planned_ns, op.deadline_ns) <= rig.now_ns  # it falls due at the next tick
                 assert is_due or abs(op.deadline_ns - planned_ns) <= MS
         for each in worker.delivered_for_group:
             due.pop(each.payload, None)

@@ -2,7 +2,7 @@
 
 worker = Worker(World()).listen()
 delivered = worker.take(worker.inbox.outcomes)        # what the caller of `outcomes()` would get
-worker.do(worker.calls.begin("job"))             # the steps of a named call, without a thread
+worker.do(worker.calls.begin("job"))             # the steps that begin a schedule, without a thread
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def sent(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def in_buckets(sent: pa.Table, buckets: int) -> pa.Table:
-    """The parcels of rows, each with the bucket in which Spark would place it if no keys depended on each other."""
+    """The parcels of rows, with buckets: one share is in one bucket, as on Spark if all keys are independent."""
     share = sent["share"].to_numpy()
     fragments = pa.Table.from_batches(parcels_of_fragments(sent.filter(share == FRAGMENTS).to_batches()))
     of_keys = pa.concat_tables([sent, fragments])

@@ -3,7 +3,7 @@
 fakes/     stand in for a part of the system: networks, a daemon, sockets
 kafka/     raw requests to a Kafka broker, and members of its groups
 oracle/    expected results: the model of the core, checks of journals and arenas
-real/      real processes: daemons, both faces of the client, timerctl; and the sources of this project
+real/      real processes: daemons, the threaded and the asyncio client, timerctl; and the sources of this project
 rig/       drives the core: commands in, frames out; random programs, damage, crashes
 spark/     journals for the tests on Spark
 stubs/     types of packages that have none

@@ -7,8 +7,9 @@
 
 An input for the daemon or the client is a list of frames, each preceded by its length (2 bytes). The seeds are frames
 of every kind. An input for an arena or a journal is a list of changes. A change has a position (4 bytes, as a share of
-the bytes in use), a width (1 byte), and the new bytes. An input that fails is written to crash-*; the same command with
-that file repeats the failure.
+the bytes in use), a width (1 byte), and the new bytes. An input for a journal has one byte before its changes, which
+chooses right or wrong CRCs. An input that fails is written to crash-*; the same command with that file repeats the
+failure.
 """
 
 from __future__ import annotations

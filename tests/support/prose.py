@@ -30,7 +30,7 @@ def passages(path: Path) -> list[Passage]:
 
 
 def of_python(text: str) -> Iterator[Passage]:
-    """Each block of comments, and each string that has a space."""
+    """Each block of comments, and each paragraph of each string that has a space."""
     block, start, last = list[str](), 0, 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         line = token.start[0]

@@ -32,11 +32,11 @@ class SimulatedPaths(InstancePaths):
 
 
 PATHS = SimulatedPaths(Path("/nowhere"), "simulated")
-SPINS_MAX = 500  # passes in a row of a client that is woken and changes nothing
+SPINS_MAX = 500  # how often in a row a client may be woken and leave events in its epoll
 
 
 class PacketEnd(End):
-    """The lifeline of a client of packets. Each pass looks at it."""
+    """The lifeline of a client of packets: its bell rings when the connection has ended. The client polls it."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class PacketSockets(UnixSockets):
         return half if isinstance(half, Half) else None
 
     def passed(self) -> None:
-        """After a pass: if the epoll still has events, wake the client again. After some passes, none may be left."""
+        """After a pass of the client: if its epoll still has events, wake the client again, SPINS_MAX times at most."""
         if self._watching.is_closed or not self._watching.poll(0):
             self._spins = 0
             return
@@ -85,7 +85,7 @@ class PacketSockets(UnixSockets):
         self.on_input()
 
     def disconnected(self) -> None:
-        """The daemon's side ends the connection, and packets on their way are lost. (A living client ends none.)"""
+        """Break the connection: the daemon ends it, and packets on their way are lost. (A living client ends none.)"""
         half = self.half
         if half is not None:
             self._end_connection(half.peer.descriptor)

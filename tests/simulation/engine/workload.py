@@ -1,4 +1,4 @@
-"""The acts of processes, drawn from the seed: every method of a client, on a few keys that all processes share.
+"""The acts of processes, drawn from the seed: most methods of a client, on a few keys that all processes share.
 
 The results of some acts are known: a total on a key of its own, limited events with a value of their own, pairs of one
 operation and one event, watermarks.

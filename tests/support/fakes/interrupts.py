@@ -9,9 +9,10 @@ from typing import Any
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt once in the traced files, where a signal handler may run: after a call, or in a loop.
+    """Raises KeyboardInterrupt once in the traced files, where a signal handler may run.
 
-    CPython looks for signals after the instructions of `LOOKS`, and nowhere else.
+    That is at the start of a function, after a call, and in a loop: CPython looks for signals after the instructions of
+    `LOOKS`, and nowhere else.
     """
 
     LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")

@@ -1,4 +1,4 @@
-"""A Surface gets its link from a Lazy. This makes the Lazy of a link that a test has made itself."""
+"""A client gets its link from a Lazy (link/lazy.py). This makes the Lazy of a link that a test has made itself."""
 
 from __future__ import annotations
 

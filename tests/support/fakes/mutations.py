@@ -26,7 +26,7 @@ def report(topic: int, incarnation: int, **changed: Any) -> ReportHeader:
 
 
 def down(topic: int, incarnation: int) -> dict[str, bytes]:
-    """Frames from the daemon to the client of `topic`: one of each kind, and one for each error code."""
+    """Frames from the daemon to the client of `topic`: each kind, and an answer and an error with each error code."""
     pack = struct_of(ReportHeader).pack
     plain = report(topic, incarnation)
     frames = {kind.name.lower(): pack(*plain._replace(kind=kind)) for kind in DownKind}

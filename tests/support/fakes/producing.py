@@ -1,4 +1,4 @@
-"""A producer on a manual clock, and what its transport has seen."""
+"""A producer on a manual clock, its attempts to send, and the outcomes of its records."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from timerd_shm.declare.wire import CommandHeader, UpKind
 
 
 class Sockets:
-    """A daemon that answers at once, in the thread that sends. With `full`, nothing can be sent."""
+    """Sockets to a daemon that answers at once, in the thread that sends. With `full`, nothing can be sent."""
 
     frame_size_max: int = FRAME_SIZE_MAX
     wake_ns: int = 130_000

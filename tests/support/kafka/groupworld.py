@@ -32,7 +32,7 @@ class Broker:
     def __init__(self, data: Path, orders: UUID = ORDERS, **settings: Any) -> None:
         self.id, self.settings = 0, Settings(data=data, **{"workers": 1, "ports": (9093,), **settings})
         self.client = td.connect()
-        with warnings.catch_warnings(action="ignore"):  # the loop stands still while a purgatory is made: no warning
+        with warnings.catch_warnings(action="ignore"):  # td warns: the loop stands still while a purgatory is made
             self.waits = Waits(self.client, asyncio.get_running_loop())
         self.topics: dict[str, Topic] = {}
         self.create("orders", orders)
@@ -121,7 +121,7 @@ async def all_join(*consumers: Consumer) -> list[JoinAnswer]:
 
 
 async def all_sync(*consumers: Consumer) -> list[SyncAnswer]:
-    """The leader assigns to each member its own name."""
+    """All consumers sync. The leader assigns to each member the member's own name."""
     leader = consumers[0].broker.group().leader
     work = {consumer.member: consumer.name.encode() for consumer in consumers}
     syncs = [consumer.sync(work if consumer.member == leader else {}) for consumer in consumers]

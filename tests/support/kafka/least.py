@@ -1,4 +1,4 @@
-"""The smallest request of each API that has something in each of its fields."""
+"""The smallest request of each API that has an element in each of its arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.kafka.rawkafka import seconds
 
 
 def least(kind: Any) -> Any:
-    """An object of the library kio with one element in each array, and a small value in each other field."""
+    """An object of the library kio: one element in each array, a small value in each other field without a default."""
     given = {}
     for field in dataclasses.fields(kind):
         of = classify_field(field)

@@ -16,6 +16,6 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` free ports behind each other: none that another cluster takes by itself."""
+    """The first of `count` consecutive free ports. They are below LOWEST, so no other cluster takes one by itself."""
     begins = random.sample(range(5_000, LOWEST - count), 100)
     return next(port for port in begins if all(map(is_free, range(port, port + count))))

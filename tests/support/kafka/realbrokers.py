@@ -20,7 +20,7 @@ def brokers(data: Path, number: int, **more: Any) -> Iterator[list[Broker]]:
     (data / "cluster_id").write_text("c")
     settings = Settings(data=data, workers=number, replicas=1, ports=tuple(range(1, number + 1)), **more)
     clients = [td.connect() for _ in range(number)]
-    with warnings.catch_warnings(action="ignore"):  # the loop stands still while a purgatory is made: no warning
+    with warnings.catch_warnings(action="ignore"):  # td warns: the loop stands still while a purgatory is made
         made = [Broker(settings, n, client, asyncio.get_running_loop(), {}) for n, client in enumerate(clients)]
     try:
         yield made

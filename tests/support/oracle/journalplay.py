@@ -19,7 +19,7 @@ from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import Row
 
 TURNS = 120
-POINTS_TRIED = 8  # this number of a situation's crash points is tried, evenly spread; test_redo tries all of them
+POINTS_TRIED = 8  # at most this number of a situation's crash points, evenly spread; test_redo tries all, without files
 
 
 class JournaledPlay(Play):

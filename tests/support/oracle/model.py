@@ -132,7 +132,7 @@ class Model:
 
     @staticmethod
     def payer(op: Operation) -> tuple[bytes, Client | None]:
-        """The group or the client that the operation is charged to. Nobody is charged for an operation that is kept."""
+        """The group or the client in whose quota of ids the operation counts. A kept operation counts in none."""
         return (op.group, None) if op.group else (b"", None if op.kept else op.client)
 
     def acknowledge(self, client: Client) -> None:

@@ -64,7 +64,7 @@ class Operation:
     left: bool = False  # it is a group's, and the client that has made it has ended
     satisfied: int = 0
     failed: int = 0
-    counted: int = 0  # sequence of the newest event that changed it
+    counted: int = 0  # sequence of the newest event on its keys that was applied to it
     codes: dict[int, int] = field(default_factory=dict)  # the error codes of the failed keys, by ordinal
     look: int = 0  # under OWNER: sequence of the newest event at which the owner is to look
     looked: int = 0  # sequence of the newest event at which the owner has looked

@@ -1,1 +1,1 @@
-"""Real processes: daemons, both faces of the client, timerctl; and the sources of this project."""
+"""Real processes: daemons, the threaded and the asyncio client, timerctl; and the sources of this project."""

@@ -236,7 +236,7 @@ def leave(*, goodbye: bool) -> Situation:
 
 
 def replace_a_settled_id_at_once(rig: Rig) -> Act:
-    """The id settled a while ago. An operation replaces it and settles at registration, so the id settles again."""
+    """The id's operation settled a while ago. Another operation takes the id over, and settles at its registration."""
     a = rig.client()
     rig.do(a, watch(b"k", id=ID), fire(b"k"))
     rig.now_ns += MS

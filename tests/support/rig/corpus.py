@@ -1,4 +1,4 @@
-"""Frames from which a fuzzer begins: one of each kind, command and error code.
+"""Frames from which a fuzzer begins: one of each kind and command, and of nearly each error code that answers a frame.
 
 A frame is made for the client that sends it, because its header shows a session. A fuzzer changes frames (see
 `mutations`). An unchanged frame must be answered with the error code that is stated here.

@@ -27,7 +27,7 @@ def record(rig: Rig, act: Act) -> list[bytes]:
 
 
 def known(rig: Rig) -> bytes:
-    """The bytes from which a daemon goes on: its arena without the words of the redo slot, which a start clears."""
+    """The bytes from which a daemon goes on: its arena without the redo slot. A start makes the slot count as empty."""
     return b"".join((rig.memory[:REDO_OFFSET], bytes(REGIONS_OFFSET - REDO_OFFSET), rig.memory[REGIONS_OFFSET:]))
 
 

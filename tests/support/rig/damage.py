@@ -1,7 +1,7 @@
 """An arena in which every kind of record is in use; changes of arenas and journals, and readers that must survive them.
 
-On a damaged arena, a reader and the checker may raise only DamageError, and a start only one of REFUSALS. On a damaged
-journal, its reader may raise only JournalError.
+On a damaged arena, a reader's walk may raise only DamageError. The opening of a reader, the checker and a start may
+raise only one of REFUSALS. On a damaged journal, its reader may raise only JournalError.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearra
 
 
 def read_arena(memory: bytes | bytearray) -> None:
-    """Do all walks, and check the arena. No walk hangs, and only the errors of this module's docstring are raised."""
+    """Do all walks but those of groups, and check the arena. No walk hangs, and no error of another kind is raised."""
     try:
         reader = ArenaReader.from_bytes(memory)
     except REFUSALS:

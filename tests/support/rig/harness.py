@@ -181,7 +181,7 @@ class Client:
         return found[0] if found else None
 
     def state(self, command: int) -> Outcome:
-        """The outcome's state, NONE while it is pending."""
+        """The state of the registration's outcome; NONE while the operation is pending."""
         delivered = self.outcome(command)
         return delivered.state if delivered else Outcome.NONE
 

@@ -115,7 +115,7 @@ def outcomes_that_share_values_make_room(rig: Rig) -> None:
     rig.do(bystander, Register((Key(b"own"),), payload=bytes(16 * BLOCK_DATA)))
     rig.do(bystander, Register((Key(b"own"),), payload=b"one more"))
     assert bystander.answers == []
-    assert (left(rig), rig.arena.header.tail) == ({b"one": 6, b"two": 6}, 2), "within the share, and one event"
+    assert (left(rig), rig.arena.header.tail) == ({b"one": 6, b"two": 6}, 2), "12 outcomes and one event make room"
     rig.check()
 
 
