@@ -4,7 +4,7 @@
     a second connection of a client     takes the place of the first, which is closed
     messages over the outlet            the client's one subscription (the empty prefix), and its end
 
-A second subscription closes the outlet. The client connects again, and asks for the outcomes that it lacks.
+Any other message closes the outlet. The client connects again, and asks for the outcomes that it lacks.
 """
 
 from __future__ import annotations

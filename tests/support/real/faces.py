@@ -169,18 +169,6 @@ class InLoop:
         """The callback gets the operation in its form for threads outside of the loop."""
         self._face.call(self._target.add_done_callback, lambda promise: callback(self._face.outside(promise)))
 
-    def handles(self, *args: Any, **more: Any) -> Callable[[Any], Any]:
-        """The handler is a function; it runs in a thread beside the loop."""
-
-        def decorate(handler: Callable[[Any], object]) -> Callable[[Any], object]:
-            async def handle(call: Any) -> None:
-                await asyncio.to_thread(handler, call)
-
-            self._face.call(lambda: self._target.handles(*args, **more)(handle))
-            return handler
-
-        return decorate
-
     def __enter__(self) -> Self:
         return self
 

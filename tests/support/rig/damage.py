@@ -167,7 +167,7 @@ def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearra
 
 
 def read_arena(memory: bytes | bytearray) -> None:
-    """Do all walks but those of groups, and check the arena. No walk hangs, and no error of another kind is raised."""
+    """Do all walks, and check the arena. No walk hangs, and no error of another kind is raised."""
     try:
         reader = ArenaReader.from_bytes(memory)
     except REFUSALS:
@@ -178,6 +178,8 @@ def read_arena(memory: bytes | bytearray) -> None:
             walks += [walk.bucket(reader, bucket.level, bucket.index) for bucket in walk.occupied_buckets(reader)]
         for slot in range(len(reader.clients)):
             walks += [walk.outcomes(reader, slot), walk.answers(reader, slot), walk.remembered_ids(reader, slot)]
+        for group in range(len(reader.groups)):
+            walks += [of(reader, group) for of in (walk.waiting, walk.waiting_calls, walk.dead_letters)]
         for node in range(min(len(reader.nodes), 256)):
             walks += [walk.event_watchers(reader, node), walk.watermark_watchers(reader, node)]
         for operation in range(min(reader.ops.row().high_water, len(reader.ops))):
