@@ -1,4 +1,4 @@
-"""Owners in the core: when one dies, its grants are requeued, and its numbering stays. Silence changes nothing."""
+"""Owners in the core: if one dies, its grants are requeued, and its numbering stays. A silent one loses nothing."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_users_beyond_the_table_share_one_account_and_a_record_is_used_again() -
 
 
 def test_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> None:
-    """The attack: each process makes as many outcomes as a group may have, for a group of its own, and ends."""
+    """The attack: processes make nearly as many outcomes as a group may have, each for a group of its own, and end."""
     rig = Rig(**SMALL)
     make_together(rig, {b"one": 30, b"two": 30, b"three": 4})
     bystander = rig.client(uid=OTHER)
@@ -168,7 +168,7 @@ def test_outcomes_within_the_share_stay() -> None:
 def test_a_deployment_loses_nothing_while_another_group_of_its_user_is_beyond_its_part() -> None:
     """All workers of "web" have ended, and no new worker is there yet. The outcomes of "web" are the oldest.
 
-    The ended clients of a user have one share of the arena. Each group that they served has an equal *part* of it.
+    The ended clients of a user have one share. Each group for which they hold outcomes has an equal *part* of it.
     """
     rig = Rig(**SMALL)
     make_together(rig, {b"web": 8, b"one": 28, b"two": 28})
