@@ -1,4 +1,4 @@
-"""Owners that die or fall silent, in the core: their grants are requeued, and their numbering stays."""
+"""Owners in the core: if one dies, its grants are requeued, and its numbering stays. A silent one loses nothing."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_requeue_waits_while_a_long_event_is_being_applied() -> None:
 
 
 def test_a_long_search_for_the_next_watcher_is_cut_into_turns() -> None:
-    """The event is delivered in turns like any other. It passes over operations that it would not complete."""
+    """The requeued grant is an event, applied in turns like any other. It completes only the last of 1,001 watchers."""
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k"))
@@ -481,7 +481,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
 
 
 def test_the_newest_death_is_swept_for_a_whole_round() -> None:
-    """A client dies during a sweep. The sweep also finds those of its operations that it had already passed."""
+    """A client dies during a sweep. The sweep also finds operations of this client that it had already passed."""
     for cut in range(0, 60, 7):
         rig = Rig(capacity=64, quota_operations=64, clients=6)
         a, b, c = rig.client(), rig.client(Orphans.GROUP, group=b"g"), rig.client(group=b"g", listens=True)

@@ -162,7 +162,7 @@ def named(number: int, **more: object) -> Register:
 
 @pytest.mark.parametrize("how", ["fire", "cancel", "expire", "die", "adopt", "keep", "group", "restart"])
 def test_long_names_of_keys_count_as_bytes_until_their_operation_needs_them_no_more(how: str) -> None:
-    """Before, one client took all blocks of the arena with long names, and held 0 bytes."""
+    """In an earlier version one client could take all blocks of the arena by long names, and was charged 0 bytes."""
     rig = Rig(blocks=64, quota_bytes=2_200, nodes=64, quota_nodes=64)
     orphans = {"adopt": Orphans.GROUP, "keep": Orphans.KEEP}.get(how)
     client = rig.client(group=b"service")

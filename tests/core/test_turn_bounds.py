@@ -273,7 +273,7 @@ def test_calls_of_a_group_wait_for_no_walk_through_another_groups_calls() -> Non
 
 
 def test_the_blocks_of_a_value_that_is_freed_count_as_records() -> None:
-    """In an earlier version an operation counted once, whatever its payload. So large payloads held up a turn."""
+    """In an earlier version a freed operation was one record for any payload. So large payloads held up a turn."""
     rig = Rig(capacity=CAPACITY)
     client = rig.client()
     for _ in range(4):

@@ -361,7 +361,7 @@ def test_turns_only_at_wake_ups_expire_everything_in_its_tick() -> None:
 
 
 def test_a_cancelled_operation_costs_no_wake_up() -> None:
-    """Kafka wakes up in vain for a bucket whose tasks were all cancelled (T8). timerd does not."""
+    """Kafka wakes up in vain for a bucket whose tasks were all cancelled (T8 in timerd/DESIGN.md). timerd does not."""
     rig = Rig()
     client = rig.client()
     number = rig.do(client, Register(KEY, timeout_ns=50 * MS))

@@ -154,7 +154,7 @@ def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
 
 @pytest.mark.parametrize("within", [True, False])
 def test_a_client_that_waits_is_confirmed_at_once(world: World, within: bool) -> None:
-    """It asks in the frame of its commands, or later in a separate frame."""
+    """The client asks for a report in the frame of its commands, or later in a separate frame."""
     alice = world.client("alice")
     world.run(2 * CONFIRM_NS)
     alice.take_published()
@@ -177,7 +177,7 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
 
 
 def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
-    """Several clients wait for confirmations, and one ends. When they are sent, another client may have its slot."""
+    """Three clients wait for confirmations, and one ends. When these are sent, a new client may have its slot."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:

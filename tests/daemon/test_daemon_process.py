@@ -502,7 +502,7 @@ def test_a_plain_subscriber_gets_no_outcome(daemon: Daemon, context: zmq.Context
     spies = [context.socket(zmq.SUB) for _ in range(2)]
     for spy in spies:
         spy.setsockopt(zmq.SUBSCRIBE, b"")
-    spies[0].connect(daemon.paths.outcomes_endpoint)  # without a password libzmq itself gives up
+    spies[0].connect(daemon.paths.outcomes_endpoint)  # it has no password (a session), so libzmq gives up
     connect_outlet(spies[1], daemon.paths.outcomes_endpoint, os.urandom(16))
     eventually(lambda: memory_of(daemon).count("frames_unknown_session") > 0, "the spy was not counted")
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))

@@ -24,7 +24,7 @@ THIRD = 1_000_000  # a connection for outcomes that belongs to no client
 SECRET_ID = b"nor knows it id!"
 SENDERS = ("itself", "nobody", "someone")  # whose session a damaged frame shows
 
-# Codes with which a daemon never answers a frame: errors of the caller, of a file, or of a start.
+# Codes that no frame of the corpus gets. Most of them are errors of the caller, of a file, or of a start.
 ELSEWHERE = {
     ErrorCode.NONE,
     ErrorCode.KEY_TOO_LONG,  # on the wire, a key's length is a byte: 255 at most

@@ -136,7 +136,7 @@ def test_a_process_that_caused_a_long_event_waits_for_a_bounded_number_of_events
 
 
 def test_processes_that_were_light_do_not_keep_another_process_waiting_by_long_events(deferred: Deferred) -> None:
-    """Small frames make a process light, so its long event goes first. After that, overdue processes go first."""
+    """Small frames make a process light, so its long event goes first. Then overdue ones go (deferred.py)."""
     honest = session(0)
     prepared = [session(number) for number in range(1, 400)]
     for one in prepared:
@@ -177,11 +177,11 @@ def test_a_light_process_within_its_share_is_next_while_ever_new_processes_cause
 
 
 class Dues:
-    """A dumb model: while n processes wait, each of them is due an n-th of the core."""
+    """A dumb model: while n processes wait, each of them has a right to an n-th of the core."""
 
     def __init__(self) -> None:
         self.frames: dict[int, deque[int]] = {}  # records of the frames of each process
-        self.owed: dict[int, float] = {}  # what each is due less what it got; below 0: it got more than its due
+        self.owed: dict[int, float] = {}  # what each had a right to, less what it got; below 0: it got more
 
     def add(self, process: int, records: int) -> None:
         self.frames.setdefault(process, deque()).append(records)

@@ -194,7 +194,10 @@ def test_effective_times_do_not_go_back_if_a_daemon_was_killed_in_a_turn() -> No
 
 
 def test_work_that_was_due_before_is_no_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, memory that was given back after its time in a turn stopped all timers for the next turn."""
+    """For example, the transport was to free memory at a time that has passed.
+
+    In an earlier version the next turn was compared with that time, seemed late, and began a gap: all timers waited.
+    """
     world.settle()
     monkeypatch.setattr(type(world.conductor._transport), "due_ns", 0)
     for _ in range(3):

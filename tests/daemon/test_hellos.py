@@ -120,7 +120,7 @@ def test_nothing_that_the_arena_shows_acts_for_or_against_a_client(world: World)
 
 
 def test_a_hello_that_came_twice_gets_the_same_session(world: World) -> None:
-    """The first WELCOME may be on its way, so the client may already use its session."""
+    """The client may get the first WELCOME as well, and use its session. A second session would end the first one."""
     peer = world.client("x")
     session, peer.session = peer.session, NOTHING
     peer.connect()

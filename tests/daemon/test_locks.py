@@ -38,7 +38,7 @@ only_root = pytest.mark.root("starts a process of another user")
 
 
 def lock_all(paths: list[Path]) -> str:
-    """Hold a POSIX lock and flock, exclusive if possible, on each file that can be opened. Returns their names."""
+    """Take a shared POSIX lock, and if possible an exclusive flock, on each file that opens. Returns the names."""
     opened = []
     for path in paths:
         try:
@@ -176,7 +176,7 @@ def test_destroy_is_refused_while_a_daemon_listens_though_its_lock_file_was_remo
 def test_a_lock_that_is_held_where_no_daemon_runs_is_named_with_the_way_to_find_its_holder(
     runtime_dir: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody holds it by hand (`flock NAME.lock ...`). The message must not suggest that a daemon runs."""
+    """Somebody holds the lock by hand (`flock NAME.lock ...`). The message must not suggest that a daemon runs."""
     monkeypatch.setattr("timerd.host.lock.ATTEMPTS", 1)
     paths = InstancePaths(runtime_dir, "default")
     paths.arena.write_text("{}")
@@ -224,7 +224,7 @@ def test_a_neighbour_learns_who_may_run_a_command_that_it_may_not_run(
 def test_a_full_queue_of_connections_shows_that_a_daemon_runs(runtime_dir: Path) -> None:
     paths = InstancePaths(runtime_dir, "default")
     watches = PolledWatches(paths, watches_max=8)
-    watches._listener.listen(8)  # so that few files fill the queue, which else has room for 4,096
+    watches._listener.listen(8)  # so that a few connections fill the queue; usually it has room for 4,096
     waiting = []
     try:
         while True:

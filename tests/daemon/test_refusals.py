@@ -67,7 +67,7 @@ def test_close_raises_a_refused_advance_without_a_flush(
 def test_thousands_of_refusals_of_one_kind_are_two_lines_of_the_clients_log(
     make_daemon: MakeDaemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, each report with refusals made a line."""
+    """In an earlier version each report with refusals made a line."""
     monkeypatch.setattr(base, "AGAIN_NS", 3_600 * S)
     make_daemon("--quota-watermarks=1")
     client = td.connect()
@@ -382,7 +382,7 @@ def test_a_process_with_ever_new_errors_hides_no_error_of_another_process(caplog
 
 
 def test_processes_that_come_and_go_hide_no_error_of_another(caplog: pytest.LogCaptureFixture) -> None:
-    """A hundred processes within a minute, each with another wrong name, share a few dozen entries of the log."""
+    """A hundred processes within a minute, each with another wrong name, have 24 entries of the log together."""
     world = World(capacity=64, clients=8, errors=64).until_quiet()
     alice = Peer(world, "alice")
     world.network.pids[alice.routing] = 71

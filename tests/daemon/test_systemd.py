@@ -39,7 +39,7 @@ def test_the_service_notifies_systemd_and_has_a_watchdog(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_service_is_started_again_however_often_it_ends(name: str) -> None:
-    """It is not if no start can succeed: a wrong knob, a daemon that runs already, an arena of another layout."""
+    """It is not started again if no start can succeed: a wrong knob, a running daemon, an arena of another layout."""
     assert service(name)["Restart"] == "always"
     assert section(name, "Unit")["StartLimitIntervalSec"] == "0"
     assert service(name)["RestartSec"] == "200ms", "systemd does not limit the starts, so a pause is needed"

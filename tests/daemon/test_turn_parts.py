@@ -49,7 +49,7 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
 
 
 class Quiet:
-    """Stands in for the conductor, the transport, the watches on clients and the clock. Only a SIGTERM ever comes."""
+    """Stands in for the conductor, the transport and the clock. Only a SIGTERM ever comes."""
 
     due_ns = NEVER
 
@@ -72,7 +72,7 @@ class Quiet:
 
 
 def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause reads the byte that the signal has written. If the loop forgot it, it would sleep without limit."""
+    """The pause reads the byte that the signal has written. A loop that forgot the signal would sleep for ever."""
     monkeypatch.setattr("timerd.conductor.loop.sharpen", lambda: None)  # the loop runs in the thread of all tests
     quiet: Any = Quiet()
     selector = Selector()

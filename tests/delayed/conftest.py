@@ -1,4 +1,4 @@
-"""Clients of two processes, on a manual clock."""
+"""Two clients on a manual clock: each stands for the client of a process."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def client(manual: Manual) -> Iterator[td.Client]:
 
 @pytest.fixture
 def other(manual: Manual) -> Iterator[td.Client]:
-    """The client of another process."""
+    """A second client, which stands for the client of another process."""
     with td.Client() as made:
         yield made

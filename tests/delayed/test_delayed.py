@@ -1,4 +1,7 @@
-"""Delayed operations of both faces, on a manual clock: when the owner looks, who decides, and what callbacks see."""
+"""Delayed operations of both faces, on a manual clock: when the owner looks, who decides, and what callbacks see.
+
+O1, O2 and O6 are points of the table "Beside Kafka's purgatory" in timerd/DESIGN.md.
+"""
 
 from __future__ import annotations
 

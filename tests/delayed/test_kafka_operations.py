@@ -1,7 +1,7 @@
 """Kafka's delayed operation and purgatory, point by point, over the public surface and on the manual clock.
 
-The codes are those of DESIGN.md's table. tests/core/test_kafka.py has the same points for operations whose condition
-the daemon evaluates, and the points of timer, task list and wheel.
+The codes are those of the table in timerd/DESIGN.md. tests/core/test_kafka.py has the same points for operations whose
+condition the daemon evaluates, and the points of timer, task list and wheel.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_an_event_makes_the_owner_look_and_decides_nothing(rig: Rig, owner: Clie
     assert owner.looks == [(first, 1)]
     rig.do(other, advance(L, 5), fail(L, 7))
     assert owner.looks[1:] == [(first + 1, 3)], (
-        "the events of one turn are one look, although an earlier look is not answered"
+        "the two events of a turn are one look of the second operation; the first has not answered, and gets no other"
     )
     rig.do(owner, looked(first, 1))
     assert owner.looks[2:] == [(first, 3)]

@@ -84,7 +84,7 @@ time.sleep(600)
 
 
 class Process:
-    """A process that runs a program of this file, and gets its commands line by line."""
+    """A process that runs a program of this file. At each step the program prints a word, and waits for a line."""
 
     def __init__(self, program: str, *arguments: Any) -> None:
         self._process = subprocess.Popen(

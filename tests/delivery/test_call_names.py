@@ -20,7 +20,7 @@ UNHANDLED = 5_000
 
 
 def waiting(rig: Rig, *, behind_others: bool = True) -> set[bytes]:
-    """The names of the calls that wait for a member. Calls that wait for another call of their id may be left out."""
+    """The names of calls that wait for a member; with `behind_others` also for another call of their id."""
     ids = rig.arena.all_records(Region.IDS)
     firsts = [
         unpack(WatchNode, memoryview(op.first_node))

@@ -93,7 +93,7 @@ def test_ended_clients_leave_the_last_quarter_to_others(case: str) -> None:
 
 
 def test_outcomes_that_make_room_do_not_keep_their_user_from_registering_more() -> None:
-    """Once such outcomes counted as if they would stay: a user whose ended clients had filled the arena was refused."""
+    """In an earlier version they counted as if they would stay: a user was refused whose outcomes filled the arena."""
     outcomes_make_room_for_the_next_client_of_their_user(Rig(**SMALL))
 
 
@@ -140,7 +140,7 @@ def test_what_ends_with_its_client_or_follows_a_call_is_accepted() -> None:
 
 
 def test_following_calls_is_no_way_round() -> None:
-    """Before, calls that follow others took all ids, which no quota counted."""
+    """In an earlier version such calls could take all ids of the arena: no quota counted them."""
     rig = Rig(capacity=256, quota_operations=200, ids=64, quota_ids=32, clients=8, groups=8)
     worker = rig.client(group=b"service", uid=USER)
     assert rig.core.set_calls(worker.slot, 200, 0, [b"job"], rig.now_ns) == 200
@@ -156,7 +156,7 @@ def test_following_calls_is_no_way_round() -> None:
 
 
 def test_the_values_of_the_ring_do_not_count_as_room() -> None:
-    """Before, many events with one value counted it each, and no block was ever scarce."""
+    """In an earlier version they counted, a shared value once for each of its events. So blocks never seemed scarce."""
     rig = Rig(**BYTES)
     firer = rig.client(uid=USER)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""A group's outcomes are charged to their maker, and after its end to its user, so that it fills no arena."""
+"""A group's outcomes are charged to their maker, and after the maker's end to its user: so no user fills the arena."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_users_beyond_the_table_share_one_account_and_a_record_is_used_again() -
 
 
 def test_dead_groups_of_one_user_leave_half_of_the_arena_to_others() -> None:
-    """The attack: each process makes as many outcomes as a group may have, for a group of its own, and ends."""
+    """The attack: processes make nearly as many outcomes as a group may have, each for a group of its own, and end."""
     rig = Rig(**SMALL)
     make_together(rig, {b"one": 30, b"two": 30, b"three": 4})
     bystander = rig.client(uid=OTHER)
@@ -166,7 +166,10 @@ def test_outcomes_within_the_share_stay() -> None:
 
 
 def test_a_deployment_loses_nothing_while_another_group_of_its_user_is_beyond_its_part() -> None:
-    """All workers of "web" have ended, and no new worker is there yet. The outcomes of "web" are the oldest."""
+    """All workers of "web" have ended, and no new worker is there yet. The outcomes of "web" are the oldest.
+
+    The ended clients of a user have one share. Each group for which they hold outcomes has an equal *part* of it.
+    """
     rig = Rig(**SMALL)
     make_together(rig, {b"web": 8, b"one": 28, b"two": 28})
     assert register(rig, rig.client(uid=OTHER), 32) == []
@@ -283,7 +286,7 @@ def test_a_call_that_makes_room_for_a_registration_is_not_replaced_by_it() -> No
 
 @pytest.mark.parametrize("how", ["replace", "follows"])
 def test_a_call_that_has_made_some_of_the_room_is_freed_once(how: str) -> None:
-    """Once its record was freed twice, which overwrote the arena's first bytes: then every reader refused the arena."""
+    """In an earlier version its record was freed twice. That overwrote the arena's head: readers refused the arena."""
     block, name = 112, b"x" * 16
     rig = Rig(**SMALL, blocks=64, quota_bytes=20 * block, ids=64, ring_events=16)
     rig.turn(rig.now_ns + MS)
@@ -416,7 +419,7 @@ class Makers:
         self.evicted = 0
 
     def takes_last_quarter(self, one: Made, groups: set[bytes]) -> bool:
-        """`groups`: those that have another member."""
+        """Whether it is refused, because the last quarter is for others. `groups`: those with another member."""
         left = [each for each in self.made if each.client is None and each.uid == one.uid and each.group not in groups]
         own = [each for each in self.made if each.client is one.client]
         goes = sum(each.may_go for each in left)

@@ -51,7 +51,7 @@ def test_outcomes_of_fired_values_make_room(each: int) -> None:
     bystander = rig.client(uid=OTHER)
     rig.do(bystander, *[Register((Key(b"own"),), payload=bytes(BLOCK_DATA))] * 30)
     assert bystander.answers == []
-    assert sum(left(rig).values()) == 32 // 2, "what they are charged with is within the share"
+    assert sum(left(rig).values()) == 32 // 2, "what the kept outcomes are charged with is within the share"
     rig.check()
 
 
@@ -81,7 +81,7 @@ def test_what_never_makes_room_takes_nothing_from_the_share_of_outcomes() -> Non
 
 
 def test_any_number_of_outcomes_that_stay_hides_none_that_may_go() -> None:
-    """Once a search that ended just behind a list never came to the next list, and each turn spent its time on it."""
+    """In an earlier version a search that was cut at the end of a list never came to the next list, in any turn."""
     rig = Rig(capacity=4096, clients=8, groups=4, quota_operations=1300)
     shields = [make(rig, b"one", 1024, ends=False), make(rig, b"two", 1, ends=False)]
     make(rig, b"one", 200)
@@ -193,7 +193,7 @@ class Full:
                 assert first_to_go(after, room, self.shares[room]) is None, f"{command}: refused, and this may go"
 
     def is_at_quota(self, client: Client, command: Register) -> bool:
-        """Whether the quota of the client's group refuses the registration. In a full arena the answer is the same."""
+        """Whether the quota of the client's group refuses the registration: in a full arena with ARENA_FULL, too."""
         group = self.rig.arena.record(Region.GROUPS, self.rig.arena.record(Region.CLIENTS, client.slot).group - 1)
         too_many = group.pending + group.unacknowledged >= self.shares[0]
         return bool(too_many or group.nodes + len(command.keys) - 1 > self.shares[1])

@@ -20,7 +20,7 @@ ONE_CHAIN = [
 
 
 def test_a_call_that_waits_for_its_id_in_another_group_is_delivered_at_once() -> None:
-    """An id belongs to a purgatory, not to a group. Once such a call waited for the end of the retention: an hour."""
+    """An id belongs to a purgatory, not to a group. In an earlier version the call waited an hour."""
     rig = Rig(clients=8, groups=4)
     first, second = handler(rig, b"job", group=b"one", most=4), handler(rig, b"job", group=b"two", most=4)
     running = due(rig, first, id=ID)
@@ -52,7 +52,7 @@ def test_a_call_that_is_redelivered_waits_for_the_call_of_its_id_in_another_grou
 
 @pytest.mark.parametrize("other", [False, True])
 def test_a_call_that_a_member_passes_by_while_it_becomes_idle_waits_no_longer(other: bool) -> None:
-    """With `other` another group's retention ends meanwhile. Once that removed the wake-up: the call waited an hour."""
+    """With `other` another group's retention ends meanwhile: in an earlier version the wake-up was lost for an hour."""
     rig = Rig(clients=8, groups=4)
     many, one = handler(rig, b"job", most=16), handler(rig, b"job", most=1)
     if other:

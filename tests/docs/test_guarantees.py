@@ -1,4 +1,4 @@
-"""Each guarantee that timerd/GUARANTEES.md gives names an existing test. A run fails if such a test did not pass."""
+"""Each guarantee of timerd/GUARANTEES.md names an existing test. A run of all tests fails if it leaves one out."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_no_test_file_is_imported(imported: dict[Path, dict[str, int]]) -> None:
         for name, line in names.items()
         if tests & set(name.split("."))
     ]
-    assert not wrong, "several test files share modules of tests/support:\n" + "\n".join(wrong)
+    assert not wrong, "put code that several test files need into tests/support:\n" + "\n".join(wrong)
 
 
 def test_a_file_of_tests_imports_from_its_own_folder_and_from_support(imported: dict[Path, dict[str, int]]) -> None:

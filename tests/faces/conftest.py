@@ -1,7 +1,9 @@
 """Each test of this folder that asks for `face` or `client` runs over both faces, unless it is marked `@THREADED`.
 
+A face is a kind of client: the threaded one (`td.Client`), or that of asyncio (`aio.Client`).
+
 `make test` and `make test-long` together run every test over both transports. `make test` runs each set of a test's
-parameters over one transport, and each transport gets about half of the sets. So a test whose only parameter is the
+parameters over one transport, and each transport gets some of the sets. So a test whose only parameter is the
 face runs the threaded face over ZeroMQ, and the asyncio face over packets. A test without parameters runs over ZeroMQ.
 In the files of OVER_PACKETS, where the transport matters, it runs over packets too. `make test-long` runs the rest.
 """

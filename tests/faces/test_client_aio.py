@@ -65,7 +65,7 @@ def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
 def test_configure_looks_at_the_clients_of_loops_while_other_threads_make_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client is made at each line of the module weakref that runs, because another thread may make one there."""
+    """Clients are made while lines of the module weakref run, because another thread may make one there."""
     closed = aio.Client()
     asyncio.run(closed.close())
     clients = weakref.WeakKeyDictionary({asyncio.new_event_loop(): closed})

@@ -1,7 +1,8 @@
 """Clients and daemons that die, stop and come back, and clients that fork: with real processes.
 
-Each client that ends here has a process of its own. Most of these clients are threaded, because the daemon notices the
-end of a process by its lifeline and its session, which both faces share. One test shows this with an asyncio client.
+Each client that ends here has a process of its own. Most of these clients are threaded: the daemon notices the end of a
+process by its connection and its session, and the code of both is the same in both faces. One test shows this with an
+asyncio client.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Look:
 
 
 def held_connections(daemon: Daemon) -> int:
-    """How many connections show the daemon the ends of clients, without its listening socket."""
+    """The number of connections by which the daemon notices the ends of clients. The listening socket is left out."""
     over_packets = os.environ[TRANSPORT_VARIABLE] == "unix"
     path = daemon.paths.packets if over_packets else daemon.paths.liveness
     mine = psutil.Process(daemon.pid).net_connections("unix")

@@ -1,6 +1,6 @@
 """Clients whose real daemon is killed, stopped and started again.
 
-Only the threaded client has `snapshot()`, which timerctl needs, and delayed operations that need no await.
+Only the threaded client has `snapshot()`. Only its delayed operations need no await.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOST_S = 0.3
 
 
 class Outage:
-    """Kills a daemon and starts it again. Waits each time until a client, of either face, has noticed it."""
+    """Kills a daemon and starts it again. Waits each time until a client (threaded or asyncio) has noticed it."""
 
     def __init__(self, face: Face, client: Any, daemon: Daemon) -> None:
         self._face = face
@@ -39,7 +39,7 @@ class Outage:
         self._daemon = daemon
 
     def hasten(self, *, lost_ns: int = int(LOST_S * 1e9), grace_ns: int = 100 * MS) -> None:
-        """Set short bounds. The defaults are for a killed daemon: a running daemon may be silent for longer."""
+        """Set short bounds. Without arguments they fit a killed daemon alone: a running one may be silent longer."""
 
         def change() -> None:
             link, protocol = self._client._link, self._client._protocol

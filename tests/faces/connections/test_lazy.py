@@ -1,4 +1,4 @@
-"""A client that is made opens nothing. Each process connects at its first use. Calls are kept until a daemon runs."""
+"""A client that is made opens nothing. A process connects at its first use. Commands are kept until a daemon runs."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_a_caller_that_waits_gets_its_outcome_after_the_daemon_was_killed_and_st
 def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon("--clients=400", "--quota-clients=400")
     before = len(os.listdir(f"/proc/{daemon.pid}/fd"))
-    number = 300 if os.environ[TRANSPORT_VARIABLE] == "unix" else 60  # two threads of libzmq serve all clients
+    number = 300 if os.environ[TRANSPORT_VARIABLE] == "unix" else 60  # over ZeroMQ all share libzmq's threads
     clients = [td.connect(timeout=PATIENCE_S) for _ in range(number)]
     operations = [client.register(f"k/{index}", timeout=60) for index, client in enumerate(clients)]
     for index, client in enumerate(reversed(clients)):
