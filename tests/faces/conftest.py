@@ -3,7 +3,7 @@
 A face is a kind of client: the threaded one (`td.Client`), or that of asyncio (`aio.Client`).
 
 `make test` and `make test-long` together run every test over both transports. `make test` runs each set of a test's
-parameters over one transport, and each transport gets some of the sets. So a test whose only parameter is the
+parameters over one transport, and each transport gets about half of the sets. So a test whose only parameter is the
 face runs the threaded face over ZeroMQ, and the asyncio face over packets. A test without parameters runs over ZeroMQ.
 In the files of OVER_PACKETS, where the transport matters, it runs over packets too. `make test-long` runs the rest.
 """
@@ -39,8 +39,12 @@ def pytest_itemcollected(item: pytest.Function) -> None:
     if THREADED.mark in item.own_markers:
         del numbers["face"]
     if numbers:
-        # All arguments of one `parametrize` have the same index, which counts once: twice the index is always even.
-        short = (sum(set(numbers.values())) + transport) % 2 == 0
+        for mark in item.iter_markers("parametrize"):
+            # All arguments of one `parametrize` have the same index, which counts once: twice the index is always even.
+            names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+            for name in names[1:]:
+                numbers.pop(name.strip(), None)
+        short = (sum(numbers.values()) + transport) % 2 == 0
     else:
         short = transport == 0 or item.path.stem in OVER_PACKETS
     if not short:

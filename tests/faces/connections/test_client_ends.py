@@ -157,7 +157,10 @@ def made_ns(connection: Any) -> int:
 # death ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["liveness", "pidfd"])
+# Over packets, the end of the connection for commands shows the death, too. So pidfds are alone over ZeroMQ only.
+@pytest.mark.parametrize(
+    ("how", "transport"), [("liveness", "zeromq"), ("liveness", "unix"), ("pidfd", "zeromq")], indirect=["transport"]
+)
 def test_a_killed_client_is_noticed_at_once(make_daemon: MakeDaemon, spawn: Spawn, how: str) -> None:
     daemon = make_daemon(patch=NO_PIDFD if how == "liveness" else NO_LIVENESS)
     look = Look(daemon)
@@ -171,6 +174,7 @@ def test_a_killed_client_is_noticed_at_once(make_daemon: MakeDaemon, spawn: Spaw
     assert (look.counter("orphans_cancelled"), look.counter("clients_died")) == (3, 3)
 
 
+@OVER_ZEROMQ
 def test_without_pidfds_proc_shows_a_death_within_two_beats(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch=NO_PIDFD + NO_LIVENESS)
     victim, look = spawn(), Look(daemon)
