@@ -55,7 +55,7 @@ def test_a_wait_in_the_thread_of_a_loop_warns_where_it_is_called(client: td.Clie
 def test_errors_of_callbacks_are_logged_and_reach_nobody_else(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So are errors of `on_complete`, and of a callback that is added to a settled operation and runs in the caller."""
+    """Also errors of `on_complete`, and of a callback that runs at once, because its operation has settled before."""
 
     def fails(_: object = None) -> None:
         raise ZeroDivisionError

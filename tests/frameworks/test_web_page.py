@@ -256,7 +256,7 @@ def write_django(directory: Path) -> None:
         (directory / name).write_text("import site_of_test\n" + text)
 
 
-# polls against what goes wrong ----------------------------------------------------------------------------------------
+# polls while something goes wrong -------------------------------------------------------------------------------------
 
 POLL_S = 1
 
