@@ -1,4 +1,4 @@
-"""docs/web.md: its applications are served as they stand there, and an application of Django as the page says."""
+"""docs/web.md: its applications are served as they stand there; an application of Django is served as it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a real daemon that is killed or cannot write, or that has company; and timerctl's commands on it."""
+"""The journal of a real daemon: kills, a file limit, a second daemon; and timerctl's commands on the journal."""
 
 from __future__ import annotations
 

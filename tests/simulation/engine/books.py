@@ -329,7 +329,7 @@ class Books:
             self.expected.pop(payload, None)
 
     def cancel(self, id: str, cancel: Callable[[], bool]) -> None:
-        """A process cancels the call of this id. If that succeeds while nobody asks for the id, the call does not begin."""
+        """A process cancels the call of an id. If that succeeds while nobody asks for the id, the call does not begin."""
         payload, arena = self.newest.get(id), self.arena
         with self.withdrawing(id):
             sure = not self.asking[id] and self.cancelling[id] == 1
@@ -372,7 +372,7 @@ class Books:
 
     @contextmanager
     def failing(self, process: Process, call: Call, error: BaseException) -> Iterator[Running]:
-        """An on_failure runs: the handler has failed, or DELIVERIES processes have ended in it, or one in on_failure."""
+        """An on_failure runs: the handler failed, or DELIVERIES processes have ended in it, or one in on_failure."""
         which = call.payload or call.due
         what = (call.name, which, call.attempt)
         who = f"{process.name}: on_failure of {call.name!r}, {which!r}, {call!r}, {error!r}"
