@@ -1,7 +1,7 @@
 """The threaded client against a real daemon: features that it alone has.
 
-Only the threaded client is shared by threads. Any loop can await its operations, although this client has no loop. The
-`wait(until="first")` of the asyncio client is tested in test_awaits.py.
+Only in the threaded client may several threads wait. Any loop can await its operations, although this client has no
+loop. The `wait(until="first")` of the asyncio client is tested in test_awaits.py.
 """
 
 from __future__ import annotations

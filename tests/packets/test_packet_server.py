@@ -563,7 +563,7 @@ def test_a_connection_that_ends_after_any_packet_leaves_nothing_open(
 
 @pytest.mark.parametrize("name", ["packets", "commands", "outcomes"])
 def test_descriptors_that_come_along_are_not_kept(transport: PolledTransport, paths: InstancePaths, name: str) -> None:
-    """Linux 6.16 refuses to send descriptors. An older kernel delivers them, and the receiver closes them at once."""
+    """From Linux 6.16 on, nobody can send them. An older kernel delivers them, and the receiver closes them at once."""
     path: Path = getattr(paths, name)
     kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
     with socket.socket(socket.AF_UNIX, kind) as sender, open(os.devnull) as file:

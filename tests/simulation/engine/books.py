@@ -329,7 +329,7 @@ class Books:
             self.expected.pop(payload, None)
 
     def cancel(self, id: str, cancel: Callable[[], bool]) -> None:
-        """A process cancels the call of an id. If that succeeds while nobody asks for the id, the call does not begin."""
+        """A process cancels a call by id. If that succeeds while nobody asks for the id, the call does not begin."""
         payload, arena = self.newest.get(id), self.arena
         with self.withdrawing(id):
             sure = not self.asking[id] and self.cancelling[id] == 1

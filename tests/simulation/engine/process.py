@@ -85,7 +85,7 @@ class Process:
         self.link, self.client = self.connect(orphans, GROUP if is_member else None, window)
 
     def connect(self, orphans: Orphans, group: str | None, window: int) -> tuple[Any, Any]:
-        """Its link and its client: those of the threaded client."""
+        """A link, and a threaded client on it."""
         link = PumpedLink(self, orphans, group, window)
         return link, Client._over(link)
 
