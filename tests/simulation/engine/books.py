@@ -472,7 +472,7 @@ class Books:
             failed = [run for key, runs in self.failings.items() if letter.is_of(key) for run in runs]
             if once[what] > 1 and not (isinstance(letter.which, datetime) and letter.name in self.forgotten):
                 self.fail(f"{letter}: {once[what]} times")
-            if not letter.reason:  # nobody has served it for an hour
+            if not letter.reason:  # nobody has served it for the retention
                 if any(run.ended and run.is_last for run in ran) and not isinstance(letter.which, datetime):
                     self.fail(f"{letter}: it was served")
             elif not failed:
