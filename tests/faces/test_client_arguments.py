@@ -517,7 +517,7 @@ def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:
 
 
 def knobs(call: Callable[..., Any]) -> list[tuple[str, object, Any]]:
-    """The parameters of a call without their types, because only one face accepts coroutine functions."""
+    """The parameters of a call without their types, because only the asyncio client accepts coroutine functions."""
     return [(knob.name, knob.kind, knob.default) for knob in inspect.signature(call).parameters.values()]
 
 

@@ -1,4 +1,4 @@
-"""The guarantees of each method of a client, with a real daemon. They are the same in both faces."""
+"""The guarantees of each method of a client, with a real daemon: the same for the threaded and the asyncio client."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_the_next_flush_raises_a_refusal(client: Any) -> None:
     client.flush(timeout=PATIENCE_S)
 
 
-def test_set_orphans_returns_how_many_operations_have_the_policy(client: Any) -> None:
+def test_set_orphans_ends_no_pending_operation(client: Any) -> None:
     pending = [client.register(f"o{number}", timeout=PATIENCE_S) for number in range(3)]
     client.set_orphans("keep")
     with pytest.raises(td.NotAMemberError):

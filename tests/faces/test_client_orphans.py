@@ -1,6 +1,6 @@
 """set_orphans() decides what happens to all pending operations when their client ends.
 
-One test is about another argument: with `runtime_dir=`, a client searches no other directory.
+One test is about an argument of connect(): with `runtime_dir=`, a client searches no other directory.
 """
 
 from __future__ import annotations

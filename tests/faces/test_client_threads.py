@@ -1,7 +1,7 @@
 """The threaded client against a real daemon: features that it alone has.
 
-Only the threaded client is shared by threads. Any loop can await its operations, although this client has no loop. The
-`wait(until="first")` of the asyncio client is tested in test_awaits.py.
+Only in the threaded client may several threads wait. Any loop can await its operations, although this client has no
+loop. The `wait(until="first")` of the asyncio client is tested in test_awaits.py.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_a_wait_in_the_thread_of_a_loop_warns_where_it_is_called(client: td.Clie
 def test_errors_of_callbacks_are_logged_and_reach_nobody_else(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So are errors of `on_complete`, and of a callback that is added to a settled operation and runs in the caller."""
+    """Also errors of `on_complete`, and of a callback that runs at once, because its operation has settled before."""
 
     def fails(_: object = None) -> None:
         raise ZeroDivisionError

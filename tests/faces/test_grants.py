@@ -95,7 +95,7 @@ class Worker:
         print(word, file=self.process.stdin, flush=True)
 
     def has_received(self) -> bool:
-        """Whether all operations of the worker have settled."""
+        """Whether the worker has received the outcomes of all its operations."""
         self.say("count")
         return int(self.read()) >= JOBS
 

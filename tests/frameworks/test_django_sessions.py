@@ -28,8 +28,8 @@ class User(threading.Thread):
     def __init__(self, port: int, number: int) -> None:
         super().__init__(daemon=True)
         self.key = ""
-        self.touched = 0  # requests that were answered
-        self.last = 0.0  # the time before the last request, or before the login
+        self.touched = 0  # touches that were answered
+        self.last = 0.0  # the time before the last touch that was answered, or before the login
         self.logs_out = number % 4 == 0
         self.whys = {"logout" if self.logs_out else "silent"}  # why its session may end
         self._port = port

@@ -142,7 +142,7 @@ print("end")
     assert said.split() == ["told", "end"]
 
 
-def test_many_waits_and_conditions_of_a_full_window_are_cooperative(daemon: Daemon) -> None:
+def test_waits_for_room_for_a_batch_and_for_the_first_operation_are_cooperative(daemon: Daemon) -> None:
     said = run("""
 client = td.client()
 for _ in range(3):

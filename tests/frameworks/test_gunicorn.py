@@ -23,7 +23,7 @@ KINDS = {
     "gthread": ("-k", "gthread", "--threads", "80"),  # as many as there are polls: one worker may accept them all
     "gevent": ("-k", "gevent"),
 }
-POLLS = {"sync": 1, "gthread": 20, "gevent": 50}  # polls that wait at once in one worker
+POLLS = {"sync": 1, "gthread": 20, "gevent": 50}  # polls that wait at the same time in one worker
 
 
 @pytest.fixture(params=KINDS)
@@ -56,7 +56,7 @@ def opened(server: Server, polls: Polls, daemon: Daemon, path: str, count: int) 
 
 
 def test_a_view_without_a_daemon_is_answered_with_a_server_error(runtime_dir: Path, directory: Path, kind: str) -> None:
-    """gunicorn takes an OSError of a view for a broken connection to its own client, and answers nothing."""
+    """gunicorn would take an OSError for a broken connection to the HTTP client, and send no answer."""
     with Server.gunicorn("pollers:bare", directory, *KINDS[kind], workers=1, hooks=False) as server:
         assert server.get("/ask/k").status == 500
         assert "TimerdUnavailableError" in server.log

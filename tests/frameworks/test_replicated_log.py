@@ -202,7 +202,7 @@ def test_wrong_requests_and_strangers_are_refused_and_a_log_may_begin_anew(
     record = b'{"id": "a", "text": "b"}'
     with Server.gunicorn("app:application", directory, *flags, workers=3, hooks=False, LOG_WRITE_S="2") as server:
         eventually(lambda: status(server, "/log", record) in (200, 201))
-        for _ in range(3):  # each of the three workers answers in turn
+        for _ in range(3):  # the kernel chooses the worker of each request
             assert status(server, "/log?max_wait=0") == 200
             for wrong in ("offset=-2", "offset=99999999999999999999", "max_wait=nan", "max_wait=inf", "max_wait=-1"):
                 assert status(server, f"/log?{wrong}") == 400
@@ -216,4 +216,4 @@ def test_wrong_requests_and_strangers_are_refused_and_a_log_may_begin_anew(
         eventually(lambda: status(server, "/log", record) == 504)
         url = f"http://127.0.0.1:{server.port}/log?max_wait=0"
         with urlopen(url, timeout=PATIENCE_S) as answer:
-            assert json.load(answer) == {"records": []}, "only replicas of the old log had the record"
+            assert json.load(answer) == {"records": []}, "no quorum of the new log has the record"

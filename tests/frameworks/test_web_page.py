@@ -1,4 +1,4 @@
-"""docs/web.md: its applications are served as they stand there, and an application of Django as the page says."""
+"""docs/web.md: its applications are served as they stand there; an application of Django is served as it says."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def write_django(directory: Path) -> None:
         (directory / name).write_text("import site_of_test\n" + text)
 
 
-# polls against what goes wrong ----------------------------------------------------------------------------------------
+# polls while something goes wrong -------------------------------------------------------------------------------------
 
 POLL_S = 1
 

@@ -29,7 +29,7 @@ from support.web.servers import Server
 from timerd_client.operations import Errors
 
 SESSION_S, REBALANCE_S, INITIAL_S = 2.0, 4.0, 0.5
-OUTAGE_S = 7.0  # longer than a rebalance: operations that are due in this time are given up
+OUTAGE_S = 7.0  # longer than a session or a rebalance: meanwhile their delayed operations become UNAVAILABLE
 TIMES = {"GROUP_SESSION_S": SESSION_S, "GROUP_REBALANCE_S": REBALANCE_S, "GROUP_INITIAL_S": INITIAL_S}
 SHARDS = range(12)
 # A row for each result, when it is stored: the application's table alone would hide the order.
@@ -316,7 +316,7 @@ def test_a_worker_that_dies_while_the_daemon_is_away_is_removed_when_the_daemon_
 
 
 class Member:
-    """A member in this process, which does one thing at a time."""
+    """A member in this process. It does one thing at a time."""
 
     def __init__(self, group: Group, name: str) -> None:
         self.name, self._group = name, group
@@ -333,7 +333,7 @@ class Member:
         return int(joined["error"])
 
     def sync(self) -> int:
-        """The leader gives all shards to itself."""
+        """Ask for the shards of this member. If it is the leader, it assigns all shards to itself."""
         assignment = {self.name: list(SHARDS)} if self.members[0] == self.name else {}
         synced = self.ask("sync", generation=self.generation, assignment=assignment)
         self.shards = synced.get("shards", [])

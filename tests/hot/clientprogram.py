@@ -1,11 +1,11 @@
-"""Random programs over a client, whose trace must be the same over the compiled hot/ and over its model.
+"""Random programs over a client. A program has the same trace over the compiled hot/ and over the model of hot/.
 
     python tests/support/run.py hot.clientprogram FIRST COUNT [STEPS]       modelprogram: the same over the model
 
 A program registers, fires, cancels and waits, with usual, unusual and wrong arguments, against a daemon in memory that
 is lost, restarted and slow, and that sends damaged frames. Its trace has what every call returned or raised, each frame
-to the daemon, the callbacks in their order, and how everything has settled. The output is a JSON list for each seed,
-from FIRST on.
+to the daemon, the callbacks in their order, and how everything has settled. The output is lines of JSON: first the path
+of the hot/ that was used, and then for each seed, from FIRST on, the trace.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ProgramSender(Sender):
 
 
 class ProgramWaiters(Waiters):
-    """Nobody may wait."""
+    """No call may wait: a frame comes only when the program exchanges frames."""
 
     def may_block(self) -> None:
         raise RuntimeError("nothing comes while it waits")

@@ -40,7 +40,7 @@ OUTCOME_SIZE = size_of(OutcomeRecord)
 FLAGS_AT = offset_of(OutcomeRecord, "flags")
 STATE_AT = offset_of(OutcomeRecord, "state")
 CODE_SIZE = 4  # bytes of the code of a failed key
-DROPPED_AT_ONCE = 1_024  # commands, at least: if each acknowledgement cut the list, each would move the rest of it
+DROPPED_AT_ONCE = 1_024  # commands at least, or all: if each acknowledgement cut the list, each would move the rest
 
 
 class Pending(dict[int, Waiter]):
@@ -182,7 +182,7 @@ class Handle(Promised):
     def settle(self, command: int, settlement: RawSettlement) -> bool:
         if self._settlement is not None:
             return False
-        # No call from here on: so no other thread comes in between.
+        # The lines from here on call nothing, so no other thread comes in between.
         record = settlement[0]
         self._unseen = record is not None and record[FLAGS_AT] & OutcomeFlag.GRANTED != 0
         self._settlement = settlement

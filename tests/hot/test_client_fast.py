@@ -429,7 +429,7 @@ CALLS_OF_A_PURGATORY: dict[str, Callable[[Purgatory], object]] = {
 @pytest.mark.parametrize("call", CALLS_OF_A_PURGATORY)
 @pytest.mark.parametrize("while_it", ("waits for room", "waits for the lock"))
 def test_a_call_that_waited_uses_the_index_that_its_purgatory_has_then(call: str, while_it: str) -> None:
-    """Meanwhile "fetch" gets another index in another arena. With the old index the call would reach a wrong one."""
+    """Meanwhile another arena gives "fetch" another index. The old index may be that of another purgatory there."""
     program = Program(1)
     program.exchange()
     link, ledger, indices = program.link, program.protocol.ledger, program.protocol.session.purgatories

@@ -270,7 +270,7 @@ def test_a_journal_shows_that_a_silent_client_keeps_what_it_holds(tmp_path: Path
 def test_a_client_may_die_between_two_turns_of_one_event(
     tmp_path: Path, orphans: Orphans, event: KeyAct, budget: int
 ) -> None:
-    """The event reaches some operations after their owner's death: they are adopted or swept, and get no grant."""
+    """The event reaches some operations after their owner's death. Only those that a group adopts may get a grant."""
     rig = JournaledRig(tmp_path)
     dying, other, firing = rig.client(orphans, group=b"g"), rig.client(group=b"g", listens=True), rig.client()
     for _ in range(8):

@@ -27,7 +27,7 @@ FORM = (
     RowKind.CONTINUED,
     RowKind.ANCHOR,
     RowKind.TURN,
-)  # rows that record no event
+)  # rows that say nothing of operations, events or clients
 
 
 def watch(number: int) -> Register:

@@ -82,7 +82,7 @@ def test_an_export_whose_end_is_before_its_beginning_is_refused(run: Run, journa
 
 
 @pytest.mark.parametrize("more", [(), ("--output", "x", "--from", "1:0"), ("--output", "x", "--to", "1:0")])
-def test_an_export_of_files_is_refused_as_wrong_usage(run: Run, journal: Path, more: tuple[str, ...]) -> None:
+def test_an_export_of_files_with_wrong_flags_is_refused(run: Run, journal: Path, more: tuple[str, ...]) -> None:
     status, _, err = run("journal", "export", "--directory", str(journal), "--format", "parquet", *more)
     assert status == Exit.USAGE and "--format parquet needs --output DIR" in err
 

@@ -1,4 +1,4 @@
-"""The journal of a real daemon: killed again and again, at its file limit, refused; and timerctl's commands on it."""
+"""The journal of a real daemon: kills, a file limit, a second daemon; and timerctl's commands on the journal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
 ) -> None:
     daemon = make_daemon(*flags(directory, "--journal-level=events"))
     wanted: Counter[tuple[bytes, Outcome]] = Counter()
-    unknown: set[bytes] = set()  # given up during a slow start: the journal has them with any outcome, or not at all
+    unknown: set[bytes] = set()  # UNAVAILABLE after a slow start: the journal has them with any outcome, or not at all
     with connect(timeout=PATIENCE_S) as client:
         for storm in range(kills):
             waiting = []
@@ -84,7 +84,7 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
                     unknown.add(key.encode())
                 else:
                     wanted[key.encode(), Outcome[state]] += 1
-    assert len(unknown) <= 30 * kills, "more operations were given up than can fall due during the starts"
+    assert len(unknown) <= 30 * kills, "more operations are UNAVAILABLE than can fall due during the starts"
     eventually(lambda: len(told(directory)) >= 150 * kills - len(unknown))
     daemon.stop()
     rows = [(key or b"", outcome) for key, outcome in told(directory)]

@@ -122,7 +122,7 @@ def test_the_daemons_metrics_are_those_of_timerctl(daemon: Daemon, run: Run, reg
         scraped = generate_latest(registry).decode()
     assert names_of(printed) == {name for name in names_of(scraped) if not name.startswith("timerd_client_")}
     pending = '\ntimerd_pending{instance="default",purgatory="other"} 1.0\n'
-    assert scraped.count(pending) == 1, "two clients of one daemon"
+    assert scraped.count(pending) == 1, "two clients of one daemon repeat its metrics"
     assert '\ntimerd_expired_total{instance="default",purgatory="default"} 1.0\n' in scraped
     assert 'timerd_wait_seconds_bucket{instance="default",le="+Inf",purgatory="default"} 1.0' in scraped
 

@@ -1,4 +1,4 @@
-"""The OpenTelemetry hook: a span for each operation until it settles, and for each event; nothing without the hook."""
+"""The OpenTelemetry hook: a span for each operation or batch until it settles, and for each call that makes events."""
 
 from __future__ import annotations
 

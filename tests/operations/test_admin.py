@@ -1,4 +1,4 @@
-"""ThrottledChannel, DelayedDeleteRecords and DelayedTopics."""
+"""Quota, ThrottledChannel, DelayedDeleteRecords and DelayedTopics; and wrong calls of any named operation."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_large_frame_goes_in_parts_both_ways(transport: PolledTransport, peer:
 def test_the_largest_packet_is_sent_where_the_system_gives_small_buffers(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example, if net.core.wmem_default is 64 KiB. Once the largest packet was dropped each time it was sent."""
+    """For example, net.core.wmem_default is 64 KiB. In an earlier version no largest packet arrived then."""
     accept = socket.socket.accept
 
     def accept_with_little(listener: socket.socket) -> tuple[socket.socket, Any]:
@@ -383,7 +383,7 @@ def test_an_empty_packet_is_the_end(transport: PolledTransport, peer: PacketPeer
 def test_parts_of_a_process_are_bounded_and_frames_still_become_complete(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
-    """Each connection begins a frame of 4 MiB, and no frame is completed while there is no memory for all."""
+    """70 connections begin a frame of 4 MiB each. When 69 of them have ended, the last one sends a whole frame."""
     with ExitStack() as stack:
         peers = [stack.enter_context(PacketPeer(paths.packets)) for _ in range(70)]
         left = {peer: list(cut(os.urandom(FRAME_SIZE_MAX))) for peer in peers}
@@ -563,7 +563,7 @@ def test_a_connection_that_ends_after_any_packet_leaves_nothing_open(
 
 @pytest.mark.parametrize("name", ["packets", "commands", "outcomes"])
 def test_descriptors_that_come_along_are_not_kept(transport: PolledTransport, paths: InstancePaths, name: str) -> None:
-    """Linux 6.16 refuses to send descriptors. An older kernel delivers them, and the receiver closes them at once."""
+    """From Linux 6.16 on, nobody can send them. An older kernel delivers them, and the receiver closes them at once."""
     path: Path = getattr(paths, name)
     kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
     with socket.socket(socket.AF_UNIX, kind) as sender, open(os.devnull) as file:

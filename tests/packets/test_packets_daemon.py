@@ -55,7 +55,7 @@ def test_a_client_whose_connection_has_shown_another_session_still_ends_with_its
 )
 @pytest.mark.parametrize("name", ["packets", "commands", "outcomes", "liveness"])
 def test_a_descriptor_whose_close_takes_long_does_not_hold_the_daemon_up(daemon: Daemon, name: str) -> None:
-    """If the daemon got the last copy of a TCP socket with SO_LINGER, it would wait until the socket's data is sent."""
+    """The last close() of a TCP socket with SO_LINGER waits for the data to be sent. The daemon must get no copy."""
     kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
     with td.connect(timeout=PATIENCE_S) as client, socket.create_server(("127.0.0.1", 0)) as server:
         with socket.socket(socket.AF_UNIX, kind) as stranger:

@@ -1,4 +1,4 @@
-"""Turns: processes one after the other, and the connections of a process in their order."""
+"""Turns of timerd/host/turns.py: processes one after the other, and the connections of a process in their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_process_with_many_connections_holds_another_process_up_by_one_turn() 
 
 
 class Watched(Share):
-    """A share that counts the looks at it."""
+    """A share that counts how often its `is_held` is read."""
 
     looks = 0
 

@@ -336,7 +336,7 @@ def test_a_path_that_is_too_long_is_an_error_that_names_both_lengths_and_leaves_
 def test_a_system_whose_buffers_are_smaller_than_a_packet_is_named_with_the_remedy(
     listening: Listening, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a large frame would be sent for ever."""
+    """Without this error the client would try to send a large frame for ever."""
     monkeypatch.setattr(unix_sockets, "BUFFER", 10_000)
     sockets = UnixSockets(paths)
     assert re.search(r"needs a buffer of 131105 bytes, and the system gives 20000: raise net\.core", sockets.trouble())
@@ -366,7 +366,7 @@ class Tended(UnixSockets):
 def test_an_end_that_another_thread_finds_while_this_one_tends_is_followed_by_a_connection(
     listening: Listening, paths: InstancePaths, clock: Clock
 ) -> None:
-    """Without a lock tend() returned NEVER, although the other thread had set a time to connect again."""
+    """Without a lock, the other thread set the time to connect again, and tend() overwrote this time with NEVER."""
     sockets = Tended(paths, clock)
     accepted = listening.accept()
     fill(sockets)

@@ -49,7 +49,7 @@ def listen(paths: InstancePaths) -> list[socket.socket]:
 
 
 def made_for(directory: Path, owner: int) -> InstancePaths:
-    """A new directory of this user, which nobody else may write."""
+    """A new directory that belongs to `owner`. Nobody else may write it."""
     directory.mkdir()
     os.chown(directory, owner, -1)
     directory.chmod(0o755)
@@ -162,9 +162,9 @@ def test_a_link_that_anybody_may_have_made_chooses_no_user(
 
 
 def test_over_zeromq_a_lost_client_connects_to_no_daemon_of_another_user(runtime_dir: Path) -> None:
-    """The daemon ends in a directory of root that everybody may write, and another user takes the names of its sockets.
+    """Everybody may write the daemon's directory. When the daemon has ended, another user takes its sockets' names.
 
-    A connection would give him the proof of the client, and its session. He could fail its operations.
+    If the client connected, this user would get its proof and its session, and could fail its operations.
     """
     runtime_dir.chmod(0o777)
     heard = runtime_dir / "heard"

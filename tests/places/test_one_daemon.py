@@ -83,7 +83,7 @@ def test_twenty_processes_with_different_environments_start_one_daemon(
     eventually(lambda: ended(int(pids[0])))
 
 
-def test_a_process_of_cron_finds_the_daemon_of_the_login_and_the_other_way_round(
+def test_processes_of_cron_and_of_the_login_find_the_daemon_from_before_the_login(
     own: OwnPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon was started before the login, so it is not in the first place that the login may write."""

@@ -169,7 +169,7 @@ def test_a_daemon_of_root_does_not_take_the_directory_of_another_user(own: OwnPl
 
 
 def test_a_daemon_takes_the_place_that_has_the_arena_of_the_last_one(own: OwnPlaces) -> None:
-    """The last daemon ran before the login. A daemon in another place would begin anew, without its operations."""
+    """The last daemon ran before the login. In another place the next one would begin anew, without any operation."""
     assert make_instance().directory == own.temporary
     leave_remains(own.temporary)
     own.log_in()

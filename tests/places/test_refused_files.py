@@ -31,7 +31,7 @@ LONG_S = 60.0
 
 
 def said_by(command: str) -> str:
-    """The error output of timerctl for a user who may not open the daemon's files."""
+    """The exit status and the error output of timerctl for a user who may not open the daemon's files."""
 
     def act() -> str:
         with redirect_stderr(StringIO()) as said:
@@ -42,7 +42,7 @@ def said_by(command: str) -> str:
 
 
 def close_sockets(daemon: Daemon) -> None:
-    """Let others into the directory, but to no socket: as with root's daemon in a directory of its clients."""
+    """Let others enter the directory, but open no socket, as if root's daemon was in a directory of its clients."""
     daemon.paths.directory.chmod(0o711)
     if os.geteuid() != 0:
         for path in daemon.paths.sockets:
@@ -129,7 +129,7 @@ def test_a_user_learns_which_group_it_has_to_join(runtime_dir: Path) -> None:
 
 
 def test_an_arena_that_this_process_does_not_see_is_not_called_a_dead_daemon(daemon: Daemon, runtime_dir: Path) -> None:
-    """The tools of another container, which has a /dev/shm of its own."""
+    """For example, timerctl runs in another container, which has a /dev/shm of its own."""
     script = 'mount -t tmpfs none /dev/shm && exec "$@"'
     inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
     if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode:

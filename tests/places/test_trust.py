@@ -26,7 +26,7 @@ from timerd_shm.host.trust import daemon_user_of, distrust
 from timerd_shm.read.reader import ArenaReader
 
 LONG_S = 60.0  # a call that takes longer hangs: no call here may wait
-LEAD_NOWHERE = {"a link to itself", "a link to nothing"}  # there is no such file
+LEAD_NOWHERE = {"a link to itself", "a link to nothing"}  # links that lead to no file
 CLONE_NEWUSER = 0x10000000  # of linux/sched.h
 PR_SET_DUMPABLE = 4  # of linux/prctl.h
 OTHER_USER = 4711

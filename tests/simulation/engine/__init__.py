@@ -10,8 +10,10 @@ wrong between them, drawn from a seed.
     unix.py       the real code on the kernel of kernel.py: a client's sockets, and both transports of the daemon
     daemon.py     a daemon; it is killed between two stores, starts again, is stopped, or loses its arena
     process.py    a process with one client; it is killed, stopped, or closes the client
+    looped.py     a process with one asyncio client
     workload.py   what processes do
-    books.py      what must hold
+    drawn.py      sessions and ids, drawn from the seed
+    books.py      what must hold; with issued.py (was a command applied?) and letters.py (dead letters)
     run.py        one seed
-    measured.py   the lines of the conductor and the protocol that were executed
+    measured.py   the lines of the conductor, the sessions and the protocol that were executed
 """

@@ -1,4 +1,4 @@
-"""The invariants of a simulation: which outcomes must be delivered for the commands that were issued, and which are."""
+"""The invariants of a simulation: the books note what clients issue and what they get, and compare the two."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ class Books:
             self.expected.pop(payload, None)
 
     def cancel(self, id: str, cancel: Callable[[], bool]) -> None:
-        """A process cancels the call of this id. If it succeeds, and no other call was asked for, no call begins."""
+        """A process cancels a call by id. If that succeeds while nobody asks for the id, the call does not begin."""
         payload, arena = self.newest.get(id), self.arena
         with self.withdrawing(id):
             sure = not self.asking[id] and self.cancelling[id] == 1
@@ -372,7 +372,7 @@ class Books:
 
     @contextmanager
     def failing(self, process: Process, call: Call, error: BaseException) -> Iterator[Running]:
-        """An on_failure runs: the handler has failed, or DELIVERIES processes have ended in it."""
+        """An on_failure runs: the handler failed, or DELIVERIES processes have ended in it, or one in on_failure."""
         which = call.payload or call.due
         what = (call.name, which, call.attempt)
         who = f"{process.name}: on_failure of {call.name!r}, {which!r}, {call!r}, {error!r}"
@@ -472,7 +472,7 @@ class Books:
             failed = [run for key, runs in self.failings.items() if letter.is_of(key) for run in runs]
             if once[what] > 1 and not (isinstance(letter.which, datetime) and letter.name in self.forgotten):
                 self.fail(f"{letter}: {once[what]} times")
-            if not letter.reason:  # nobody has served it for an hour
+            if not letter.reason:  # nobody has served it for the retention
                 if any(run.ended and run.is_last for run in ran) and not isinstance(letter.which, datetime):
                     self.fail(f"{letter}: it was served")
             elif not failed:

@@ -312,7 +312,7 @@ class Daemon:
         return watch
 
     def adopted_ended(self, watch: int, *, is_client: bool) -> None:
-        """The connection of this watch has ended. It must not belong to a living client."""
+        """The connection of this watch has ended. With `is_client`, its client must have ended, too."""
         assert self.lifelines is not None
         session = self._adopted.pop(watch)
         assert not (is_client and self.is_living(session)), "a client lives, and the daemon takes it for ended"

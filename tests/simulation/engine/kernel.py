@@ -285,7 +285,7 @@ class Kernel:
         self.weather = CALM
         self.drops_what_the_daemon_sends = False  # True in a turn in which the daemon is killed
         self.packet_size_max = rng.choice((2_048, 4_096, 131_072))  # each is larger than a command
-        self.queued_max = rng.choice((1 << 16, 4 << 20))  # at least the largest frame, as in the real daemon
+        self.queued_max = rng.choice((1 << 16, 4 << 20))  # at least the largest frame that the daemon sends here
         self.files: dict[int, File] = {}
         self._listening: dict[str, Socket] = {}
         self._made = 0

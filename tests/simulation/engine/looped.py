@@ -29,7 +29,7 @@ from .unix import PATHS
 if TYPE_CHECKING:
     from contextvars import Context
 
-NOT_THERE = ("delayed", "snapshot")  # acts of a worker that the asyncio face lacks, or has in another form
+NOT_THERE = ("delayed", "snapshot")  # acts of a worker that the asyncio client lacks, or has in another form
 
 
 class NoSelector:
@@ -108,7 +108,7 @@ class Loop(asyncio.BaseEventLoop):
 
 
 class SimulatedPasses(LoopPasses):
-    """Passes on the simulated network."""
+    """Passes on the simulated network. In a pass, the client receives and sends until nothing is left to do."""
 
     _link: SimulatedLink
 
@@ -120,10 +120,10 @@ class SimulatedPasses(LoopPasses):
             process.sockets.passed()
 
     def watch(self, descriptor: int) -> None:
-        """Do nothing: each pass looks at the lifeline."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def unwatch(self, descriptor: int) -> None:
-        """Do nothing: a pass sees by itself that the lifeline is closed."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
 
 class SimulatedLink(LoopLink):
@@ -150,7 +150,7 @@ class SimulatedLink(LoopLink):
 
 
 class Blocking:
-    """An object of the asyncio face. Its coroutine functions become methods that block their caller."""
+    """An object of the asyncio client. Its coroutine functions become methods that block their caller."""
 
     def __init__(self, process: LoopedProcess, target: Any) -> None:
         self._blocking = process

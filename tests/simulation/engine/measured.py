@@ -1,4 +1,4 @@
-"""Line coverage of the simulation's subjects: the conductor, and the client's protocol without its I/O."""
+"""Line coverage of the simulation's subjects: the conductor, the sessions, and the client's protocol without I/O."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ CALM = Weather()
 
 
 class Network(DaemonEnd["Sockets"]):
-    """The conductor's Transport. `on_input` is called when something has come. A stranger's subscriber is None."""
+    """The conductor's Transport. `on_input` is called when something has come. In `asking`, a stranger is None."""
 
     def __init__(self, schedule: Schedule, rng: Random, faults: Counter[str], on_input: Callable[[], None]) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""A process with one client. The client is the real one, but the schedule makes the passes of its I/O thread."""
+"""A process with one client. The client is the real one, but it has no I/O thread: the schedule makes its passes.
+
+In a pass, the client receives and sends until nothing is left to do.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ class Process:
         self.link, self.client = self.connect(orphans, GROUP if is_member else None, window)
 
     def connect(self, orphans: Orphans, group: str | None, window: int) -> tuple[Any, Any]:
-        """Its link and its client: those of the threaded face."""
+        """A link, and a threaded client on it."""
         link = PumpedLink(self, orphans, group, window)
         return link, Client._over(link)
 
@@ -225,10 +228,10 @@ class Pump(IoThread):
         return self.over
 
     def watch(self, descriptor: int) -> None:
-        """Do nothing: each pass looks at the lifeline."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def unwatch(self, descriptor: int) -> None:
-        """Do nothing: a pass sees by itself that the lifeline is closed."""
+        """Do nothing: each pass looks whether the connection to the daemon (the lifeline) has ended."""
 
     def wake_at(self, at_ns: int) -> None:
         """Make a pass at that time, if none is due before."""

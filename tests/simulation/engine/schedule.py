@@ -23,7 +23,7 @@ class Killed(BaseException):
 
 
 class Schedule:
-    """The one clock, and the events that are due. Events of the same time run in an order drawn from the seed."""
+    """The one clock, and the events to come. Events of the same time run in an order drawn from the seed."""
 
     def __init__(self, clock: ManualClock, rng: Random) -> None:
         self.clock = clock
