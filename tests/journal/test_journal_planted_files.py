@@ -258,7 +258,7 @@ def test_a_forged_header_ends_no_reader_and_no_start_and_makes_no_file_large(
     rig.end()
     for command in (("tail",), ("tail", "--json", "-n", "100000"), ("export",), ("audit",)):
         status, out, err = run("journal", *command, "--directory", str(directory))
-        assert status == (0 if command != ("audit",) else status) and status <= 1
+        assert status in ((0, 1) if command == ("audit",) else (0,))
         assert command == ("audit",) or "10019" in out, "the newest row is missing"
         assert "Traceback" not in err
 

@@ -361,14 +361,6 @@ class Kernel:
             *((client, name, made) for name, made in self._modules(is_daemons=False).items()),
             (client, "native", SimpleNamespace(unix_socket=self._client_socket, epoll=self._client_epoll)),
             (client, "Packets", self._packets),
-            (
-                client,
-                "native",
-                SimpleNamespace(
-                    epoll=lambda: Epoll(self, is_daemons=False),
-                    unix_socket=lambda kind: Socket(self, is_daemons=False),
-                ),
-            ),
             (UnixSockets, "frame_size_max", self.packet_size_max),
             *((module, "PACKET_SIZE_MAX", self.packet_size_max) for module in (client, wire, server)),
             (server, "Packets", self._packets),
