@@ -158,7 +158,7 @@ def test_a_senseless_argument_is_refused_with_value_limit_and_remedy(
 
 
 def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place: Path) -> None:
-    """A small /dev/shm, as in a container, can cause such a refusal. Here the load test refuses a rate: its daemon has room for 16 operations."""
+    """A small /dev/shm can cause such a refusal. Here the load test refuses a rate: the arena holds 16 operations."""
     result = place / "result.json"
     program = (
         "import sys; from bench.lib import loads; from bench.suites import ladder;"

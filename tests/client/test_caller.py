@@ -142,7 +142,7 @@ def test_a_frame_that_had_no_room_is_sent_as_soon_as_there_is_room_though_a_call
 
 
 def test_a_thread_that_fails_in_a_pass_may_take_the_seat_again_to_end() -> None:
-    """The seat (seat.py) is the right to receive. The link's thread takes it for each pass, and leaves it after that."""
+    # The seat (seat.py) is the right to receive. The link's thread takes the seat for each pass, then leaves it.
     seat, thread, caller = Seat([]), object(), object()
     assert seat.take_for_pass(thread) and seat.take_for_pass(thread) and not seat.take(caller)
     seat.leave_pass()

@@ -81,7 +81,7 @@ Result = TypeVar("Result")
 
 
 class DamageError(TimerdError):
-    """Records of the arena contradict each other: the arena is damaged (`timerctl check`), or was read during a turn."""
+    """Records of the arena contradict each other: the arena is damaged (timerctl check), or was read during a turn."""
 
 
 OPS_ROW = layout.REGIONS_OFFSET + Region.OPS * size_of(RegionRecord)
@@ -273,8 +273,8 @@ class ArenaReader:
     def open(cls, instance: str | None = None) -> Self:
         """The arena of an instance (the default one without a name).
 
-        Raises TimerdUnavailableError when no such instance is found, PermissionError, ResourceLimitError when one of the
-        files is no plain file of the daemon's user, and the errors that the class names.
+        Raises TimerdUnavailableError when no such instance is found, PermissionError, ResourceLimitError when one of
+        its files is no plain file of the daemon's user, and the errors that the class names.
         """
         return cls.from_descriptor(open_arena_file(find_instance(instance)))
 
