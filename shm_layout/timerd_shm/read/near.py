@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 
 NEAR_MAX = 3
 COMPARED_BYTES = 400_000
-# Almost all short names would be near each other: s2 and r2 differ by one edit, inbox and index by two.
-ONE_EDIT_FROM = 3  # bytes: no name is near a shorter name by one edit
-TWO_EDITS_FROM = 6  # bytes: no name is near a shorter name by two edits
+# A name of fewer bytes than these has no near names at one edit (but for an edit of a number), or at two. Almost all
+# short names would be near each other: s2 and r2 differ by one edit, inbox and index by two.
+ONE_EDIT_FROM = 3
+TWO_EDITS_FROM = 6
 DIGITS = re.compile(rb"[0-9]+")
 
 

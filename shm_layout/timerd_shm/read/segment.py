@@ -165,7 +165,7 @@ def text_at(record: int, row_of: Callable[[int], bytes | None]) -> tuple[bytes, 
 
 
 def is_unfinished(directory: Path, sequence: int) -> bool:
-    """Whether a segment's first block is zeros, or not there: its daemon is making it, or was killed while it did.
+    """Whether a segment has no header: zeros, or an empty file. Its daemon is making it, or was killed while it did.
 
     Raises OSError.
     """

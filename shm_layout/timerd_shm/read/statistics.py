@@ -44,7 +44,7 @@ class Look(NamedTuple):
 
 
 def look(reader: ArenaReader) -> Look:
-    """One look at everything that stats shows."""
+    """Read everything that stats shows. The caller lets no turn come in between (ArenaReader.between_turns)."""
     header = reader.header()
     oldest = reader.event(header.tail).effective_ns if header.tail <= header.newest else 0
     words = [record.value for record in reader.purgatory_counters]

@@ -78,7 +78,7 @@ def linked(
 
 
 def chain(first: int, next_of: Callable[[int], int], most: int, what: str) -> Iterator[int]:
-    """Indexes of the records in a chain. Each record has the index + 1 of the next one (`next_of`), the last has 0."""
+    """Indexes of the records in a chain. `first` and `next_of` give the index + 1 of a record, or 0 at the end."""
     at = first
     for _ in range(most + 1):
         if at == 0:
