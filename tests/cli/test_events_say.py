@@ -1,4 +1,4 @@
-"""timerctl fire and similar commands show what watched the key, explain shows calls, ping whether the daemon answers."""
+"""timerctl fire and similar commands show what watched the key. explain shows calls; ping, if the daemon answers."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     segment = Segment(directory, 17)                  # its header is checked
     blocks, rows = segment.good(0, 64)                # up to 64 blocks as far as they are good; how many rows they have
 
-Whatever the file holds, a Segment raises JournalError, or FileNotFoundError if the file was removed.
+A Segment raises JournalError whatever the file holds, and FileNotFoundError if the file was removed.
 """
 
 from __future__ import annotations
