@@ -3,7 +3,7 @@
     segment = Segment(directory, 17)                  # its header is checked
     blocks, rows = segment.good(0, 64)                # up to 64 blocks as far as they are good; how many rows they have
 
-For any bytes in the file, the only errors are JournalError, and FileNotFoundError if the file was removed.
+A Segment's only errors, for any bytes in its file: JournalError, and FileNotFoundError if the file was removed.
 """
 
 from __future__ import annotations
