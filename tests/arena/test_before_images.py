@@ -114,7 +114,7 @@ def test_a_log_that_is_too_small_is_refused() -> None:
         rig.core.begin_copy(bytearray(LINE))
 
 
-# the step of the build that logs stores ---------------------------------------------------------------------------
+# the step of the build that makes functions log before they store -------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_every_derived_field_is_checked_against_the_records(grouped: bytes, regi
 
 
 def with_watermarks() -> bytes:
-    """An arena with two watermarks, and a record of a third."""
+    """An arena with two watermarks, and the free record of a third one, which was forgotten."""
     rig = Rig()
     rig.do(rig.client(), *(advance(key, 5) for key in (b"a", b"b", b"c")), forget(b"b"))
     return bytes(rig.memory)

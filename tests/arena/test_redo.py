@@ -2,7 +2,8 @@
 
 Each situation is played once on the build for tests, which keeps a copy of the arena after each ordering point. A new
 core attaches to each copy. Then `check()` must find nothing, the truth must be the one before or after the change, and
-sending the same frames again must lead to the state without a crash. Recovery is cut off at each of its points as well.
+sending the same frames again must lead to the state without a crash. For some situations, recovery itself is cut off
+at each of its points as well.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def test_a_senseless_argument_is_refused_with_value_limit_and_remedy(
 
 
 def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place: Path) -> None:
-    """A small /dev/shm, as in a container, can cause such a refusal. Here the load test refuses a rate."""
+    """A small /dev/shm can cause such a refusal. Here the load test refuses a rate: the arena holds 16 operations."""
     result = place / "result.json"
     program = (
         "import sys; from bench.lib import loads; from bench.suites import ladder;"
@@ -187,7 +187,7 @@ def test_an_alternative_that_is_not_installed_says_how_to_install_it(
 
 
 def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way forgets an event that no operation waits for yet. An operation counts if it expires because of this."""
+    """Each way forgets an event that no operation waits for yet. Operations that therefore do not complete count."""
     from bench.rivals.alternative.trial import unheard
 
     ms, none = 1_000_000, array("q")
@@ -215,7 +215,7 @@ def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: p
 
 
 def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
-    """Start a suite, and interrupt it just after a line with `after`. Returns its status and the rest of its output."""
+    """Start a suite. Interrupt it 0.7 s after a line with `after`. Returns its status and the rest of its output."""
     process = subprocess.Popen(
         [sys.executable, str(BENCH / "suites" / f"{name}.py"), *arguments],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The bench of a quiet machine: its hub over the real core passes each outcome on, and missing rivals are named."""
+"""The bench of a quiet machine: its hubs, with and without the core, pass each event on; a missing rival is named."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_dead_letter_too_many_or_too_few_is_found() -> None:
 
 def test_starts_in_a_silent_worker_are_not_counted() -> None:
     more = GOOD + "s1 starts killer2/2\ns2 starts innocent/3\n"
-    assert len(faults(more)) == 2  # too often, and cancelled
+    assert len(faults(more)) == 2  # killer2/2 has begun too often, innocent/3 after its cancel
     assert not faults(more, silent=["s1", "s2"])
 
 

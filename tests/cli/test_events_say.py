@@ -1,4 +1,4 @@
-"""timerctl fire and similar commands show what watched the key. timerctl ping shows whether the daemon answers."""
+"""timerctl fire and similar commands show what watched the key. explain shows calls; ping, if the daemon answers."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_call_is_explained_by_its_id_while_it_waits_runs_and_is_a_dead_letter(
     client.call_later_wait("mail", 3_600, b"to: nobody", id="user-8")
     row = json_of(run, "explain", "user-8")
     assert (row["kind"], row["call"]["name"], row["call"]["state"]) == ("call", "mail", "pending")
-    assert row["payload"]["text"] == "to: nobody", "without the plan that stands before it"
+    assert row["payload"]["text"] == "to: nobody", "the plan, which stands before the payload, is not shown"
     assert row["cancel"][0]["commands"] == ["timerctl calls cancel --group web user-8"]
     assert row["owner"]["group"]["name"] == "web"
     client.reschedule_call_wait("user-8", 0)

@@ -94,7 +94,7 @@ def test_where_keys_are_shared_the_first_event_counts() -> None:
 def test_names_of_keys_differ_and_are_short() -> None:
     names = key_names("ab12", range(0, 3_000_000, 991))
     assert len(set(names)) == len(names)
-    assert max(map(len, names)) <= 16, "a name would not fit into a key record"
+    assert max(map(len, names)) <= 16, "a name would not fit into a watch node"
     assert key_names("ab12", [4_096 * 5 + 1, 1]) == ["ab125001", "ab120001"]
 
 

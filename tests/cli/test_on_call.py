@@ -1,4 +1,4 @@
-"""An application is stuck: the reasons that timerctl shows to somebody on call. The daemon is dead."""
+"""An application is stuck: the reasons that timerctl shows to somebody on call. It reads a dead daemon's arena."""
 
 from __future__ import annotations
 

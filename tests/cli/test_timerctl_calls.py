@@ -46,7 +46,7 @@ def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
 def test_pending_calls_are_listed_with_their_ids_in_order_of_time(client: td.Client, run: Run) -> None:
     client.call_later_wait("mail/late", 10_800, b"x", id="user-8")
     own = client.call_later_wait("mail/soon", 7200)
-    serve(client, "cleanup", print, seconds=3600)  # it runs on the hour, so it does not run while the test looks
+    serve(client, "cleanup", print, seconds=3600)  # at multiples of an hour: hardly ever while the test looks
     eventually(lambda: len(rows(run)) == 3)
     found = rows(run)
     assert [row["name"] for row in found] == ["cleanup", "mail/soon", "mail/late"]

@@ -142,6 +142,7 @@ def test_a_frame_that_had_no_room_is_sent_as_soon_as_there_is_room_though_a_call
 
 
 def test_a_thread_that_fails_in_a_pass_may_take_the_seat_again_to_end() -> None:
+    # The seat (seat.py) is the right to receive. The link's thread takes the seat for each pass, then leaves it.
     seat, thread, caller = Seat([]), object(), object()
     assert seat.take_for_pass(thread) and seat.take_for_pass(thread) and not seat.take(caller)
     seat.leave_pass()
@@ -378,7 +379,7 @@ def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, 
             assert others == [State.COMPLETED], f"{interrupt.where}: another caller waits for ever"
         firing.join()
         client.flush(timeout=PATIENCE_S)
-    assert len(interrupted) > 10, interrupted  # fewer on a busy machine
+    assert len(interrupted) > 10, interrupted  # a busy machine reaches fewer points
     assert len(sockets.daemon.hellos) == 1
 
 

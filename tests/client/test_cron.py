@@ -131,7 +131,7 @@ class Line(NamedTuple):
 
 
 def drawn(rng: random.Random, *, seconds: bool) -> Line:
-    """A random line that is often due within two days. Its fields have no names: `values_of` reads only numbers."""
+    """A random line that is often due within two days. It has no names, such as `jan`: `values_of` reads numbers."""
     fields = [drawn_field(rng, *RANGES[number]) for number in range(3)]
     day, month, weekday = ("*", drawn_day(rng), "*/2"), ("*", "1-12", "*/1"), ("*", "*/2", "0-6")
     fields += [drawn_one(rng, *day, low=1, high=31), drawn_one(rng, *month, low=1, high=12)]

@@ -1,4 +1,4 @@
-"""Declarations that are written once: arguments of registrations and of clients, and the docstrings of both faces."""
+"""Declarations that are written once: arguments, and the docstrings of both faces (threaded and asyncio)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Deliveries on a clock moved by hand: random programs, judged only by what the transport has seen."""
+"""Deliveries on a clock moved by hand: random programs, judged by what the transport and the holder have seen.
+
+The holder of deadlines decides whether a delivery was in time. Without a holder, the clock decides.
+"""
 
 from __future__ import annotations
 

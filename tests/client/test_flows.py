@@ -1,4 +1,4 @@
-"""The flows that both faces share, step by step, without a daemon; and how each face drives a flow."""
+"""The flows that both faces (threaded and asyncio) share, step by step, without a daemon; how a face drives a flow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Random programs on the hub of a process and a simple daemon: each subscriber gets each event once, or a gap.
+"""Random programs on the hubs of a process and a simple daemon: each subscriber gets each event once, or a gap.
 
-The program decides when the daemon applies registrations, and when outcomes arrive. The daemon forgets old events,
-begins other arenas, and forgets its client.
+The subscribers of the same keys share a hub. The program decides when the daemon applies registrations, and when
+outcomes arrive. The daemon forgets old events, begins other arenas, and forgets its client.
 """
 
 from __future__ import annotations

@@ -391,7 +391,8 @@ def test_a_grant_of_an_unavailable_operation_is_requeued_before_it_is_acknowledg
     world.daemon.settle(before.command, Outcome.EXPIRED, b"")
     world.sent.clear()
     world.speak()
-    # The outcome of `before` comes first. The withdrawing command is lost at first, the acknowledgements are not.
+    # The outcome of `before` comes after the grant. Its acknowledgement would acknowledge the grant, too.
+    # The withdrawing command is lost at first, the acknowledgements are not.
     world.lose_up = lambda frame: unpack(CommandHeader, frame).kind == UpKind.COMMANDS
     world.pass_time(600, 25)
     assert link_state(world) is LinkState.LIVE

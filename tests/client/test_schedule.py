@@ -1,4 +1,4 @@
-"""When periodic work is due: computed points on the wall clock."""
+"""When periodic work is due: computed points on the daemon's clock (periods) or on the wall clock (cron)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ def test_a_time_zone_is_refused_without_cron() -> None:
 
 
 def test_stretches_remember_every_point_that_has_run(rng: random.Random) -> None:
-    """Points run in any order. Of too many stretches, the closest two become one, with all points between them."""
+    """Points run in any order. A stretch is a range of points that have run.
+
+    Of too many stretches, the closest two become one: the points between them then count as run, too.
+    """
     schedule = Every(10)
     for _ in range(200):
         runs: Runs = ()

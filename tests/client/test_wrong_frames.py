@@ -30,7 +30,7 @@ from timerd_shm.host.paths import InstancePaths
 
 
 def read_all(operation: ThreadedOperation) -> None:
-    """Read each field of an outcome. Any error must be a TimerdError."""
+    """Read each field of an outcome: none raises. check() and unwrap() may raise a TimerdError, and nothing else."""
     outcome = operation.outcome() if operation.done() else None
     if outcome is None:
         return
@@ -202,7 +202,7 @@ def test_answers_that_lead_nowhere_are_not_asked_for_again_and_again(how: str) -
 
 @pytest.mark.parametrize("published", [True, False])
 def test_one_pass_takes_a_bounded_number_of_frames(published: bool) -> None:
-    """The rest is left to the next pass: a daemon may send more quickly than this client receives."""
+    """A link receives in passes. A pass leaves the rest to the next: a daemon may send faster than its client reads."""
     world = fakedaemon.World()
     world.exchange()
     frame: bytes | None = world.daemon.report(DownKind.REPORT)

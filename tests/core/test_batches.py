@@ -51,7 +51,7 @@ def commands_of(choose: random.Random, first: int, count: int, newest: int) -> l
 
 
 def one_by_one(command: Command) -> Command:
-    """The same command in a form that no batch takes: it states the orphans policy that its client has anyway."""
+    """The command; a registration in a form that no batch takes: it states the orphans policy that its client has."""
     return replace(command, orphans=Orphans.CANCEL) if isinstance(command, Register) else command
 
 

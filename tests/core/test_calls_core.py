@@ -1,6 +1,6 @@
 """Calls, in the core: a member gets calls whose names it handles, as many at a time as it takes.
 
-The second part is about what a group without members keeps, and for how long.
+The other parts are about what is kept, and for how long.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def test_a_call_without_a_handler_is_kept_for_the_retention_and_a_call_with_a_bu
     assert (waiting(rig), rig.arena.count("dead_letters")) == (1, 1)
     rig.core.silence(worker.slot, rig.now_ns)
     rig.turn(START_NS + 3 * GROUP_KEPT_NS)
-    assert waiting(rig) == 2, "the calls of a silent member are gone, but it may come back"
+    assert waiting(rig) == 2, "the silent member may come back: its calls are kept, though it no longer holds one"
     rig.core.revive(worker.slot, rig.now_ns)
     rig.turn()
     assert delivered(worker)[0] == [b"slow"] * 2

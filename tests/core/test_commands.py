@@ -1,6 +1,7 @@
 """Rules 6 and 7 of timerd/DESIGN.md.
 
-A command is applied once, refusals and outcomes are kept, and a bad frame harms nobody.
+A command is applied once, refusals and outcomes are kept, and a bad frame harms nobody. A code in the name of a test,
+such as C7, is the number of a scenario: test_interleavings.py has others.
 """
 
 from __future__ import annotations
@@ -284,7 +285,7 @@ def test_a_full_pool_frees_the_oldest_events_of_the_ring_before_it_refuses() -> 
 
 
 def test_a_full_pool_accepts_an_event_without_a_value() -> None:
-    """Rule 8: an event allocates blocks for its value alone, or for a key that is too long for the ring's record."""
+    """An event allocates blocks for its value alone, or for a key that is too long for the ring's record."""
     rig = Rig(blocks=16)
     client, other = rig.client(), rig.client()
     key = b"more than sixteen bytes, below 48"

@@ -222,7 +222,7 @@ def test_a_limited_event_completes_at_most_its_limit_with_late_registrations(ove
     assert [a.state(number) for number in late] == [COMPLETED if overtaken else PENDING, PENDING]
 
 
-# an operation that observes: the first event of any kind completes it, and it takes nothing of the event ------------
+# an operation that observes: a fire, a fail or a rising watermark completes it, and it takes nothing of the event ---
 
 
 def wait(*keys: bytes, mark: Mark | None = None, target: int | None = None) -> Register:

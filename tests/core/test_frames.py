@@ -15,7 +15,7 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState, Orphans, Outcome
 
 PAIRS = 32  # a pair is an event, and a second event that completes the claim of the first
-WATCHERS = 64  # the watchers of each event: more than one step of a turn completes
+WATCHERS = 64  # of each event; one step of a turn completes fewer operations
 
 
 def world_with_claims() -> tuple[World, Peer, Peer]:

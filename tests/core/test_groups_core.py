@@ -366,7 +366,7 @@ def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:
     assert len(c.delivered_for_group) == 6
     refused = rig.do(b, work(b"k"))
     assert (found := b.answer(refused)) and found.code == ErrorCode.QUOTA_EXCEEDED, (
-        "outcomes do not count until they are done"
+        "an outcome that is not done does not count"
     )
     for delivered in c.delivered_for_group[:4]:
         answer(rig, c, delivered)

@@ -264,7 +264,7 @@ def remembered(rig: Rig) -> list[list[bytes]]:
 
 @pytest.mark.parametrize("seed", in_tiers((1, 2, 3, 4, 5), 1))
 def test_remembered_ids_are_the_ids_of_a_simple_model(seed: int) -> None:
-    """Clients register, replace and leave at random. The oldest id of one of the longest lists is forgotten."""
+    """Clients register, replace and leave at random. A list with at least 7/8 of the most ids forgets its oldest id."""
     print(f"seed {seed}")
     random = Random(seed)
     rig = Rig(capacity=64, ids=48, clients=6, quota_clients=6)

@@ -1,8 +1,8 @@
 """{mark, check, own fire, another client's fire, register arrives} in every order, judged by rule 4 and by the model.
 
 Client A has two threads. One takes a mark, checks its condition in vain, and registers; the other fires. Client B fires
-as well. The order of *issuing* decides which events count; the order of *arrival* must not (scenarios C1, H1, H3, H4
-and H5, below). Rule 4 is in timerd/DESIGN.md.
+as well. The order of *issuing* decides which events count; the order of *arrival* must not (see the scenarios by
+name, such as C1, below). Rule 4 is in timerd/DESIGN.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Names that are near a name: one of them may have been meant by a misspelt name.
+"""Names that are near a name: if the name is misspelt, one of them may have been meant.
 
 near(b"write/7/R2", watched)      # [b"write/7/r2"]
 
 The work is bounded. A name that differs by one edit, or by case alone, is found among any number of names: each of them
-costs a look into a set. For names that differ by two edits, at most COMPARED_BYTES of names are compared in full.
+costs a lookup in a set. For names that differ by two edits, at most COMPARED_BYTES of names are compared in full.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 NEAR_MAX = 3
 COMPARED_BYTES = 400_000
-# From how many bytes on a name is compared: by one edit, and by two. Almost all shorter names would be near each other:
-# s2 and r2 differ by one edit, inbox and index by two.
+# A name of fewer bytes than these has no near names at one edit (but for an edit of a number), or at two. Almost all
+# short names would be near each other: s2 and r2 differ by one edit, inbox and index by two.
 ONE_EDIT_FROM = 3
 TWO_EDITS_FROM = 6
 DIGITS = re.compile(rb"[0-9]+")
@@ -44,7 +44,7 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
         elif (
             left > 0
             and abs(len(other) - len(name)) <= 2
-            # Two edits leave one of three parts as it is.
+            # Two edits leave one of three parts as it is, unless one edit swaps bytes of two parts.
             and (other.startswith(head) or other.endswith(tail) or middle in other)
             and other not in compared
         ):
@@ -74,7 +74,10 @@ def one_edit(name: bytes, alphabet: Iterable[int] = range(256)) -> Iterator[byte
 
 
 def _within_two(one: bytes, other: bytes) -> bool:
-    """Whether two edits at most lead from one name to the other: rows of the matrix of distances, near its diagonal."""
+    """Whether two edits at most lead from one name to the other.
+
+    Computes the matrix of edit distances row by row, but only near its diagonal.
+    """
     far = 3
     last: dict[int, int] = {}
     row = {at: at for at in range(3)}

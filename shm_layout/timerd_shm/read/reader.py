@@ -3,7 +3,7 @@
     with ArenaReader.open() as reader:                # by instance; also from_path and from_bytes
         reader.words[NEWEST_WORD]                     # one aligned 8-byte load: what a worker's mark needs
         reader.header().instance
-        reader.ops[7].deadline_ns                     # a snapshot of one record, as its NamedTuple
+        reader.ops[7].deadline_ns                     # a copy of one record, as its NamedTuple
         reader.between_turns(lambda: ...)             # several words that belong together
 
 The arena is mapped PROT_READ from a read-only descriptor: no reader can harm it. A live daemon writes while we read.
@@ -81,7 +81,7 @@ Result = TypeVar("Result")
 
 
 class DamageError(TimerdError):
-    """Records of the arena do not hold together. If it was not read in the middle of a turn: `timerctl check` it."""
+    """Records of the arena contradict each other: the arena is damaged (timerctl check), or was read during a turn."""
 
 
 OPS_ROW = layout.REGIONS_OFFSET + Region.OPS * size_of(RegionRecord)
@@ -108,9 +108,9 @@ def pair_of(record: type[Any]) -> int:
 
 
 class Table(Generic[Record]):
-    """The records of one region: `table[index]` is a snapshot, `table.used()` has all that were ever used.
+    """The records of one region: `table[index]` is a copy of one, `table.used()` has all that were ever used.
 
-    The table of NODES begins with the first nodes, which lie in the operations.
+    The table of NODES begins with the first node of each operation, which lies in the operation's record.
     """
 
     def __init__(self, memory: memoryview, region: Region, record: type[Record]) -> None:
@@ -213,7 +213,7 @@ class Table(Generic[Record]):
 
 
 class TableOf(Generic[Record]):
-    """A reader's table of a region, made at its first use: most readers need a few regions."""
+    """A reader's table of a region, made at its first use: most readers need only a few regions."""
 
     def __init__(self, region: Region, record: type[Record]) -> None:
         self._region, self._record = region, record
@@ -231,6 +231,7 @@ class ArenaReader:
     """An arena, read-only. A context manager; close() lets go of the mapping.
 
     Raises ArenaNotReadyError (retry shortly), LayoutMismatchError (with both values) or ArenaTruncatedError when made.
+    Made from a file, it also raises ResourceLimitError if the file cannot be mapped.
     """
 
     ops = TableOf(Region.OPS, OpRecord)
@@ -272,7 +273,8 @@ class ArenaReader:
     def open(cls, instance: str | None = None) -> Self:
         """The arena of an instance (the default one without a name).
 
-        Raises TimerdUnavailableError when no such instance is found, and the errors that the class names.
+        Raises TimerdUnavailableError when no such instance is found, PermissionError, ResourceLimitError when one of
+        its files is no plain file of the daemon's user, and the errors that the class names.
         """
         return cls.from_descriptor(open_arena_file(find_instance(instance)))
 
@@ -318,11 +320,11 @@ class ArenaReader:
             self._mapping.close()
 
     def header(self) -> ArenaHeader:
-        """A snapshot of the header."""
+        """A copy of the header."""
         return unpack(ArenaHeader, self.memory)
 
     def region(self, region: Region) -> RegionRecord:
-        """A snapshot of a region's row."""
+        """A copy of a region's row."""
         return unpack(RegionRecord, self.memory, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
 
     def daemon_histograms(self) -> dict[layout.DaemonHistogram, HistogramRecord]:
@@ -331,7 +333,7 @@ class ArenaReader:
         return {kind: self.histograms[first + kind] for kind in layout.DaemonHistogram}
 
     def record(self, region: Region, index: int) -> Any:
-        """A snapshot of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and the like."""
+        """A copy of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and the like."""
         return self.table(region)[index]
 
     def table(self, region: Region) -> Table[Any]:

@@ -3,7 +3,7 @@
     segment = Segment(directory, 17)                  # its header is checked
     blocks, rows = segment.good(0, 64)                # up to 64 blocks as far as they are good; how many rows they have
 
-Raises JournalError, and FileNotFoundError where the file was removed, whatever the file holds.
+A Segment's only errors, for any bytes in its file: JournalError, and FileNotFoundError if the file was removed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ NOTHING = bytes(ROW_SIZE)
 
 
 class JournalError(TimerdError):
-    """The journal is not there, is no journal of this version, or does not reach back to the given offset."""
+    """A journal is missing, damaged, of another version, or does not reach back to the given offset.
+
+    Also raised for an offset, or the name of a consumer, that is not of the right form.
+    """
 
 
 class Offset(NamedTuple):
@@ -162,7 +165,7 @@ def text_at(record: int, row_of: Callable[[int], bytes | None]) -> tuple[bytes, 
 
 
 def is_unfinished(directory: Path, sequence: int) -> bool:
-    """Whether a segment's first block is zeros, or not there: its daemon is making it, or was killed while it did.
+    """Whether a segment has no header: zeros, or an empty file. Its daemon is making it, or was killed while it did.
 
     Raises OSError.
     """
@@ -201,7 +204,7 @@ class Segment:
 
     @property
     def lacks(self) -> Older:
-        """The fields that the segment's version does not have: they are zero."""
+        """The fields and the kinds of rows that the segment's version does not have. Such fields are zero."""
         return OLDER.get((self.header.version, self.header.fingerprint), NOTHING_LACKS)
 
     @property
@@ -263,7 +266,10 @@ class Segment:
         return data[: len(data) // BLOCK_SIZE * BLOCK_SIZE]
 
     def _meet(self, data: memoryview) -> bool:
-        """If another block stands here, look for all blocks that stand elsewhere. Returns whether there are any."""
+        """If `data` begins with a good block, that is not the expected one: look for all blocks that stand elsewhere.
+
+        The whole file is searched once. Returns whether this search has found any.
+        """
         if self._moved is not None or len(data) < BLOCK_SIZE or stated_block(data[:BLOCK_SIZE], self.header) is None:
             return False
         self._moved = {}

@@ -44,7 +44,7 @@ class Look(NamedTuple):
 
 
 def look(reader: ArenaReader) -> Look:
-    """One look at everything that stats shows."""
+    """Read everything that stats shows. The caller lets no turn come in between (ArenaReader.between_turns)."""
     header = reader.header()
     oldest = reader.event(header.tail).effective_ns if header.tail <= header.newest else 0
     words = [record.value for record in reader.purgatory_counters]
@@ -101,7 +101,7 @@ def collect(seen: Look, paths: InstancePaths) -> dict[str, Any]:
 
 
 def capacity_of(seen: Look) -> dict[str, Any]:
-    """The use and the limit of everything that is limited, and the time that the event ring reaches back."""
+    """The use and the limit of each resource that stats shows, and the time that the event ring reaches back."""
     header = seen.header
     capacity: dict[str, Any] = {
         name: {"used": seen.regions[region].in_use, "limit": seen.regions[region].count}

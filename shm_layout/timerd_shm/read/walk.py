@@ -1,11 +1,12 @@
 """Walks over the links of an arena: buckets, watcher lists, heaps, outcomes, answers, ids, chains, free records.
 
-All of them are iterators over indexes of records, and all of them end. If a walk does not end after as many steps as
-the region has records, or if something does not fit, it raises a DamageError that says where. So they are safe on any
-bytes. On an arena that is being written, a DamageError may only mean that a turn came in between (see
+All of them are iterators, most of them over indexes of records, and all of them end. If a walk does not end after as
+many steps as the region has records, or if something does not fit, it raises a DamageError that says where. So they are
+safe on any bytes. On an arena that is being written, a DamageError may only mean that a turn came in between (see
 ArenaReader.between_turns).
 
-Each takes its records from the arena, or from `records`, a copy by index, for callers that walk everything.
+A walk takes its records from the arena, or from `records` if they are given: a copy by index, for callers that walk
+everything.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def linked(
 
 
 def chain(first: int, next_of: Callable[[int], int], most: int, what: str) -> Iterator[int]:
-    """Indexes of the records in a chain of index + 1 that ends with 0; `next_of` gives the next index + 1."""
+    """Indexes of the records in a chain. `first` and `next_of` give the index + 1 of a record, or 0 at the end."""
     at = first
     for _ in range(most + 1):
         if at == 0:
