@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerd_shm.read.near import COMPARED_BYTES, near
+from timerd_shm.read.near import COMPARED_BYTES, near, one_edit
 
 NAMES = st.lists(st.sampled_from(b"ab1/"), max_size=9).map(bytes)
 
@@ -31,6 +31,13 @@ def test_a_name_is_near_by_one_edit_and_a_longer_name_by_two(name: bytes, other:
         assert near(name, [other]) == [other]
     elif len(name) >= 3:
         assert near(name, [other]) == []
+
+
+def test_two_edits_are_found_wherever_they_swap_bytes() -> None:
+    for name in (b"abcdef", b"abcdefg", b"abcdefghi"):
+        for other in {other for one in one_edit(name, b"X") for other in one_edit(one, b"X")} - {name}:
+            if edits(name, other) <= 2:  # else the second edit changes what the first one has swapped
+                assert near(name, [other]) == [other], (name, other)
 
 
 def test_the_nearest_name_comes_first_and_a_name_with_another_number_last() -> None:

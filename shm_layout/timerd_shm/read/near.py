@@ -34,6 +34,9 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
     left = COMPARED_BYTES if len(name) >= TWO_EDITS_FROM else 0
     third = len(name) // 3
     head, middle, tail = name[:third], name[third : -third or None], name[-third:]
+    # Two edits leave one of three parts as it is, unless one of them swaps bytes of two parts. Then what the name begins
+    # or ends with is as it would be after this swap alone.
+    heads, tails = (head, _swapped(name, third)[: -third - 1]), (tail, _swapped(name, len(name) - third)[third + 1 :])
     for other in names:
         if other in found or other == name:
             continue
@@ -44,8 +47,7 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
         elif (
             left > 0
             and abs(len(other) - len(name)) <= 2
-            # Two edits leave one of three parts as it is, unless one edit swaps bytes of two parts.
-            and (other.startswith(head) or other.endswith(tail) or middle in other)
+            and (other.startswith(heads) or other.endswith(tails) or middle in other)
             and other not in compared
         ):
             compared.add(other)
@@ -70,7 +72,12 @@ def one_edit(name: bytes, alphabet: Iterable[int] = range(256)) -> Iterator[byte
             yield before + rest[1:]
             yield from (before + letter + rest[1:] for letter in letters)
         if len(rest) > 1:
-            yield before + rest[1:2] + rest[:1] + rest[2:]
+            yield _swapped(name, at + 1)
+
+
+def _swapped(name: bytes, at: int) -> bytes:
+    """The name with its bytes before and after this place swapped."""
+    return name[: at - 1] + name[at : at + 1] + name[at - 1 : at] + name[at + 1 :]
 
 
 def _within_two(one: bytes, other: bytes) -> bool:
