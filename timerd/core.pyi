@@ -172,7 +172,7 @@ class Core:
         """A key's watermark, the index of its record, and its hash; None: it has none."""
     @property
     def is_delivering(self) -> bool:
-        """Whether a long event is in delivery: until its end no command is applied."""
+        """Whether a long event is under way: until its end no command is applied."""
     @property
     def touched(self) -> int:
         """Records that were touched since the start."""
@@ -247,8 +247,8 @@ class Core:
     def tend_journal(self, written: int, wall_ns: int = 0, records: int = 4096) -> bool:
         """To be called in each turn. Rows up to `written` stand in files, so their positions in the buffer are free.
 
-        Writes the GAP row when a gap has ended, and with `wall_ns` the row of the wall clock's time. Goes on with the
-        snapshot of what there was when the journal began, over `records` records; True if some of it is left.
+        Writes the GAP row when a gap has ended, and with `wall_ns` the row of the wall clock's time. Goes on with rows
+        of what there was when the journal began (see DESIGN.md), over `records` records; True if some are left.
         """
     def renew_journal(self) -> None:
         """Begin another segment before the next row: the file of the present one is lost."""

@@ -98,7 +98,7 @@ def attackers(daemon: Daemon, program: str, *arguments: str, count: int = 1) -> 
 
 
 def is_served_while(client: td.Client, processes: list[subprocess.Popen[str]]) -> None:
-    """The client's operations expire as they should until the attackers are done, or have given up."""
+    """The client's operations expire as they should until each attacker is done, or has ended."""
     import select
 
     until = time.monotonic() + 3 * PATIENCE_S

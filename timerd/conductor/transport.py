@@ -91,7 +91,10 @@ class Transport(Protocol):
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
 
     def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
-        """Up to `limit` messages of connections for outcomes. One that asks and is not admitted at once is refused."""
+        """Up to `limit` messages of connections for outcomes.
+
+        A connection that asks (NOT_ADMITTED) is refused, if the caller takes the next message and has not admitted it.
+        """
 
     def admit(self, connection: int, slot: int) -> None:
         """Give the outcomes of a slot to a connection that has asked. An earlier connection of the slot is closed."""
@@ -277,7 +280,7 @@ class SocketTransport:
 
     def _leave_slot(self, packets: PacketConnection) -> None:
         """From now on the connection gets no outcomes, belongs to no client, and its end is the end of no client."""
-        self._liveness.adopted_ended(packets.watch, is_client=False)  # else it would watch the session for ever
+        self._liveness.adopted_ended(packets.watch, is_client=False)  # else its watch would stay with the session
         packets.slot, packets.watch = NOT_ADMITTED, 0
         packets.is_admitted = False
         packets.share.clients -= 1

@@ -186,7 +186,7 @@ class Config(NamedTuple):
             "watch nodes a client may hold: keys of its operations behind the first",
             1,
             RECORDS_MAX,
-            formula=Formula("half of nodes, or quota-operations' part", share_of_client("nodes")),
+            formula=Formula("half of nodes, more with a larger quota-operations", share_of_client("nodes")),
         ),
     ] = None
     quota_outcomes: Annotated[
