@@ -1,6 +1,6 @@
 """The compiled purgatory: arena, wheels, watcher lists, event ring. Bytes and `now_ns` in, bytes out.
 
-It knows neither a clock nor a socket. One thread calls it (the conductor); everything that loops runs without the
+It knows neither a clock nor a socket. One thread calls it (the conductor). The work of a turn runs without the
 GIL. A method with `budget` touches about that many records (operations, watch nodes, buckets) at most, and says
 whether work is left. Work that is left goes on at the next call.
 """

@@ -1,4 +1,4 @@
-"""Attackers open too many connections, or send frames that would end a process that uses libzmq 4.3.5.
+"""Attackers open too many connections, or send bytes that end a process with libzmq 4.3.5, or make it grow.
 
 The daemon runs on, and other clients are served.
 """

@@ -2,7 +2,7 @@
 
 A client holds a connection to NAME.live, over which it has shown its session. The connection's end of file is the
 client's end, in whatever pid namespace the client runs. While a client holds no connection, a pidfd reports its end,
-where the daemon can see its process. The selector reports both, so nothing is polled and an idle daemon
+where the daemon can see its process. The selector reports both, so nothing is polled here, and an idle daemon
 sleeps. A process that is stopped has not ended.
 
 The daemon sends nothing over these connections, and takes no more from them than a session. Every process that may open

@@ -60,7 +60,7 @@ class Greeter:
             raise
 
     def greet(self, routing: int, shown: bytes, frame: bytes, pid: int, uid: int, now_ns: int) -> None:
-        """Answer a hello that shows this session (zero: none). The WELCOME is made when nothing can refuse it any more.
+        """Answer a hello that shows this session (zero: none). The WELCOME is made last: all refusals come before it.
 
         `pid` and `uid`: the process that has sent it, and its user, as the kernel says; pid 0 = not known.
         """
