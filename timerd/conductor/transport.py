@@ -304,7 +304,10 @@ class SocketTransport:
     def _reason(self, why: Why, process: int) -> str:
         """The event and its reason, for an error message. The error log has room for 223 bytes."""
         mib = self._shares.budget.most >> 20
-        spent = f"the {mib} MiB of --frame-memory are in use, and it has more than its share: read answers, or raise it"
+        spent = (
+            f"the {mib} MiB of --frame-memory are in use, and it has more than its share: read answers, or raise "
+            "--frame-memory"
+        )
         match why:
             case Why.HAS_ALL:
                 most = self._shares.most_of(process)
