@@ -269,7 +269,7 @@ def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(cl
     end = threading.Thread(target=closing.close)
     end.start()
     try:
-        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4, ()), "the daemon does not know that")
+        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4, ()), "the client still takes calls")
         came: list[bytes] = []
         serve(client, "h", lambda call: came.append(call.payload))
         for number in b"123456":

@@ -93,7 +93,7 @@ class Transport(Protocol):
     def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
         """Up to `limit` messages of connections for outcomes.
 
-        A connection that asks (NOT_ADMITTED) is refused, if the caller takes the next message and has not admitted it.
+        A connection that asks (NOT_ADMITTED) is refused if the caller takes the next message without admit() for it.
         """
 
     def admit(self, connection: int, slot: int) -> None:
