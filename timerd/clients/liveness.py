@@ -8,8 +8,8 @@ sleeps. A process that is stopped has not ended.
 The daemon sends nothing over these connections, and takes no more from them than a session. Every process that may open
 the socket may misuse it. So there are three bounds: on the connections that have not shown a session, in number and in
 time; on all connections (RLIMIT_NOFILE is shared with the other sockets); and on the connections that a turn looks at.
-A connection over one of the first two is closed and counted, and its client goes on without such a connection. What a
-turn does not look at waits for the next one.
+A connection over one of the first two is closed and counted, and its client goes on without such a connection. A
+connection that a turn does not look at waits for the next turn.
 """
 
 from __future__ import annotations
