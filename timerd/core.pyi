@@ -1,6 +1,6 @@
 """The compiled purgatory: arena, wheels, watcher lists, event ring. Bytes and `now_ns` in, bytes out.
 
-It knows neither a clock nor a socket. One thread calls it (the conductor); everything that loops runs without the
+It knows neither a clock nor a socket. One thread calls it (the conductor). The work of a turn runs without the
 GIL. A method with `budget` touches about that many records (operations, watch nodes, buckets) at most, and says
 whether work is left. Work that is left goes on at the next call.
 """
@@ -172,7 +172,7 @@ class Core:
         """A key's watermark, the index of its record, and its hash; None: it has none."""
     @property
     def is_delivering(self) -> bool:
-        """Whether a long event is in delivery: until its end no command is applied."""
+        """Whether a long event is under way: until its end no command is applied."""
     @property
     def touched(self) -> int:
         """Records that were touched since the start."""
@@ -247,8 +247,8 @@ class Core:
     def tend_journal(self, written: int, wall_ns: int = 0, records: int = 4096) -> bool:
         """To be called in each turn. Rows up to `written` stand in files, so their positions in the buffer are free.
 
-        Writes the GAP row when a gap has ended, and with `wall_ns` the row of the wall clock's time. Goes on with the
-        snapshot of what there was when the journal began, over `records` records; True if some of it is left.
+        Writes the GAP row when a gap has ended, and with `wall_ns` the row of the wall clock's time. Goes on with rows
+        of what there was when the journal began (see DESIGN.md), over `records` records; True if some are left.
         """
     def renew_journal(self) -> None:
         """Begin another segment before the next row: the file of the present one is lost."""

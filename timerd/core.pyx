@@ -1,6 +1,7 @@
-"""The compiled purgatory's Python face: each method calls one function of a room.
+"""The compiled purgatory, as Python sees it: each method calls one function of a room.
 
-core.pyi has the interface. purgatory/__init__.pxd says which rooms there are; the room binding/ checks arguments and raises.
+core.pyi has the interface. purgatory/__init__.pxd says which rooms there are; the room binding/ checks arguments and
+raises errors.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -1,4 +1,4 @@
-"""Attackers open too many connections, or send frames that would end a process that uses libzmq 4.3.5.
+"""Attackers open too many connections, or send bytes that end a process with libzmq 4.3.5, or make it grow.
 
 The daemon runs on, and other clients are served.
 """
@@ -98,7 +98,7 @@ def attackers(daemon: Daemon, program: str, *arguments: str, count: int = 1) -> 
 
 
 def is_served_while(client: td.Client, processes: list[subprocess.Popen[str]]) -> None:
-    """The client's operations expire as they should until the attackers are done, or have given up."""
+    """The client's operations expire as they should until each attacker is done, or has ended."""
     import select
 
     until = time.monotonic() + 3 * PATIENCE_S

@@ -36,9 +36,8 @@ class Mute(Exception):
 @pytest.mark.parametrize("kind", [SystemExit, Abort, Mute])
 @pytest.mark.parametrize("face", ["threads", "tasks", "tasks, plain function"])
 def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind: type[BaseException]) -> None:
-    """In an earlier version, such a call ended a worker with a loop, then the next worker that got it, and so on.
-
-    Or the call never ended.
+    """In an earlier version, some of these calls ended an asyncio worker, then the next worker that got the call, and
+    so on. Others never ended.
     """
 
     def raises(call: td.Call) -> None:

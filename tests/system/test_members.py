@@ -1,4 +1,4 @@
-"""Members of a group with real daemons and processes: both faces, workers that are killed, stopped and recycled."""
+"""Members of a group: threaded and asyncio clients with real daemons, and workers that are killed or stopped."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_a_client_that_waits_for_its_handler_at_its_close_takes_no_more_calls(cl
     end = threading.Thread(target=closing.close)
     end.start()
     try:
-        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4, ()), "the daemon does not know it")
+        eventually(lambda: closing._link.protocol.inbox._handling.known == ((), 4, ()), "the client still takes calls")
         came: list[bytes] = []
         serve(client, "h", lambda call: came.append(call.payload))
         for number in b"123456":

@@ -1,4 +1,4 @@
-"""Named calls with real daemons and processes: registries, ids, errors, schedules, in both faces."""
+"""Named calls with real daemons and processes: registries, ids, errors, schedules, threaded and asyncio clients."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_wrong_registry_or_handler_is_refused_by_name(client: td.Client) -> No
 
 @pytest.mark.parametrize("at_once", [None, CALLS_HELD_MAX])
 def test_a_client_may_take_a_thousand_calls_at_once(client: td.Client, at_once: int | None) -> None:
-    """Before, the daemon refused more than 256, which only the log said, and no call came at all."""
+    """In an earlier version, the daemon refused more than 256. Only the log showed that, and no call came at all."""
     ran: list[str] = []
     calls = td.Calls()
     calls.handler("job", concurrency=CALLS_HELD_MAX)(lambda call: ran.append(call.id))

@@ -1,4 +1,7 @@
-"""Schedules of real daemons and both faces, while the wall clock is wrong. See also simulation/test_clock_jumps.py."""
+"""Schedules of threaded and asyncio clients, with real daemons, while the wall clock is wrong.
+
+See also simulation/test_clock_jumps.py.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def judge_jumps(calls: list[td.Call], start: datetime) -> None:
-    """Judge the calls of a schedule. The clock was right for two seconds, and then an hour ahead for two seconds."""
+    """Judge the calls of a schedule. The clock was right for some calls, then an hour ahead, and then right again."""
     found = points(calls, start)
     assert len(set(found)) == len(found), "a point ran twice"
     assert len([each for each in found if each > 3_500]) >= 1, "the schedule had no call while the clock was wrong"

@@ -112,7 +112,9 @@ def test_a_frame_larger_than_a_share_gets_room_while_its_process_holds_nothing(b
 
 
 def test_a_frame_for_which_nobody_is_over_its_share_waits_in_peace_and_gets_its_room_after_a_time() -> None:
-    """Once such a frame woke its connection in each turn, in vain: the daemon was busy, and the frame never came."""
+    """In an earlier version, such a frame woke its connection in each turn, in vain: the daemon was busy, and the frame
+    never came.
+    """
     budget = Budget(8 * MIB)
     hogs, late = [Process(budget) for _ in range(30)], Process(budget)
     for hog in hogs:
@@ -133,7 +135,10 @@ def test_a_frame_for_which_nobody_is_over_its_share_waits_in_peace_and_gets_its_
 
 
 def test_several_frames_of_a_process_that_holds_their_beginnings_alone_get_their_room_after_a_time() -> None:
-    """Before, the beginnings of three frames counted as much: no frame came, and the daemon's next turn was overdue."""
+    """In an earlier version, a process with the beginnings of three frames was taken to hold more than next to nothing.
+
+    So it was never starved: no frame came, and the daemon's next turn was overdue.
+    """
     budget = Budget(8 * MIB)
     hogs, late = [Process(budget) for _ in range(30)], Process(budget)
     for hog in hogs:
@@ -161,7 +166,7 @@ def test_several_frames_of_a_process_that_holds_their_beginnings_alone_get_their
 
 
 def test_a_process_that_holds_more_meanwhile_is_not_starved_any_more() -> None:
-    """Before, its time went on, and was over in each turn: every turn of the daemon looked like a gap."""
+    """In an earlier version, its time went on, and was over in each turn: every turn looked like a gap."""
     budget = Budget(8 * MIB)
     hogs, late = [Process(budget) for _ in range(30)], Process(budget)
     for hog in hogs:

@@ -181,7 +181,7 @@ def test_deferred_frames_are_in_the_budget_and_the_largest_of_them_give_way(net:
 
 
 def test_deferred_frames_of_many_processes_stay_within_the_budget_and_small_ones_are_kept(runtime_dir: Path) -> None:
-    """Once each process could have 2 MiB and one frame of 4 MiB deferred, and all processes in sum had no bound."""
+    """In an earlier version, each process could have 2 MiB and one frame of 4 MiB deferred: the sum had no bound."""
     with ExitStack() as stack:
         transport = Net(runtime_dir, stack, "commands").transport
         deferred = Deferred(transport.hold, transport.defer)
@@ -206,7 +206,7 @@ def test_deferred_frames_of_many_processes_stay_within_the_budget_and_small_ones
 def test_small_bytes_that_were_read_are_charged_while_they_are_kept(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    """Once each connection kept up to 48 KiB that no budget counted, even when all its frames were dealt with."""
+    """In an earlier version, a connection kept up to 48 KiB that no budget counted, even if all frames were applied."""
     with ExitStack() as stack:
         net = Net(runtime_dir, stack, "commands")
         monkeypatch.setattr("timerd.host.listener.process_of", lambda descriptor: net.coming)

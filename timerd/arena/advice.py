@@ -34,7 +34,10 @@ def flags_as_made(descriptor: int, config: Config) -> str:
 
 
 def flags_that_fit(config: Config, free: int) -> str:
-    """Flags with which the arena fits into `free` bytes, as few and as mild as possible; empty if none are enough."""
+    """A piece of the error: flags with which the arena fits into `free` bytes, as few and as mild as possible.
+
+    Empty if no flags are enough.
+    """
 
     def size(capacity: int, ring_events: int) -> int:
         return plan_of(config._replace(capacity=capacity, ring_events=ring_events)).size

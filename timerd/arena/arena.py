@@ -51,12 +51,12 @@ class Arena:
         self._lock = lock
 
     def header(self) -> ArenaHeader:
-        """A snapshot of the header."""
+        """The header as it is now."""
         with memoryview(self.memory) as view:
             return unpack(ArenaHeader, view)
 
     def client(self, slot: int) -> ClientRecord:
-        """A snapshot of a client's record."""
+        """A client's record as it is now."""
         region = self.plan.regions[Region.CLIENTS]
         assert 0 <= slot < region.count, f"slot={slot}; clients={region.count}"
         with memoryview(self.memory) as view:

@@ -16,7 +16,7 @@ def check_arena(view: memoryview, plan: ArenaPlan, boot: bytes) -> None:
     """Check that this daemon may attach to the arena in `view`.
 
     Raises ArenaNotReadyError (the arena is unfinished, or it is of another boot, so that its times mean nothing),
-    ArenaTruncatedError, and LayoutMismatchError, which names both values, if no start can attach to it.
+    ArenaTruncatedError, and LayoutMismatchError (a version, a size or the tick differs: the error names both values).
     """
     if not any(view[: layout.HEADER_SIZE]):
         raise ArenaNotReadyError("nothing was written into it yet")

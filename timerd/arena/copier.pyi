@@ -3,9 +3,10 @@
 from _typeshed import ReadableBuffer
 
 class Copier:
-    """Copies `memory` into the file `fd`. First pass it to Core.begin_copy: as a buffer it is the log.
+    """Copies `memory` into the file `fd`. First pass the copier to Core.begin_copy: as a buffer, the copier is the log.
 
-    The log has room for `images_max` lines. One thread copies, and releases. Raises OSError when there is no memory.
+    The log has room for `images_max` lines of 64 bytes. One thread calls `step` or `run`, and then `release`. Raises
+    OSError when there is no memory.
     """
 
     def __init__(self, memory: ReadableBuffer, fd: int, images_max: int) -> None: ...

@@ -1,7 +1,7 @@
 """The pages of an arena: all are reserved before they are used, and they have 2 MiB where the machine allows it.
 
 Among a million operations, two that are due one after the other lie on different pages, so each costs a miss of the
-TLB. With huge pages an expiry takes three fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with `huge=`
+TLB. With huge pages an expiry takes three fifths of the time (bench/NUMBERS.md). A tmpfs that is mounted with `huge=`
 and any value but `never` gives huge pages to a process that asks for them by madvise(2), when a page is first touched.
 posix_fallocate(3) alone makes small pages.
 """

@@ -17,7 +17,7 @@ from .liveness import Liveness
 from .process import Host
 from .session import Session
 
-LOOKED_UP_MAX = 128  # processes looked up in /proc on one beat
+LOOKED_UP_MAX = 128  # processes looked up in /proc on one beat, which comes each half second (sessions.py)
 ENDS_PER_TURN = 128
 LAST_WORDS_NS = 10_000_000  # the last frames of a client that has ended may still be in its socket
 

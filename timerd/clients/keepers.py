@@ -6,8 +6,9 @@ and outcomes while it is silent, for the time in its hello (its *takeover*, 5 mi
 to other members.
 
 A client keeps nothing if its process is stopped, has ended, or cannot be seen by this daemon (another pid namespace,
-hidepid). On each beat the daemon looks up in /proc the processes of the clients that keep something, LOOKED_UP_MAX at
-most. If there are more, the clients take turns. If the daemon can open no file for a look, the client keeps everything.
+hidepid). On each beat (each half second, sessions.py) the daemon looks up in /proc the processes of the clients that
+keep something, LOOKED_UP_MAX at most. If there are more, the clients take turns. If the daemon can open no file for a
+look, the client keeps everything.
 """
 
 from __future__ import annotations

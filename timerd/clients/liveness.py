@@ -2,13 +2,14 @@
 
 A client holds a connection to NAME.live, over which it has shown its session. The connection's end of file is the
 client's end, in whatever pid namespace the client runs. While a client holds no connection, a pidfd reports its end,
-where the daemon can see its process. The selector reports both, so nothing is polled and an idle daemon
+where the daemon can see its process. The selector reports both, so nothing is polled here, and an idle daemon
 sleeps. A process that is stopped has not ended.
 
 The daemon sends nothing over these connections, and takes no more from them than a session. Every process that may open
 the socket may misuse it. So there are three bounds: on the connections that have not shown a session, in number and in
 time; on all connections (RLIMIT_NOFILE is shared with the other sockets); and on the connections that a turn looks at.
-A connection over a bound is closed and counted. Its client goes on without such a connection.
+A connection over one of the first two is closed and counted, and its client goes on without such a connection. A
+connection that a turn does not look at waits for the next turn.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class Liveness(Protocol):
 
     @property
     def due_ns(self) -> int:
-        """When to call `signs` even if nothing was noticed: a new connection must have shown a session by then."""
+        """When to call `signs` even if nothing was noticed.
+
+        A new connection must have shown a session by then, or connections are accepted again from then on.
+        """
 
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
         """The signs since the last call: about `limit` at most. A watch that has ended is dropped."""

@@ -1,7 +1,8 @@
 """The msgpack messages of clients, checked field by field: bytes from a socket are not trusted until they are checked.
 
 A message that is not of the agreed form raises MalformedError. A message of that form which asks for something
-impossible raises its own error: InvalidNameError for a name, NotSupportedError for an unknown orphans policy.
+impossible raises its own error: InvalidNameError for a name, NotSupportedError for an unknown orphans policy,
+UnsupportedVersionError for another version of the protocol.
 """
 
 from __future__ import annotations

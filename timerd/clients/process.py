@@ -61,7 +61,7 @@ class Host(NamedTuple):
             return None
 
     def shows(self, process: Process) -> bool | None:
-        """Whether the pid still names this process, or a process hidden from us; None where that is not known."""
+        """Whether /proc shows this process or none under the pid, but no other one; None where that is not known."""
         try:
             return self.start_ticks_of(process.pid) in (None, process.start_ticks)
         except OSError:

@@ -7,8 +7,8 @@ hello has the secret whose hash the incarnation is (timerd_wire/proof.py), so on
     HELLO, session zero            a new incarnation: a slot and a session
     HELLO, its session             resumes: same slot and session, the numbering goes on; a silent client is live again
     HELLO, session of a dead one   no answer until the sweep is done; then the client goes on from its tombstone
-    HELLO, known incarnation,      if no command was applied, the same session again: the WELCOME was lost;
-      session not shown            else SessionGone
+    HELLO, known incarnation,      if no command was applied, the same session again, or a new one if an earlier daemon
+      session not shown            made the session: the WELCOME was lost; else SessionGone
     HELLO, unknown incarnation,    SessionGone: its unacknowledged commands are unknown
       a session shown
 

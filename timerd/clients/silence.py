@@ -4,7 +4,8 @@ Silence changes nothing for the client's own operations. The client gets nothing
 outcomes go to other members, unless its process runs (keepers.py).
 
 Silence is counted only in turns that have read the sockets until they were dry, and one count adds at most a heartbeat.
-A start or a gap renews every lease. So a daemon that was stopped suspects no client.
+A start renews every lease, and a gap the lease of every client that is not silent. So a daemon that was stopped does
+not suspect a client because of that time.
 
 After an hour of silence, counted like this, a client is dead. One case is quicker: a client of an earlier daemon, on
 which this daemon has no watch, is dead when it has not come back after 60 s.

@@ -13,8 +13,8 @@ way. P's command is next when that event is done:
                 Else the process with the least start + expected
 
 So a light process within its share waits for one event at most. A process that has caused a long event waits until
-`now` has come to its start. Time alone brings that about, also if new processes keep arriving: they start at `now`,
-so one day they are behind it. A process is overdue if `now` has passed its start + expected. A process that was light
+`now` has come to its start. Time alone brings that about, also if new processes keep arriving: each of them starts at
+`now`, which advances. A process is overdue if `now` has passed its start + expected. A process that was light
 may send a long event, and so may a second and a third one after it. So after such an event no light process goes before
 overdue ones, until none is overdue.
 

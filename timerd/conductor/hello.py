@@ -1,7 +1,7 @@
 """Greets clients: a hello is answered by WELCOME, SESSION_GONE or ERROR.
 
 clients/sessions.py decides which session a hello gets. The core notices that all client slots are in use
-(`open_slot` in purgatory/binding/arguments.pxd); the ERROR is sent here. A hello that is refused changes nothing.
+(`open_slot` in purgatory/binding/arguments.pxd); the ERROR is sent here. A hello that is refused adds no client.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Greeter:
             raise
 
     def greet(self, routing: int, shown: bytes, frame: bytes, pid: int, uid: int, now_ns: int) -> None:
-        """Answer a hello that shows this session (zero: none). All reasons to refuse it are checked first.
+        """Answer a hello that shows this session (zero: none). The WELCOME is made last: all refusals come before it.
 
         `pid` and `uid`: the process that has sent it, and its user, as the kernel says; pid 0 = not known.
         """

@@ -5,7 +5,7 @@
     ACK, ASK, QUERY     at once, also while commands are deferred
     BYE                 at once, or behind the client's deferred commands
 
-A *long event* is delivered over several turns. Until it is done commands are deferred. A frame that needs more than its
+A *long event* is applied over several turns. Until it is done commands are deferred. A frame that needs more than its
 share of a turn is deferred as well. Deferred frames of all processes share the core fairly (deferred.py).
 """
 

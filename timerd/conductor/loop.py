@@ -63,7 +63,7 @@ class Loop:
         self._wall = WallAlarm()
         if self._wall.fileno() >= 0:
             selector.register(self._wall.fileno(), select.EPOLLIN, self._on_wall)
-        # Now, not in run(): a signal that comes as soon as the daemon has said that it is ready must end it cleanly.
+        # Here, not in run(): a signal that comes as soon as the daemon has said that it is ready must end it cleanly.
         for each in (self._bell, self._button):
             each.setblocking(False)
         self._wakeup_before = signal.set_wakeup_fd(self._button.fileno(), warn_on_full_buffer=False)

@@ -91,7 +91,10 @@ class Transport(Protocol):
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
 
     def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
-        """Up to `limit` messages of connections for outcomes. One that asks and is not admitted at once is refused."""
+        """Up to `limit` messages of connections for outcomes.
+
+        A connection that asks (NOT_ADMITTED) is refused if the caller takes the next message without admit() for it.
+        """
 
     def admit(self, connection: int, slot: int) -> None:
         """Give the outcomes of a slot to a connection that has asked. An earlier connection of the slot is closed."""
@@ -277,7 +280,7 @@ class SocketTransport:
 
     def _leave_slot(self, packets: PacketConnection) -> None:
         """From now on the connection gets no outcomes, belongs to no client, and its end is the end of no client."""
-        self._liveness.adopted_ended(packets.watch, is_client=False)  # else it would watch the session for ever
+        self._liveness.adopted_ended(packets.watch, is_client=False)  # else its watch would stay with the session
         packets.slot, packets.watch = NOT_ADMITTED, 0
         packets.is_admitted = False
         packets.share.clients -= 1
@@ -301,7 +304,10 @@ class SocketTransport:
     def _reason(self, why: Why, process: int) -> str:
         """The event and its reason, for an error message. The error log has room for 223 bytes."""
         mib = self._shares.budget.most >> 20
-        spent = f"the {mib} MiB of --frame-memory are in use, and it has more than its share: read answers, or raise it"
+        spent = (
+            f"the {mib} MiB of --frame-memory are in use, and it has more than its share: read answers, or raise "
+            "--frame-memory"
+        )
         match why:
             case Why.HAS_ALL:
                 most = self._shares.most_of(process)

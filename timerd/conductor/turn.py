@@ -4,7 +4,7 @@ A turn takes the time once, checks whether the wall clock was set, and does, in 
 
     subscriptions, commands     an event counts for deadlines after its effective time, which is the turn's clock
     ends                        connections of clients, and processes, that have ended
-    resume                      long deliveries, acknowledgements, new plans and orphans that a bound has cut
+    resume                      long events, acknowledgements, new plans and orphans that a bound has cut
     wheel                       expiries, sweeps; not during a gap
     reports, duties             outcomes out; announcements, heartbeats, silence
     journal, snapshots          rows to the journal's thread; a copy of the arena begins here, when it is at rest

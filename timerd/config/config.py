@@ -61,7 +61,10 @@ def share_of_client(name: str) -> Callable[[Config], int]:
 
 
 class Config(NamedTuple):
-    """All knobs with their defaults. None: the knob's formula computes the value, from knobs before it."""
+    """All knobs with their defaults. None: the knob's formula computes the value, from knobs before it.
+
+    A knob without a formula says in `derived` what None stands for.
+    """
 
     instance: Annotated[str, Knob("name", "the instance: daemons of several names run side by side")] = INSTANCE_DEFAULT
     runtime_dir: Annotated[
@@ -186,7 +189,7 @@ class Config(NamedTuple):
             "watch nodes a client may hold: keys of its operations behind the first",
             1,
             RECORDS_MAX,
-            formula=Formula("half of nodes, or quota-operations' part", share_of_client("nodes")),
+            formula=Formula("half of nodes, more with a larger quota-operations", share_of_client("nodes")),
         ),
     ] = None
     quota_outcomes: Annotated[

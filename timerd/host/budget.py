@@ -4,19 +4,19 @@
     frames that wait        to be sent (chunks.py), or to be applied (conductor/deferred.py)
     ended connections       their chunks, which are freed in pieces, over several turns
 
-A process may have three quarters of the budget while nobody else needs it. Its *share* is the budget divided by the
-number of processes that hold memory. For example, with 32 MiB two processes hold 14 MiB each, and a third one gets an
-outcome of 100 KB. The budget is spent, and the third process is below its share. So one of the first two loses the
-connection that holds the most memory. If the two want more themselves, they do not get it: a large frame waits in the
-kernel, and an outcome is dropped and asked for again. So a process loses nothing because of others while it is below
-its share (McKenney, 1990, and Suter et al., 1998: drop from the longest queue).
+A process may have three quarters of the budget while nobody else needs it. Its *share* is seven eighths of the budget,
+divided by the number of processes that hold memory. For example, with 32 MiB two processes hold 14 MiB each, and a
+third one gets an outcome of 100 KB. These seven eighths are spent, and the third process is below its share. So one of
+the first two loses the connection that holds the most memory. If the two want more themselves, they do not get it: a
+large frame waits in the kernel, and an outcome is dropped and asked for again. So a process loses nothing because of
+others while it is below its share (McKenney, 1990, and Suter et al., 1998: drop from the longest queue).
 
 There is one exception. Eight processes that hold an eighth each could keep the ninth from sending a frame of 4 MiB for
 ever. So when a process that holds next to nothing has lacked memory for STARVED_NS, the processes that hold the most
 give way, whatever their share is.
 
-Small frames that come in, and frames that are deferred, are in memory already when they are charged. An eighth of the
-budget is for them.
+Small frames that come in, and frames that are deferred, are in memory already when they are charged. The last eighth of
+the budget is for them.
 """
 
 from __future__ import annotations

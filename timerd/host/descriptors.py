@@ -1,6 +1,6 @@
 """The division of the open files that the daemon may have (RLIMIT_NOFILE).
 
-clients     for each client a connection for commands, one for outcomes, and one to NAME.live
+clients     for each client a connection for commands, one for outcomes, and, if the files suffice, one to NAME.live
 the rest    connections that belong to no client yet; further connections are closed as soon as they are accepted
 """
 

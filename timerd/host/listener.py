@@ -60,7 +60,7 @@ class Listener:
             raise
 
     def accept(self) -> None:
-        """Accept some of the connections that wait. Those whose peer has left again are closed."""
+        """Accept some of the connections that wait. Those whose peer has left, and has sent nothing, are closed."""
         self.has_newcomers = False
         listening, newcomers = self._socket.fileno(), 0
         for _ in range(ACCEPTS_PER_CALL):

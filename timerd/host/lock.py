@@ -1,7 +1,8 @@
 """One daemon for an instance: the lock on NAME.lock. The lock for an arena, ARENA.lock: timerd_shm/host/lock.py.
 
-Only the daemon's user may open the two files. So the daemon locks no file that users of the group may open: not the
-arena, and not the sign of a running daemon (`daemon_running` in paths.py).
+Only the daemon's user may open the two files. Users of the group may open the arena, and the sign of a running daemon
+(`daemon_running` in paths.py), so the daemon locks neither. It locks its directory, which they may open, too: but only
+against systemd-tmpfiles, and it starts without this lock as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from timerd_shm.declare.errors import InstanceRunningError
 from timerd_shm.host.lock import holder_of, open_lock
 from timerd_shm.host.paths import InstancePaths, listens
 
-# A killed daemon's lock and socket end one after the other, and `timerctl destroy` holds the lock while it removes.
+# A start tries for a second: a killed daemon's lock and socket end one after the other, and `timerctl destroy` holds
+# the lock while it removes the arena.
 ATTEMPTS = 100
 PAUSE_S = 0.01
 

@@ -49,7 +49,7 @@ class Newcomers(Generic[Connection]):
             del self._known[connection.number], self._until_ns[connection.number]
 
     def oldest(self) -> Connection | None:
-        """The newcomer that has been there for longest, if it did not come in this turn."""
+        """The oldest newcomer; None if all have come in this turn."""
         return next(iter(self._known.values()), None)
 
     def renew(self, now_ns: int) -> None:

@@ -15,7 +15,10 @@ MS = 1_000_000
 
 
 def life(at_ms: float, wait_ms: float, outcome: str = "completed", **more: Any) -> dict[str, Any]:
-    """An operation that was registered `at_ms` after START, and settled `wait_ms` later. Its timeout is 200 ms."""
+    """An operation that was registered `at_ms` after START, and settled `wait_ms` later.
+
+    Its timeout is 200 ms, unless `timeout_ns` is given. Further arguments are other columns.
+    """
     wait_ns = round(wait_ms * MS)
     timeout_ns = more.pop("timeout_ns", 200 * MS)
     registered = START + timedelta(milliseconds=at_ms)

@@ -34,7 +34,8 @@ class Guarantees:
     """Fails a run of the whole suite, or of one tier, if a test that proves a guarantee did not pass.
 
     `make test` leaves out tests marked `long`, and `make test-long` runs only these. A test of the other tier must
-    exist, but need not run. A test that has a short form and a long form is in both tiers.
+    exist, but need not run. A test that has a short form and a long form is in both tiers. A skipped test is listed,
+    and fails nothing.
     """
 
     def __init__(self, config: pytest.Config) -> None:

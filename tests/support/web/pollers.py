@@ -1,9 +1,9 @@
 """The application of the tests with real servers: one long poll, without a framework, for WSGI and for ASGI.
 
-GET  /pid           the worker's number
+GET  /pid           the worker's process id
 GET  /poll/KEY      200 and what was fired, or 204 after 60 s
 GET  /stream/KEY    as /poll, but a stream that sends "begun" before it waits
-GET  /lazy/KEY      as /stream, but without "begun"
+GET  /lazy/KEY      as /stream, but without "begun" (WSGI alone has it)
 GET  /ask/KEY       fires, and waits for the daemon's answer: TimerdUnavailableError without a daemon
 GET  /events/KEY    server-sent events, from Last-Event-ID on
 POST /fire/KEY      200 and the number of polls that the event has answered

@@ -28,6 +28,7 @@ ENDS_S = 10.0  # within this time a server ends after SIGTERM. An idle machine n
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine
 
 # A worker of gunicorn loses a SIGTERM that comes before it has installed its handlers. The master kills it after 30 s.
+# So each worker logs READY when it has its handlers, and a Server waits for that.
 READY = "This worker takes signals"
 TELL_READY = f"""
 _own = globals().get("post_worker_init")
@@ -218,7 +219,7 @@ class Polls:
             self._selector.register(connection, selectors.EVENT_READ)
 
     def hang_up(self) -> None:
-        """Close all of them without an answer."""
+        """Close all open connections, and wait for no answer."""
         for connection in list(self._open):
             self._end(connection)
 

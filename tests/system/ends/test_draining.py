@@ -1,6 +1,6 @@
-"""Workers that drain, each in a process of its own: what they hold goes to other workers.
+"""Workers that drain, each in a process of its own: the calls that they have not begun go to other workers.
 
-Each of their ends flushes, and none waits for long, not even for a loop that hangs.
+Each end of a worker or of a lifespan flushes, and none waits for long, not even for a loop that hangs.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def test_the_clients_of_all_running_loops_are_flushed_at_the_end_of_a_lifespan(a
 def test_a_lifespan_ends_although_all_threads_of_the_loop_stand_in_calls_that_block(
     asker: td.Client, group: str
 ) -> None:
-    """Before, the flush waited for one of these threads, and uvicorn did not end."""
+    """If the flush needed one of these threads, it would wait for ever, and uvicorn would not end."""
     blocked = """
         from concurrent.futures import ThreadPoolExecutor
         from timerd_client.web import asgi
