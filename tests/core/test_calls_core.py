@@ -453,7 +453,7 @@ def test_a_schedules_call_outlives_its_workers_for_a_week_and_other_calls_for_an
     rig.check()
 
 
-def test_calls_behind_calls_of_schedules_are_dropped_in_their_time(rng: random.Random) -> None:
+def test_calls_behind_calls_of_schedules_are_given_up_in_their_time(rng: random.Random) -> None:
     for _ in range(20):
         rig = Rig(capacity=128, quota_operations=128, schedule_retention=rng.choice((HOUR // 2, 3 * HOUR)))
         worker = rig.client(group=b"workers")

@@ -377,10 +377,7 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
     opened = [socket.socket(socket.AF_UNIX) for _ in range(3)]
 
     def full(listening: int) -> int:
-        try:
-            spare = os.open(os.devnull, os.O_RDONLY)
-        except OSError:
-            raise
+        spare = os.open(os.devnull, os.O_RDONLY)
         os.close(spare)
         if spare > highest:
             raise OSError(errno.EMFILE, "Too many open files")
