@@ -59,6 +59,12 @@ def errors_in(part: Any) -> list[ErrorCode]:
     return found
 
 
+def of_one_leader(raw: RawKafka, topic: str) -> tuple[str, list[int]]:
+    """The address of the leader of partition 0, and all partitions that this broker leads."""
+    leaders = raw.leaders(topic)
+    return leaders[0], [number for number, address in leaders.items() if address == leaders[0]]
+
+
 def eventually(condition: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENCE_S
     while not condition():
@@ -152,11 +158,10 @@ def test_a_request_without_a_place_for_the_error_does_not_count(cluster: KafkaCl
 
 def test_a_fault_names_one_partition_and_the_others_are_carried_out(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic = cluster.topic(partitions=8, replicas=1)
-    leaders = raw.leaders(topic)
-    first, second = (number for number, address in leaders.items() if address == leaders[0])
+    address, (first, second) = of_one_leader(raw, topic)
     cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=second)
     cluster.fail("Fetch", "OFFSET_OUT_OF_RANGE", topic=topic, partition=second)
-    with RawKafka(leaders[0]) as client:
+    with RawKafka(address) as client:
         produced = client.produce(topic, {first: batch([b"a"]), second: batch([b"b"])})
         assert {number: one.error_code for number, one in produced.items()} == {
             first: ErrorCode.none,
@@ -340,6 +345,18 @@ def test_a_produce_request_without_acks_loses_its_connection_as_in_kafka(cluster
     with RawKafka(raw.leaders(topic)[0]) as client, pytest.raises((EOFError, ConnectionResetError)):
         client.produce(topic, {0: batch([b"a"])}, acks=0)
     assert cluster.wait_for_records(topic, 0) == {0: 0}
+
+
+def test_a_produce_request_without_acks_is_carried_out_but_for_the_partition_of_the_fault(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    topic = cluster.topic(partitions=8, replicas=1)
+    address, (first, second) = of_one_leader(raw, topic)
+    cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=second)
+    with RawKafka(address) as client, pytest.raises((EOFError, ConnectionResetError)):
+        client.produce(topic, {first: batch([b"a"]), second: batch([b"b"])}, acks=0)
+    found = cluster.wait_for_records(topic, 1, partition=first)
+    assert (found[first], found[second]) == (1, 0)
 
 
 def test_a_late_answer_is_an_operation_of_timerd_and_ends_with_its_connection(

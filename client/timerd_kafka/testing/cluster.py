@@ -298,7 +298,7 @@ class KafkaCluster:
         """Answer requests with an error, and do not carry them out: fail("Produce", "NOT_LEADER_OR_FOLLOWER").
 
         `api` and `error` have Kafka's names. If `topic`, `partition` or `group` names a part of a request, this part
-        gets the error, and the other parts are carried out. With acks=0 the connection is closed, as Kafka does.
+        gets the error, and the other parts are carried out. With acks=0 the connection is then closed, as Kafka does.
         Metadata with an error may still create a topic. Returns the number of the fault. Raises KafkaClusterError.
 
         A request gets one fault of each kind at most, in the order in which they were set. All brokers have the fault
