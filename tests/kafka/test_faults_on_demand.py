@@ -173,6 +173,50 @@ def test_a_fault_names_one_partition_and_the_others_are_carried_out(cluster: Kaf
         assert fetched[first].error_code is ErrorCode.none and fetched[first].high_watermark == 1
 
 
+def test_an_answer_has_all_parts_of_a_topic_that_the_request_names_in_several_entries(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    """librdkafka begins a new entry in Fetch whenever the topic changes from one partition to the next."""
+    topic = cluster.topic(partitions=12, replicas=1)
+    address, numbers = of_one_leader(raw, topic)
+    assert len(numbers) == 3
+    cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=numbers[2])
+    cluster.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=numbers[0])
+    with RawKafka(address) as client:
+        produced = produce_entries(client, topic, numbers)
+        assert produced == {numbers[0]: [ErrorCode.none], numbers[1]: [ErrorCode.none], numbers[2]: [NOT_LEADER]}
+        entries = [one for number in numbers for one in fetch_fields(topic, {number: 0}, 0.0)["topics"]]
+        answer = client.ask(FETCH, 12, **fetch_fields(topic, {}, 0.0) | {"topics": tuple(entries)})
+    fetched = {one.partition_index: one.error_code for entry in answer.responses for one in entry.partitions}
+    assert fetched == {numbers[0]: NOT_LEADER, numbers[1]: ErrorCode.none, numbers[2]: ErrorCode.none}
+
+
+def test_an_answer_has_a_part_twice_that_the_request_names_twice(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(partitions=8, replicas=1)
+    address, (failed, other) = of_one_leader(raw, topic)
+    cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=failed, times=2)
+    with RawKafka(address) as client:
+        assert produce_entries(client, topic, [failed, other, failed]) == {
+            failed: [NOT_LEADER, NOT_LEADER],
+            other: [ErrorCode.none],
+        }
+        assert produce_entries(client, topic, [other, failed, other]) == {
+            failed: [NOT_LEADER],
+            other: [ErrorCode.invalid_request, ErrorCode.invalid_request],
+        }
+
+
+def produce_entries(client: RawKafka, topic: str, numbers: list[int]) -> dict[int, list[ErrorCode]]:
+    """Send a batch to each of these partitions, each in an entry of its own. Returns the errors of each partition."""
+    entries = tuple(one for number in numbers for one in topic_data(topic, number))
+    answer = client.ask(PRODUCE, 9, transactional_id=None, acks=-1, timeout=seconds(5), topic_data=entries)
+    found: dict[int, list[ErrorCode]] = {}
+    for entry in answer.responses:
+        for one in entry.partition_responses:
+            found.setdefault(one.index, []).append(one.error_code)
+    return found
+
+
 def test_topics_by_id_are_known_by_name(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic = cluster.topic(replicas=1)
     number = raw.metadata(topic).topics[0].topic_id
@@ -324,9 +368,9 @@ def test_a_cut_answer_comes_after_the_records_and_an_idempotent_producer_sends_t
     assert cluster.faults()[0].applied == 2
 
 
-def topic_data(topic: str) -> tuple[Any, ...]:
+def topic_data(topic: str, number: int = 0) -> tuple[Any, ...]:
     module = Question(PRODUCE, 9).module
-    data = module.PartitionProduceData(index=0, records=batch([b"a"]))
+    data = module.PartitionProduceData(index=number, records=batch([b"a"]))
     return (module.TopicProduceData(name=topic, partition_data=(data,)),)
 
 
