@@ -25,6 +25,7 @@ from support.kafka.least import least
 from support.kafka.rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.cluster.catalog import Topic
+from timerd_kafka.faults import rules as rules_module
 from timerd_kafka.faults.faults import Faults
 from timerd_kafka.faults.rules import Counted, Rule, RuleError, count_file
 from timerd_kafka.faults.shapes import MESSAGE, SHAPES, Form
@@ -57,6 +58,12 @@ def errors_in(part: Any) -> list[ErrorCode]:
         for one in value if isinstance(value, tuple) else ():
             found += errors_in(one) if hasattr(one, "__dataclass_fields__") else []
     return found
+
+
+def of_one_leader(raw: RawKafka, topic: str) -> tuple[str, list[int]]:
+    """The address of the leader of partition 0, and all partitions that this broker leads."""
+    leaders = raw.leaders(topic)
+    return leaders[0], [number for number, address in leaders.items() if address == leaders[0]]
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -152,11 +159,10 @@ def test_a_request_without_a_place_for_the_error_does_not_count(cluster: KafkaCl
 
 def test_a_fault_names_one_partition_and_the_others_are_carried_out(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic = cluster.topic(partitions=8, replicas=1)
-    leaders = raw.leaders(topic)
-    first, second = (number for number, address in leaders.items() if address == leaders[0])
+    address, (first, second) = of_one_leader(raw, topic)
     cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=second)
     cluster.fail("Fetch", "OFFSET_OUT_OF_RANGE", topic=topic, partition=second)
-    with RawKafka(leaders[0]) as client:
+    with RawKafka(address) as client:
         produced = client.produce(topic, {first: batch([b"a"]), second: batch([b"b"])})
         assert {number: one.error_code for number, one in produced.items()} == {
             first: ErrorCode.none,
@@ -166,6 +172,50 @@ def test_a_fault_names_one_partition_and_the_others_are_carried_out(cluster: Kaf
         fetched = client.fetch(topic, {second: 0, first: 1}, max_wait=1_000.0)
         assert fetched[second].error_code is ErrorCode.offset_out_of_range, "it comes at once, as in Kafka"
         assert fetched[first].error_code is ErrorCode.none and fetched[first].high_watermark == 1
+
+
+def test_an_answer_has_all_parts_of_a_topic_that_the_request_names_in_several_entries(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    """librdkafka begins a new entry in Fetch whenever the topic changes from one partition to the next."""
+    topic = cluster.topic(partitions=12, replicas=1)
+    address, numbers = of_one_leader(raw, topic)
+    assert len(numbers) == 3
+    cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=numbers[2])
+    cluster.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=numbers[0])
+    with RawKafka(address) as client:
+        produced = produce_entries(client, topic, numbers)
+        assert produced == {numbers[0]: [ErrorCode.none], numbers[1]: [ErrorCode.none], numbers[2]: [NOT_LEADER]}
+        entries = [one for number in numbers for one in fetch_fields(topic, {number: 0}, 0.0)["topics"]]
+        answer = client.ask(FETCH, 12, **fetch_fields(topic, {}, 0.0) | {"topics": tuple(entries)})
+    fetched = {one.partition_index: one.error_code for entry in answer.responses for one in entry.partitions}
+    assert fetched == {numbers[0]: NOT_LEADER, numbers[1]: ErrorCode.none, numbers[2]: ErrorCode.none}
+
+
+def test_an_answer_has_a_part_twice_that_the_request_names_twice(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(partitions=8, replicas=1)
+    address, (failed, other) = of_one_leader(raw, topic)
+    cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=failed, times=2)
+    with RawKafka(address) as client:
+        assert produce_entries(client, topic, [failed, other, failed]) == {
+            failed: [NOT_LEADER, NOT_LEADER],
+            other: [ErrorCode.none],
+        }
+        assert produce_entries(client, topic, [other, failed, other]) == {
+            failed: [NOT_LEADER],
+            other: [ErrorCode.invalid_request, ErrorCode.invalid_request],
+        }
+
+
+def produce_entries(client: RawKafka, topic: str, numbers: list[int]) -> dict[int, list[ErrorCode]]:
+    """Send a batch to each of these partitions, each in an entry of its own. Returns the errors of each partition."""
+    entries = tuple(one for number in numbers for one in topic_data(topic, number))
+    answer = client.ask(PRODUCE, 9, transactional_id=None, acks=-1, timeout=seconds(5), topic_data=entries)
+    found: dict[int, list[ErrorCode]] = {}
+    for entry in answer.responses:
+        for one in entry.partition_responses:
+            found.setdefault(one.index, []).append(one.error_code)
+    return found
 
 
 def test_topics_by_id_are_known_by_name(cluster: KafkaCluster, raw: RawKafka) -> None:
@@ -224,6 +274,22 @@ def test_requests_are_counted_as_a_plain_model_counts_them(tmp_path: Path, rng: 
         assert (fate.error, fate.is_cut) == (due.get("fail"), "cut" in due)
         assert fate.seconds == (due["delay"].seconds if "delay" in due else 0.0)
     assert [Counted.read(tmp_path, rule).met for rule in rules] == list(counts.values())
+
+
+def test_a_fault_without_an_end_meets_requests_when_its_file_of_counts_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules_module, "LENGTH_MAX", 5)
+    rule = Rule.of({"fault": "cut", "api": "Heartbeat", "after": 2, "times": None}, 1, 1)
+    count_file(tmp_path, rule).parent.mkdir()
+    count_file(tmp_path, rule).touch()
+    broker = Faults(tmp_path, 0, "secret")
+    broker.set([rule])
+    heartbeat: Any = Question(12, 4).request
+    body = heartbeat(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+    fates = [broker.fate(api_of(12, 4), Request(1, "c", body), NO_TOPICS) for _ in range(20)]
+    assert [fate.is_cut for fate in fates] == [False] * 2 + [True] * 18
+    assert Counted.read(tmp_path, rule) == (rule, 6, 4)
 
 
 def asked(broker: str) -> ErrorCode:
@@ -319,9 +385,9 @@ def test_a_cut_answer_comes_after_the_records_and_an_idempotent_producer_sends_t
     assert cluster.faults()[0].applied == 2
 
 
-def topic_data(topic: str) -> tuple[Any, ...]:
+def topic_data(topic: str, number: int = 0) -> tuple[Any, ...]:
     module = Question(PRODUCE, 9).module
-    data = module.PartitionProduceData(index=0, records=batch([b"a"]))
+    data = module.PartitionProduceData(index=number, records=batch([b"a"]))
     return (module.TopicProduceData(name=topic, partition_data=(data,)),)
 
 
@@ -340,6 +406,18 @@ def test_a_produce_request_without_acks_loses_its_connection_as_in_kafka(cluster
     with RawKafka(raw.leaders(topic)[0]) as client, pytest.raises((EOFError, ConnectionResetError)):
         client.produce(topic, {0: batch([b"a"])}, acks=0)
     assert cluster.wait_for_records(topic, 0) == {0: 0}
+
+
+def test_a_produce_request_without_acks_is_carried_out_but_for_the_partition_of_the_fault(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    topic = cluster.topic(partitions=8, replicas=1)
+    address, (first, second) = of_one_leader(raw, topic)
+    cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, partition=second)
+    with RawKafka(address) as client, pytest.raises((EOFError, ConnectionResetError)):
+        client.produce(topic, {first: batch([b"a"]), second: batch([b"b"])}, acks=0)
+    found = cluster.wait_for_records(topic, 1, partition=first)
+    assert (found[first], found[second]) == (1, 0)
 
 
 def test_a_late_answer_is_an_operation_of_timerd_and_ends_with_its_connection(
@@ -379,10 +457,12 @@ def test_a_late_answer_is_an_operation_of_timerd_and_ends_with_its_connection(
         ({"fault": "cut", "api": "Produce", "group": "g"}, "APIs with a group: OffsetCommit, OffsetFetch"),
         ({"fault": "cut", "api": "Metadata", "partition": 0}, "Metadata has no partition"),
         ({"fault": "cut", "api": "Fetch", "topic": 7}, "topic=7: a text"),
+        ({"fault": "cut", "api": "Fetch", "client_id": "c" * 1_001}, r"client_id='c{100}'\.\.\.: 1,000 characters at"),
         ({"fault": "cut", "api": "Fetch", "partition": True}, "partition=True: 0 to "),
         ({"fault": "cut", "api": "Fetch", "broker": 3}, "broker=3: 0 to 2"),
         ({"fault": "cut", "api": "Fetch", "after": None}, "after=None: 0 to "),
-        ({"fault": "cut", "api": "Fetch", "times": 0}, "times=0: 1 at least; None for every request"),
+        ({"fault": "cut", "api": "Fetch", "times": 0}, "times=0: 1 to 10000000; None for every request"),
+        ({"fault": "cut", "api": "Fetch", "after": 10_000_001}, "after=10000001: 0 to 10000000"),
         ({"fault": "cut", "api": "Fetch", "number": 1}, "number: a fault has fault, api, error"),
         ({"fault": "cut", "api": ["Fetch"]}, r"api=\['Fetch'\]: "),
     ],

@@ -47,6 +47,8 @@ async def refused(
         return metadata_with(answered, rule)
     rest, failed = form.divide(call.body, ERRORS[rule.error or ""], rule.meets)
     if getattr(call.body, "acks", None) == 0:
+        if rest is not None:
+            await answer(broker, call._replace(body=rest))
         call.connection.refuse("a produce request with acks=0 has failed on demand, and gets no answer with the error")
         return None
     if rest is None:

@@ -162,13 +162,20 @@ class Form:
         )
 
     def merge(self, answer: Any, failed: Any) -> Any:
-        """The answer of the rest, with the answer of the other parts in it."""
+        """The answer of the rest, with the answer of the other parts in it.
+
+        A request may name a topic in several entries, and a part twice. Then the answer has each of them as often.
+        """
         name = next(name for _, name in self._shape.pairs if hasattr(answer, name))
-        merged = {identity(one): one for one in getattr(answer, name)}
+        merged = list(getattr(answer, name))
+        places = {identity(one): place for place, one in enumerate(merged)}
         for one in getattr(failed, name):
-            there = merged.get(identity(one))
-            merged[identity(one)] = one if there is None else self.merge(there, one)
-        return replace(answer, **{name: tuple(merged.values())})
+            place = None if hasattr(one, "error_code") else places.get(identity(one))
+            if place is None:
+                merged.append(one)
+            else:
+                merged[place] = self.merge(merged[place], one)
+        return replace(answer, **{name: tuple(merged)})
 
     def _top(self, asked: Any) -> Where:
         if getattr(asked, "key_type", GROUP_KEY) != GROUP_KEY:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import signal
 import sys
@@ -25,11 +26,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from timerd_kafka.cluster.settings import Settings
-from timerd_kafka.faults.rules import FAULTS, RULES_MAX, Counted, Rule, RuleError, count_file
+from timerd_kafka.faults.rules import FAULTS, RULES_MAX, Counted, Rule, RuleError, count_file, is_whole
 from timerd_kafka.supervisor.conditions import Condition, ConditionError, GroupCondition, RecordsCondition
 
 BROKERS_S = 5.0  # the longest wait for brokers, shorter than the ten seconds that a test waits for the answer
+TAKE_OUT_S = 1.0  # the longest wait until brokers have taken a fault out that one of them has not taken
 LOOK_AGAIN_S = 0.02  # between two looks at a condition that a command awaits
+
+log = logging.getLogger("timerd_kafka.supervisor")
 
 Answer = Callable[[dict[str, Any]], object]
 
@@ -76,8 +80,8 @@ class Commands:
             "set_fault": self._set_fault,
             "faults": self._faults,
             "clear_faults": lambda _, answer: self._take_rules((), lambda answers: answer(failure(answers) or {})),
-            "await_group": lambda command, answer: self._await(GroupCondition.of(command), command, answer),
-            "await_records": lambda command, answer: self._await(RecordsCondition.of(command), command, answer),
+            "await_group": lambda command, answer: self._await(GroupCondition.of(command, settings.workers), answer),
+            "await_records": lambda command, answer: self._await(RecordsCondition.of(command), answer),
         }
 
     def hear(self, _: object) -> None:
@@ -92,15 +96,23 @@ class Commands:
             self.take(command, partial(say, command["number"]))
 
     def take(self, command: dict[str, Any], answer: Answer) -> None:
-        """Do a command. `answer` is called once with its answer."""
-        own = self._own.get(command["do"])
-        if own is None:
-            self._ask(command, command.get("broker"), BROKERS_S, answer)
-            return
+        """Do a command. `answer` is called once with its answer, also if the command is none."""
         try:
-            own({name: value for name, value in command.items() if name not in ("do", "number")}, answer)
+            self._do(command, answer)
         except (RuleError, ConditionError) as error:
             answer({"error": str(error)})
+        except Exception as error:
+            log.exception("a command failed")
+            answer({"error": f"{type(error).__name__}: {error}"})
+
+    def _do(self, command: dict[str, Any], answer: Answer) -> None:
+        own, broker = self._own.get(command["do"]), command.get("broker")
+        if own is not None:
+            own({name: value for name, value in command.items() if name not in ("do", "number")}, answer)
+        elif broker is None or is_whole(broker, 0):
+            self._ask(command, broker, BROKERS_S, answer)
+        else:
+            answer({"error": f"broker={broker!r}: the number of a broker; None for all brokers"})
 
     # processes --------------------------------------------------------------------------------------------------------
 
@@ -150,13 +162,16 @@ class Commands:
             asked.answer(asked.answers)
 
     def _give_up(self, key: int, seconds: float) -> None:
-        """Answer a command whose time is over with an error. Perhaps the test itself has stopped the silent broker."""
+        """Answer a command whose time is over with an error, and with the answers that are there.
+
+        Perhaps the test itself has stopped the silent broker.
+        """
         asked = self._asked.pop(key, None)
         if asked is not None:
             silent = sorted(asked.awaited)
             which = " and ".join(f"broker {broker} does not answer" for broker in silent)
             remedy = f"if it was stopped, kill({silent[0]}, signal.SIGCONT) lets it go on"
-            asked.answer({"error": f"{which} within {seconds:.3g} s; {remedy}"})
+            asked.answer({**asked.answers, "error": f"{which} within {seconds:.3g} s; {remedy}"})
 
     # faults -----------------------------------------------------------------------------------------------------------
 
@@ -168,13 +183,23 @@ class Commands:
         path = count_file(self._settings.data, rule)
         path.parent.mkdir(exist_ok=True)
         path.touch()
-        self._take_rules((*self.rules, rule), lambda answers: answer(failure(answers) or {"fault": rule.number}))
+
+        def taken(answers: dict[str, Any]) -> None:
+            if "error" not in answers:
+                answer({"fault": rule.number})
+                return
+            # The caller gets no number, and expects no fault. The brokers that answer take the rule out at once.
+            error = {"error": f"{answers['error']}. The fault is not set"}
+            others = tuple(one for one in self.rules if one is not rule)
+            self._take_rules(others, lambda _: answer(error), TAKE_OUT_S)
+
+        self._take_rules((*self.rules, rule), taken)
 
     def _faults(self, _: dict[str, Any], answer: Answer) -> None:
         counted = [Counted.read(self._settings.data, rule) for rule in self.rules]
         answer({"faults": [{"rule": one.rule._asdict(), "met": one.met, "applied": one.applied} for one in counted]})
 
-    def _take_rules(self, rules: tuple[Rule, ...], answer: Answer) -> None:
+    def _take_rules(self, rules: tuple[Rule, ...], answer: Answer, seconds: float = BROKERS_S) -> None:
         """Give the rules to all brokers. A broker that is started later gets them at its start."""
         gone, self.rules = set(self.rules) - set(rules), rules
 
@@ -183,27 +208,31 @@ class Commands:
                 count_file(self._settings.data, rule).unlink(missing_ok=True)
             answer(answers)
 
-        self._ask({"do": FAULTS, "rules": [rule._asdict() for rule in rules]}, None, BROKERS_S, taken)
+        self._ask({"do": FAULTS, "rules": [rule._asdict() for rule in rules]}, None, seconds, taken)
 
     # conditions -------------------------------------------------------------------------------------------------------
 
-    def _await(self, condition: Condition, command: dict[str, Any], answer: Answer) -> None:
+    def _await(self, condition: Condition, answer: Answer) -> None:
         """Answer when a condition holds, or with an error when the time is over."""
         end = time.monotonic() + condition.timeout
+        last: Any = None  # what the brokers have said at the last look that all of them have answered
 
         def looked(answers: dict[str, Any]) -> None:
+            nonlocal last
             left = end - time.monotonic()
             holds, found = condition.look(answers)
+            if last is None or not failure(answers):
+                last = found
             if holds:
                 answer({"found": found})
             elif left <= 0:
-                answer({"error": failure(answers).get("error") or condition.missed(found)})
+                answer({"error": "; ".join([condition.missed(last), *failure(answers).values()])})
             else:
                 self._cluster.later(min(left, LOOK_AGAIN_S), look)
 
         def look() -> None:
             seconds = min(BROKERS_S, max(LOOK_AGAIN_S, end - time.monotonic()))
-            self._ask(condition.question, None, seconds, looked)
+            self._ask(condition.question, condition.broker, seconds, looked)
 
         look()
 

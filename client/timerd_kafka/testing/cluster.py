@@ -62,7 +62,7 @@ class Fault(NamedTuple):
     broker: int | None
     after: int
     times: int | None
-    met: int  # requests that the fault has counted, skipped ones included
+    met: int  # requests that the fault has counted, skipped ones included: 20 million at most
     applied: int  # requests that got the fault
 
 
@@ -217,7 +217,10 @@ class KafkaCluster:
             ),
             timeout=datetime.timedelta(seconds=ANSWER_S),
         )
-        answer = question.read(self._ask_broker(question.write(0, OWN_CLIENT, request)))
+        try:
+            answer = question.read(self._ask_broker(question.write(0, OWN_CLIENT, request)))
+        except (OSError, EOFError) as error:
+            raise KafkaClusterError(f"topic: a broker does not answer ({error}); perhaps {name!r} is made") from error
         made = answer.topics[0]
         if made.error_code:
             raise KafkaClusterError(f"the topic {name!r} is refused: {made.error_message or made.error_code.name}")
@@ -228,7 +231,10 @@ class KafkaCluster:
         with socket.create_connection((host, int(port)), ANSWER_S * 2) as connection:
             connection.sendall(frame)
             with connection.makefile("rb") as answers:
-                return answers.read(int.from_bytes(answers.read(4)))
+                answer = answers.read(int.from_bytes(answers.read(4)))
+        if not answer:
+            raise EOFError("it has closed the connection")
+        return answer
 
     def purgatories(self) -> dict[str, dict[str, int]]:
         """The counters of each purgatory, by the names of `timerctl stats`: "pending", "registered", "expired", ..."""
@@ -275,16 +281,24 @@ class KafkaCluster:
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The number of the broker that leads a partition. Raises KafkaClusterError if there is no such partition."""
-        for broker, state in self.state().items():
+        states = self.state()
+        for broker, state in states.items():
             if state["partitions"].get(f"{topic}-{partition}", {}).get("leads"):
                 return int(broker)
-        raise KafkaClusterError(f"leader: there is no partition {partition} of topic {topic!r}")
+        raise KafkaClusterError(
+            f"leader: there is no partition {partition} of topic {topic!r} at the brokers {', '.join(states)}"
+        )
 
     def kill(self, broker: int, signal: int = signal.SIGKILL) -> None:
         """Send a broker's process a signal. When the process ends, it is started again. SIGCONT ends a SIGSTOP.
 
-        While a broker is stopped, calls that ask it raise KafkaClusterError after some seconds: state(), leader(),
-        stop_follower() and start_follower(). The last two take effect when the broker goes on.
+        While a broker is stopped, calls that need its answer raise KafkaClusterError after some seconds:
+
+        * state(), leader(), wait_for_group() for a group that it coordinates, wait_for_records() if the records of
+          other brokers are too few
+        * topic(), stop_follower(), start_follower() and clear_faults(). They take effect all the same, at the stopped
+          broker when it goes on
+        * fail(), delay() and cut(). They set no fault
         """
         self.command({"do": "kill", "broker": broker, "signal": signal})
 
@@ -298,11 +312,12 @@ class KafkaCluster:
         """Answer requests with an error, and do not carry them out: fail("Produce", "NOT_LEADER_OR_FOLLOWER").
 
         `api` and `error` have Kafka's names. If `topic`, `partition` or `group` names a part of a request, this part
-        gets the error, and the other parts are carried out. With acks=0 the connection is closed, as Kafka does.
+        gets the error, and the other parts are carried out. With acks=0 the connection is then closed, as Kafka does.
         Metadata with an error may still create a topic. Returns the number of the fault. Raises KafkaClusterError.
 
         A request gets one fault of each kind at most, in the order in which they were set. All brokers have the fault
-        when this call returns. Requests of followers, and of this object itself, meet no fault.
+        when this call returns, and no broker keeps it if this call raises. Requests of followers, and of this object
+        itself, meet no fault.
         """
         return self._set_fault({"fault": "fail", "api": api, "error": error, **selection})
 
@@ -333,7 +348,7 @@ class KafkaCluster:
         """Wait until a group has this state, by Kafka's name, and with `members` this number of members.
 
         The state of a group that does not exist is "Dead". Raises KafkaClusterError after `timeout` seconds: its text
-        has the group's state at this time.
+        has the group's state at this time, or names the group's coordinator, which has not answered.
         """
         wanted = {"group": group, "state": state, "members": members}
         found = self._ask("await_group", "wait_for_group", timeout, **wanted)["found"]
@@ -344,7 +359,8 @@ class KafkaCluster:
     ) -> dict[int, int]:
         """Wait until consumers can read at least `count` records of a topic, or of one partition.
 
-        Returns the number of records that each partition has. Raises KafkaClusterError after `timeout` seconds.
+        Returns the number of records that each partition has. Raises KafkaClusterError after `timeout` seconds. A
+        broker that is stopped delays this call by five seconds, and the result lacks the partitions that it leads.
         """
         wanted = {"topic": topic, "count": count, "partition": partition}
         found = self._ask("await_records", "wait_for_records", timeout, **wanted)["found"]
