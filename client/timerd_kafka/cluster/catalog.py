@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.cluster.configs import Rules
+from timerd_kafka.cluster.configs import SHOWN, Rules
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 
 TOPICS = "topics.json"
@@ -143,6 +143,11 @@ class Catalog:
 def is_legal(name: str) -> bool:
     """Whether a topic may have this name."""
     return NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def why_illegal(name: str) -> str:
+    """Why a topic may not have this name, for people."""
+    return f"{name[:SHOWN]!r}: 1 to 249 letters, digits, dots, _ and -"
 
 
 def plain_of(name: str) -> str:

@@ -17,7 +17,7 @@ from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.create_topics import all_read
 from timerd_kafka.apis.topics.describe_configs import BROKER, TOPIC
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.cluster.catalog import Topic, Topics, is_legal
+from timerd_kafka.cluster.catalog import Topic, Topics, is_legal, why_illegal
 from timerd_kafka.cluster.configs import SHOWN, VALUE_MAX, wrong_config
 from timerd_kafka.wire.codec import milliseconds
 
@@ -130,7 +130,7 @@ def refuse_early(asked: Any, count: int) -> None:
         raise Refused(ErrorCode.invalid_request, f"resources of kind {asked.resource_type} have no configurations here")
     if not is_legal(name):
         code = ErrorCode.invalid_topic_exception if name else ErrorCode.invalid_request
-        raise Refused(code, f"{name!r}: 1 to 249 letters, digits, dots, _ and -")
+        raise Refused(code, why_illegal(name))
     twice = [config for config, count in Counter(one.name for one in asked.configs).items() if count > 1]
     if twice:
         raise Refused(ErrorCode.invalid_request, f"{twice[0][:SHOWN]} is in this request more than once")

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from timerd_client.operations import DelayedTopics, Part
 from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.broker.broker import ANY, Broker, Call
-from timerd_kafka.cluster.catalog import Wanted, is_legal
+from timerd_kafka.cluster.catalog import Wanted, is_legal, why_illegal
 from timerd_kafka.cluster.configs import shown, wrong_config
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.waits.waits import DaemonLost
@@ -85,7 +85,7 @@ def wrong(
     """Why a topic cannot be created; None if it can."""
     workers = broker.settings.workers
     if not is_legal(topic.name):
-        return ErrorCode.invalid_topic_exception, f"{topic.name!r}: 1 to 249 letters, digits, dots, _ and -"
+        return ErrorCode.invalid_topic_exception, why_illegal(topic.name)
     if broker.topic(topic.name) is not None:
         return ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists."
     if other := broker.catalog.colliding(topic.name):

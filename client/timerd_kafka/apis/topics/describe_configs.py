@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.cluster.catalog import is_legal, why_illegal
 from timerd_kafka.cluster.configs import (
     BOOLEAN,
     CONFIGS,
@@ -17,6 +18,7 @@ from timerd_kafka.cluster.configs import (
     LIST,
     OF_BROKER,
     OF_TOPIC,
+    SHOWN,
     STRING,
     shown,
     source_of,
@@ -81,13 +83,17 @@ async def answer(broker: Broker, call: Call) -> Any:
 def look(broker: Broker, kind: int, name: str) -> tuple[ErrorCode, str | None, list[tuple[str, str, int]]]:
     """An error with its message, and the configurations: name, value, and source of the value."""
     if kind == TOPIC:
+        if not is_legal(name):
+            return ErrorCode.invalid_topic_exception, why_illegal(name), []
         topic = broker.topic(name)
         if topic is None:
             return ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}", []
         return ErrorCode.none, None, shown(topic.configs)
     if kind == BROKER:
-        if name and name != str(broker.id):
-            return ErrorCode.invalid_request, f"this is broker {broker.id}: ask broker {name!r} itself", []
+        if not name:  # the defaults of all brokers that were set while they ran: there are none
+            return ErrorCode.none, None, []
+        if name != str(broker.id):
+            return ErrorCode.invalid_request, f"this is broker {broker.id}: ask broker {name[:SHOWN]!r} itself", []
         return ErrorCode.none, None, list(of_broker(broker))
     return ErrorCode.invalid_request, f"resources of kind {kind} have no configurations here", []
 
