@@ -8,29 +8,38 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from support.kafka.rawkafka import CREATE_TOPICS, METADATA, PRODUCE, RawKafka, batch, seconds
-from support.kafka.realbrokers import brokers
+from support.kafka.rawkafka import (
+    ALTER_CONFIGS,
+    API_VERSIONS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+    METADATA,
+    PRODUCE,
+    RawKafka,
+    batch,
+    seconds,
+)
+from support.kafka.realbrokers import answer_of, brokers
 from support.real.patience import eventually
 from timerd.testing import Manual
 from timerd_client.operations import topic_key
-from timerd_kafka.apis.table import APIS
 from timerd_kafka.apis.topics.bounds import NAMED_MAX
-from timerd_kafka.apis.topics.create_topics import all_read
-from timerd_kafka.broker.broker import ANY, CATALOG, Broker, Call
+from timerd_kafka.apis.topics.changes import all_read
+from timerd_kafka.broker.broker import ANY, CATALOG
 from timerd_kafka.cluster.catalog import Catalog
 from timerd_kafka.cluster.configs import CONFIGS, without_effect, wrong_config
 from timerd_kafka.log.log import PartitionLog
 from timerd_kafka.replicas.store import Store
 from timerd_kafka.testing import KafkaCluster
-from timerd_kafka.wire.codec import Question, api_of
+from timerd_kafka.wire.codec import Question
 
-API_VERSIONS, DESCRIBE_CONFIGS, ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 18, 32, 33, 37, 44
 TOPIC, BROKER = 2, 4  # kinds of resources
 SET, DELETE, APPEND, SUBTRACT = range(4)
 # Configurations of a table's topic (Faust), a changelog (Quix), and a repartition topic (Kafka Streams).
@@ -527,11 +536,6 @@ def test_a_topic_gets_more_partitions_and_keeps_its_records(cluster: KafkaCluste
     assert len(raw.leaders(other)) == 3
     assert grow(raw, (other, 4, [broker for broker, error in answers.items() if not error])) == {other: ErrorCode.none}
     assert len(raw.leaders(other)) == 4
-
-
-async def answer_of(broker: Broker, key: int, version: int, **fields: Any) -> Any:
-    call = Call(api_of(key, version), Question(key, version).request(**fields), "", None)  # type: ignore[arg-type]
-    return await APIS[key][1](broker, call)
 
 
 def test_a_change_that_cannot_be_written_is_an_error(manual: Manual, tmp_path: Path) -> None:

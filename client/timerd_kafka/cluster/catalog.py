@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.cluster.configs import Rules
+from timerd_kafka.cluster.configs import SHOWN, Rules
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 
 TOPICS = "topics.json"
@@ -45,6 +45,10 @@ class Topic:
 
 Wanted = tuple[int, int, Mapping[str, str]]  # partitions, replicas, configurations
 Topics = Mapping[str, Topic]  # by name
+
+
+class Busy(Exception):
+    """Another broker is changing the topics."""
 
 
 class Catalog:
@@ -83,7 +87,7 @@ class Catalog:
         return True
 
     def create(self, wanted: Mapping[str, Wanted]) -> dict[str, ErrorCode]:
-        """Make topics in one change. Returns an error for each topic that is not made."""
+        """Make topics in one change. Returns an error for each topic that is not made. Raises Busy, OSError."""
         errors: dict[str, ErrorCode] = {}
 
         def with_new(topics: Topics) -> Topics:
@@ -111,11 +115,14 @@ class Catalog:
         return other if other != name else None
 
     def delete(self, is_meant: Callable[[Topic], bool]) -> None:
-        """Remove the topics for which `is_meant` holds."""
+        """Remove the topics for which `is_meant` holds. Raises Busy, OSError."""
         self.change(lambda topics: {name: topic for name, topic in topics.items() if not is_meant(topic)})
 
     def change(self, changed: Callable[[Topics], Topics]) -> None:
-        """Write the topics that `changed` makes of the newest topics, by name, unless they are the same."""
+        """Write the topics that `changed` makes of the newest topics, by name, unless they are the same.
+
+        Raises Busy before `changed` is called if another broker is changing the topics. Raises OSError.
+        """
         with self._changing():
             made = changed(self.by_name)
             if made != self.by_name:
@@ -123,10 +130,16 @@ class Catalog:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Lock the topics for the block, and read their newest version. A killed broker leaves no lock."""
+        """Lock the topics for the block, and read their newest version. A killed broker leaves no lock.
+
+        This does not wait for the lock: a broker that is stopped (SIGSTOP) keeps it, and a wait would stop this one.
+        """
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Busy from None
             self._seen = None
             self.refresh()
             yield
@@ -135,14 +148,23 @@ class Catalog:
 
     def _write(self, topics: list[Topic]) -> None:
         written = [{**asdict(topic), "id": str(topic.id)} for topic in topics]
-        draft = self._path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"version": self.version + 1, "topics": written}))
-        draft.replace(self._path)
+        draft = self._path.with_suffix(".new")  # one name: the next change writes over the draft of a killed broker
+        try:
+            draft.write_text(json.dumps({"version": self.version + 1, "topics": written}))
+            draft.replace(self._path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 def is_legal(name: str) -> bool:
     """Whether a topic may have this name."""
     return NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def why_illegal(name: str) -> str:
+    """Why a topic may not have this name, for people."""
+    return f"{name[:SHOWN]!r}: 1 to 249 letters, digits, dots, _ and -"
 
 
 def plain_of(name: str) -> str:

@@ -16,7 +16,7 @@ LONG_MAX = NUMBERS[LONG] - 1
 INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 DECIMAL = re.compile(r"[+-]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][+-]?[0-9]{1,3})?")
 THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
-SHOWN = 40  # characters of a refused name or value
+SHOWN = 40  # characters of a refused name or value: many old answers have no room for a whole name that is escaped
 VALUE_MAX = 4_096  # characters: all brokers hold all values
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # sources of values, as DescribeConfigs numbers them
 KAFKA_RETENTION_MS = "604800000"
@@ -146,6 +146,20 @@ def source_of(configs: Mapping[str, str], name: str) -> int:
 def listed(value: str) -> list[str]:
     """The parts of a list."""
     return [part.strip() for part in value.strip().split(",")] if value.strip() else []
+
+
+def kept(configs: Mapping[str, str]) -> dict[str, str]:
+    """Legal configurations in the form in which Kafka shows them. All brokers hold them, so blanks are not kept."""
+    return {name: kept_value(CONFIGS[name].kind, value) for name, value in configs.items()}
+
+
+def kept_value(kind: int, value: str) -> str:
+    """The form in which a legal value is kept."""
+    if kind == LIST:
+        return ",".join(listed(value))
+    if kind in NUMBERS:
+        return str(int(value))
+    return value.strip().lower() if kind == BOOLEAN else value.strip()
 
 
 def wrong_config(configs: Mapping[str, str | None]) -> str | None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import timerd as td
-from timerd_kafka.broker.broker import Broker
+from timerd_kafka.apis.table import APIS
+from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.settings import Settings
+from timerd_kafka.wire.codec import Question, api_of
 
 
 @contextmanager
@@ -27,3 +29,9 @@ def brokers(data: Path, number: int, **more: Any) -> Iterator[list[Broker]]:
     finally:
         for client in clients:
             client.close()
+
+
+async def answer_of(broker: Broker, key: int, version: int, **fields: Any) -> Any:
+    """The answer of a broker to a request, whose fields these are."""
+    call = Call(api_of(key, version), Question(key, version).request(**fields), "", None)  # type: ignore[arg-type]
+    return await APIS[key][1](broker, call)

@@ -5,36 +5,25 @@ The changed configurations hold when every broker has read them, and they outliv
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.apis.topics.create_topics import all_read
+from timerd_kafka.apis.topics.changes import Codes, Refused, change_and_wait
 from timerd_kafka.apis.topics.describe_configs import BROKER, TOPIC
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.cluster.catalog import Topic, Topics, is_legal
-from timerd_kafka.cluster.configs import SHOWN, VALUE_MAX, wrong_config
+from timerd_kafka.cluster.catalog import Topic, Topics, is_legal, why_illegal
+from timerd_kafka.cluster.configs import SHOWN, VALUE_MAX, kept, wrong_config
 from timerd_kafka.wire.codec import milliseconds
 
 SET, DELETE, APPEND, SUBTRACT = range(4)  # operations of IncrementalAlterConfigs
 READ_S = 5.0  # the longest wait until all brokers have read the configurations: the request has no timeout
 
-log = logging.getLogger("timerd_kafka.broker")
-
 Edit = Callable[[Any, Mapping[str, str]], dict[str, str]]
-
-
-class Refused(Exception):
-    """A change of configurations that is refused."""
-
-    def __init__(self, code: ErrorCode, why: str) -> None:
-        super().__init__(why)
-        self.code, self.why = code, why
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -54,13 +43,20 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
     broker.refresh()
     counted = Counter((one.resource_type, one.resource_name) for one in body.resources)
     errors: dict[tuple[int, str], tuple[ErrorCode, str]] = {}
+    wanted = []  # of topics alone: their names are legal, and each is there once
+    for asked in body.resources:
+        try:
+            refuse_early(asked, counted[asked.resource_type, asked.resource_name])
+        except Refused as refused:
+            errors[asked.resource_type, asked.resource_name] = refused.code, refused.why
+        else:
+            wanted.append(asked)
     altered: dict[str, Topic] = {}
     before: dict[str, Mapping[str, str]] = {}
 
     def changed(topics: Topics) -> Topics:
-        for asked in body.resources:
+        for asked in wanted:
             try:
-                refuse_early(asked, counted[asked.resource_type, asked.resource_name])
                 topic = topics.get(asked.resource_name)
                 if topic is None:
                     raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.resource_name!r}")
@@ -68,20 +64,24 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
                 if why := wrong_config(configs):
                     raise Refused(ErrorCode.invalid_config, why)
             except Refused as refused:
-                errors[asked.resource_type, asked.resource_name] = refused.code, refused.why
+                errors[TOPIC, asked.resource_name] = refused.code, refused.why
             else:
-                altered[topic.name], before[topic.name] = replace(topic, configs=configs), topic.configs
+                altered[topic.name], before[topic.name] = replace(topic, configs=kept(configs)), topic.configs
         return {**topics, **altered}
+
+    def change() -> Codes:
+        broker.catalog.change(changed)
+        return dict.fromkeys(altered, ErrorCode.none)
 
     if body.validate_only:
         changed(broker.catalog.by_name)
     else:
-        named = [one.resource_name for one in body.resources if one.resource_type == TOPIC]
-        failed = await change_and_wait(broker, changed, named, altered, READ_S)
-        for name, code in failed.items():
-            errors[TOPIC, name] = code, f"{name}: {code.name}"
-        for topic in [topic for name, topic in altered.items() if name not in failed]:
-            broker.note_without_effect(topic.name, topic.configs, before[topic.name])
+        named = [one.resource_name for one in wanted]
+        for name, code in (await change_and_wait(broker, named, READ_S, change)).items():
+            if code:  # a topic that was refused keeps its error, also if the others cannot be written
+                errors.setdefault((TOPIC, name), (code, f"{name}: {code.name}"))
+        for name in [name for name in altered if (TOPIC, name) not in errors]:
+            broker.note_without_effect(name, altered[name].configs, before[name])
 
     def one(asked: Any) -> Any:
         error, message = errors.get((asked.resource_type, asked.resource_name), (ErrorCode.none, None))
@@ -96,29 +96,6 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
     return make(kind, throttle_time=milliseconds(0), responses=tuple(map(one, body.resources)))
 
 
-async def change_and_wait(
-    broker: Broker,
-    changed: Callable[[Topics], Topics],
-    named: Iterable[str],
-    altered: Mapping[str, Topic],
-    timeout: float,
-) -> dict[str, ErrorCode]:
-    """Change topics, and wait until all brokers have read them. Returns errors of topics.
-
-    `changed` makes the new topics. Of those that the request has `named`, it puts the ones that it alters into
-    `altered`.
-    """
-    try:
-        broker.catalog.change(changed)
-    except OSError:
-        log.exception("the topics cannot be written")
-        return dict.fromkeys(named, ErrorCode.kafka_storage_error)
-    if not altered:
-        return {}
-    parts = await all_read(broker, dict.fromkeys(altered, ErrorCode.none), timeout)
-    return {name: ErrorCode(part.error) for name, part in parts.items() if part.error}
-
-
 def refuse_early(asked: Any, count: int) -> None:
     """Raise Refused if a part of a request is wrong, whatever the topics are."""
     name = asked.resource_name
@@ -130,7 +107,7 @@ def refuse_early(asked: Any, count: int) -> None:
         raise Refused(ErrorCode.invalid_request, f"resources of kind {asked.resource_type} have no configurations here")
     if not is_legal(name):
         code = ErrorCode.invalid_topic_exception if name else ErrorCode.invalid_request
-        raise Refused(code, f"{name!r}: 1 to 249 letters, digits, dots, _ and -")
+        raise Refused(code, why_illegal(name))
     twice = [config for config, count in Counter(one.name for one in asked.configs).items() if count > 1]
     if twice:
         raise Refused(ErrorCode.invalid_request, f"{twice[0][:SHOWN]} is in this request more than once")

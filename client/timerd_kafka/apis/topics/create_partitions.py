@@ -8,8 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.alter_configs import Refused, change_and_wait
 from timerd_kafka.apis.topics.bounds import refuse_too_many
+from timerd_kafka.apis.topics.changes import TWICE, Codes, Refused, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Topics
 from timerd_kafka.cluster.configs import SHOWN
@@ -25,14 +25,15 @@ async def answer(broker: Broker, call: Call) -> Any:
     refuse_too_many(body.topics)
     broker.refresh()
     counted = Counter(asked.name for asked in body.topics)
-    errors: dict[str, tuple[ErrorCode, str]] = {}
+    errors = {name: TWICE for name, count in counted.items() if count > 1}
+    wanted = [asked for asked in body.topics if asked.name not in errors]
     altered: dict[str, Topic] = {}
 
     def changed(topics: Topics) -> Topics:
         left = PARTITIONS_MAX - sum(topic.partitions for topic in topics.values())
-        for asked in body.topics:
+        for asked in wanted:
             try:
-                topic = larger(broker, asked, topics, counted[asked.name], left)
+                topic = larger(broker, asked, topics, left)
             except Refused as refused:
                 errors[asked.name] = refused.code, refused.why
             else:
@@ -40,12 +41,18 @@ async def answer(broker: Broker, call: Call) -> Any:
                 left -= topic.partitions - topics[asked.name].partitions
         return {**topics, **altered}
 
+    def change() -> Codes:
+        broker.catalog.change(changed)
+        return dict.fromkeys(altered, ErrorCode.none)
+
     if body.validate_only:
         changed(broker.catalog.by_name)
     else:
+        named = [asked.name for asked in wanted]
         timeout = max(0.0, body.timeout.total_seconds())
-        for name, code in (await change_and_wait(broker, changed, counted, altered, timeout)).items():
-            errors[name] = code, f"{name}: {code.name}"
+        for name, code in (await change_and_wait(broker, named, timeout, change)).items():
+            if code:  # a topic that was refused keeps its error, also if the others cannot be written
+                errors.setdefault(name, (code, f"{name[:SHOWN]}: {code.name}"))
 
     def one(name: str) -> Any:
         error, message = errors.get(name, (ErrorCode.none, None))
@@ -54,10 +61,8 @@ async def answer(broker: Broker, call: Call) -> Any:
     return make("CreatePartitionsResponse", throttle_time=milliseconds(0), results=tuple(map(one, counted)))
 
 
-def larger(broker: Broker, asked: Any, topics: Topics, count: int, left: int) -> Topic:
+def larger(broker: Broker, asked: Any, topics: Topics, left: int) -> Topic:
     """The topic with the partitions that the request asks for. The cluster has room for `left` more. Raises Refused."""
-    if count > 1:
-        raise Refused(ErrorCode.invalid_request, "the topic is in this request more than once")
     topic = topics.get(asked.name)
     if topic is None:
         raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.name[:SHOWN]!r}")
@@ -66,16 +71,24 @@ def larger(broker: Broker, asked: Any, topics: Topics, count: int, left: int) ->
             ErrorCode.invalid_partitions,
             f"{asked.count} partitions: {asked.name} has {topic.partitions}, and a topic can only grow",
         )
-    if asked.count - topic.partitions > left:
+    added = range(topic.partitions, asked.count)
+    if asked.assignments and len(asked.assignments) != len(added):  # Kafka refuses [] too, which kafka-python 3 sends
+        raise Refused(
+            ErrorCode.invalid_replica_assignment,
+            f"{len(asked.assignments)} assignments for {len(added)} new partitions: give none, or one for each",
+        )
+    if len(added) > left:
         raise Refused(
             ErrorCode.invalid_partitions,
             f"{asked.count} partitions: {topic.partitions + left} at most, of the cluster's {PARTITIONS_MAX}",
         )
     if asked.assignments:
-        placed = [broker.store.replicas(topic, index) for index in range(topic.partitions, asked.count)]
-        if [one.broker_ids for one in asked.assignments] != placed:
+        placed = (broker.store.replicas(topic, index) for index in added)
+        # This ends at the first difference: no other broker can change the topics meanwhile.
+        if any(one.broker_ids != replicas for one, replicas in zip(asked.assignments, placed, strict=True)):
+            first = [list(broker.store.replicas(topic, index)) for index in added[:PLACED_SHOWN]]
             raise Refused(
                 ErrorCode.invalid_replica_assignment,
-                f"this broker places replicas itself: give no assignments, or {[*map(list, placed[:PLACED_SHOWN])]}",
+                f"this broker places replicas itself: give no assignments, or {first}",
             )
     return replace(topic, partitions=asked.count)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_client.operations import DelayedTopics, Part
-from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.broker.broker import ANY, Broker, Call
-from timerd_kafka.cluster.catalog import Wanted, is_legal
-from timerd_kafka.cluster.configs import shown, wrong_config
+from timerd_kafka.apis.topics.bounds import in_slices, refuse_too_many
+from timerd_kafka.apis.topics.changes import TWICE, Codes, change_and_wait
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.cluster.catalog import Wanted, is_legal, why_illegal
+from timerd_kafka.cluster.configs import OF_TOPIC, kept, shown, wrong_config
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
-from timerd_kafka.waits.waits import DaemonLost
-from timerd_kafka.wire.codec import milliseconds
+from timerd_kafka.wire.codec import Api, milliseconds
 
 DEFAULT = -1  # as a number of partitions or replicas: the broker's default
-
-log = logging.getLogger("timerd_kafka.broker")
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -30,27 +27,26 @@ async def answer(broker: Broker, call: Call) -> Any:
     refuse_too_many(body.topics)
     left = PARTITIONS_MAX - sum(topic.partitions for topic in broker.catalog.by_id.values())
     counted = Counter(topic.name for topic in body.topics)
+    asked = {topic.name: topic for topic in body.topics}  # each name once
     wanted: dict[str, Wanted] = {}
     refused: dict[str, tuple[ErrorCode, str]] = {}
-    for topic in body.topics:
+    for topic in asked.values():
         partitions = broker.settings.partitions if topic.num_partitions == DEFAULT else topic.num_partitions
         replicas = broker.settings.replicas if topic.replication_factor == DEFAULT else topic.replication_factor
         configs = {config.name: config.value for config in topic.configs}
-        why = wrong(broker, topic, partitions, replicas, configs, left)
-        if counted[topic.name] > 1:
-            why = ErrorCode.invalid_request, "the topic is in this request more than once"
+        is_twice = counted[topic.name] > 1
+        why = TWICE if is_twice else wrong(broker, topic, partitions, replicas, configs, left)
         if why is not None:
             refused[topic.name] = why
         else:
-            wanted[topic.name] = partitions, replicas, configs
+            wanted[topic.name] = partitions, replicas, kept(configs)
     timeout = max(0.0, body.timeout.total_seconds())
-    parts = {} if body.validate_only else await create_and_wait(broker, wanted, timeout)
+    codes = {} if body.validate_only else await create_and_wait(broker, wanted, timeout)
 
     def one(topic: Any) -> Any:
         error, message = refused.get(topic.name, (ErrorCode.none, None))
-        if topic.name in parts and parts[topic.name].error:
-            error = ErrorCode(parts[topic.name].error)
-            message = f"{topic.name}: {error.name}"
+        if code := codes.get(topic.name):
+            error, message = code, f"{topic.name}: {code.name}"
         made = broker.topic(topic.name) if not error else None
         partitions, replicas, configs = wanted.get(topic.name, (-1, -1, {})) if not error else (-1, -1, {})
         return make(
@@ -64,19 +60,22 @@ async def answer(broker: Broker, call: Call) -> Any:
             configs=None
             if error or not call.api.has("CreatableTopicConfigs")  # v5 and later have them
             else tuple(
-                make(
-                    "CreatableTopicConfigs",
-                    name=name,
-                    value=value,
-                    read_only=False,
-                    config_source=source,
-                    is_sensitive=False,
-                )
+                (entry if source == OF_TOPIC else default_entry)(call.api, name, value, source)
                 for name, value, source in shown(configs)
             ),
         )
 
-    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=tuple(map(one, body.topics)))
+    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=await in_slices(one, asked.values()))
+
+
+def entry(api: Api, name: str, value: str, source: int) -> Any:
+    """One configuration of a new topic."""
+    return api.make(
+        "CreatableTopicConfigs", name=name, value=value, read_only=False, config_source=source, is_sensitive=False
+    )
+
+
+default_entry: Callable[..., Any] = cache(entry)  # all topics have the same defaults
 
 
 def wrong(
@@ -85,7 +84,7 @@ def wrong(
     """Why a topic cannot be created; None if it can."""
     workers = broker.settings.workers
     if not is_legal(topic.name):
-        return ErrorCode.invalid_topic_exception, f"{topic.name!r}: 1 to 249 letters, digits, dots, _ and -"
+        return ErrorCode.invalid_topic_exception, why_illegal(topic.name)
     if broker.topic(topic.name) is not None:
         return ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists."
     if other := broker.catalog.colliding(topic.name):
@@ -104,42 +103,14 @@ def wrong(
     return None
 
 
-async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout: float) -> dict[str, Part]:
-    """Create topics, and wait until all brokers have read them. Returns an error for each topic."""
-    if not wanted:
-        return {}
-    try:
+async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout: float) -> dict[str, ErrorCode]:
+    """Create topics, and wait until all brokers have read them. Returns an error code for each topic."""
+
+    def create() -> Codes:
         errors = broker.catalog.create(wanted)
-    except OSError:
-        log.exception("the topics cannot be written")
-        return dict.fromkeys(wanted, Part(ErrorCode.kafka_storage_error))
-    for name, (_, _, configs) in wanted.items():
-        if name not in errors:
-            broker.note_without_effect(name, configs, {})
-    taken: dict[str, int] = {name: errors.get(name, ErrorCode.none) for name in wanted}
-    return await all_read(broker, taken, timeout)
+        for name, (_, _, configs) in wanted.items():
+            if name not in errors:
+                broker.note_without_effect(name, configs, {})
+        return {name: errors.get(name, ErrorCode.none) for name in wanted}
 
-
-class ReadByAll(DelayedTopics):
-    """Complete when all brokers have read the topics.
-
-    The operation waits for a version of the catalog. This version may be newer than the topics of the request, because
-    another broker may have changed other topics since. A broker that has read the topics of the request earlier then
-    fires events only for the other topics. So each broker also fires ANY for each version that it reads.
-    """
-
-    def watch_keys(self) -> Iterable[str]:
-        return [*super().watch_keys(), ANY] if self.pending else []
-
-
-async def all_read(broker: Broker, taken: dict[str, int], timeout: float) -> dict[str, Part]:
-    """Wait until all brokers have read the topics as they are now."""
-    broker.say_catalog_changed()
-    version = broker.catalog.version
-    try:
-        parts: dict[str, Part] = await broker.waits.until(
-            "topic", timeout, lambda give: ReadByAll(taken, lambda _: broker.all_have_read(version), give)
-        )
-    except DaemonLost:
-        return {name: Part(error or ErrorCode.request_timed_out) for name, error in taken.items()}
-    return parts
+    return await change_and_wait(broker, wanted, timeout, create) if wanted else {}
