@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-import struct
 import subprocess
 import sys
 import time
@@ -15,25 +14,22 @@ from typing import Any
 from uuid import UUID
 
 import confluent_kafka.admin
-import cramjam
 import pytest
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from support.kafka.batches import CODECS, GZIP, SNAPPY, ZSTD, packed, stating
 from support.kafka.rawkafka import LIST_OFFSETS, RawKafka, batch, record
 from support.real.patience import eventually
 from timerd_kafka.apis.data import list_offsets
 from timerd_kafka.apis.data.list_offsets import MAX_TIMESTAMP, Reading, Refused, look
 from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.log import times
-from timerd_kafka.log.batch import HEADER, TIMESTAMP_IS_APPEND, read_batches, read_header, read_produced
+from timerd_kafka.log.batch import TIMESTAMP_IS_APPEND, read_batches, read_header, read_produced
 from timerd_kafka.log.times import XERIAL, Unreadable, records_of, unpacked
 from timerd_kafka.replicas.partition import Partition
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 
-GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
-CODECS = [0, GZIP, SNAPPY, LZ4, ZSTD]
 NOTHING = (-1, -1)
 LIMITED = """
 import resource, sys
@@ -48,29 +44,9 @@ except Unreadable as error:
 """
 
 
-def packed(codec: int, records: bytes) -> bytes:
-    """These records, compressed."""
-    if codec == 0:
-        return records
-    if codec == SNAPPY:
-        return bytes(cramjam.snappy.compress_raw(records))
-    return bytes({GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec].compress(records))
-
-
 def xerial(*blocks: bytes) -> bytes:
     """A stream as snappy-java writes it."""
     return XERIAL + bytes(8) + b"".join(len(block).to_bytes(4) + block for block in blocks)
-
-
-def stating(
-    records: bytes, *, codec: int = 0, count: int = 1, base_timestamp: int = 0, max_timestamp: int = 0
-) -> bytes:
-    """A batch whose header states the given values, true or not, with a right check sum."""
-    size = HEADER.size - 12 + len(records)
-    header = (0, size, 0, 2, 0, codec, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
-    made = bytearray(HEADER.pack(*header) + records)
-    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
-    return bytes(made)
 
 
 def timed(timestamps: list[int], *, codec: int = 0, value: bytes = b"v", attributes: int = 0) -> bytes:
@@ -304,6 +280,19 @@ def send(address: str, topic: str, times_ms: list[int]) -> Any:
         return leader.produce(topic, {0: batch([b"v"] * len(times_ms), timestamps=times_ms)})[0]
 
 
+def change(cluster: KafkaCluster, topic: str, name: str, value: str) -> None:
+    """Change a configuration of a topic."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
+    entry = confluent_kafka.admin.ConfigEntry(
+        name, value, incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
+    )
+    resource = confluent_kafka.admin.ConfigResource(
+        confluent_kafka.admin.ResourceType.TOPIC, topic, incremental_configs=[entry]
+    )
+    (done,) = admin.incremental_alter_configs([resource]).values()
+    done.result(20.0)
+
+
 def test_records_far_ahead_of_the_brokers_clock_are_refused(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic, now = cluster.topic(replicas=1), now_ms()
     leader = raw.leaders(topic)[0]
@@ -421,14 +410,6 @@ def test_an_idle_partition_ends_old_records_when_its_retention_is_changed(cluste
     leader = raw.leaders(topic)[0]
     for _ in range(3):
         send(leader, topic, [now_ms() - 9_000])
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
-    change = confluent_kafka.admin.ConfigEntry(
-        "retention.ms", "5000", incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
-    )
-    resource = confluent_kafka.admin.ConfigResource(
-        confluent_kafka.admin.ResourceType.TOPIC, topic, incremental_configs=[change]
-    )
-    (done,) = admin.incremental_alter_configs([resource]).values()
-    done.result(20.0)
+    change(cluster, topic, "retention.ms", "5000")
     with RawKafka(leader) as asked:
         eventually(lambda: asked.fetch(topic, {0: 2})[0].log_start_offset == 2)
