@@ -73,7 +73,7 @@ class Broker:
         directory = settings.data / f"broker-{number}"
         self.store = Store(directory, self.catalog, number, settings.workers)
         self.waits = Waits(client, loop)
-        self.unpacking = asyncio.Lock()  # held while a batch is unpacked: that may take 256 MiB
+        self.unpacking = asyncio.Lock()  # held while an unpacked batch is read: it may take 256 MiB
         names = [str(one) for one in range(settings.workers)]
         self.readers = Replicas(self.waits["topic"], names)
         others = [name for name in names if name != str(number)]

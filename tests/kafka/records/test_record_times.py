@@ -7,6 +7,7 @@ import dataclasses
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,13 @@ from kio.schema.errors import ErrorCode
 from support.kafka.batches import CODECS, GZIP, SNAPPY, ZSTD, packed, stating
 from support.kafka.rawkafka import LIST_OFFSETS, RawKafka, batch, record
 from support.real.patience import eventually
-from timerd_kafka.apis.data import list_offsets
-from timerd_kafka.apis.data.list_offsets import MAX_TIMESTAMP, Reading, Refused, look
+from timerd_kafka.apis.data import reading
+from timerd_kafka.apis.data.list_offsets import MAX_TIMESTAMP, look
+from timerd_kafka.apis.data.reading import Reading, Refused
 from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.log import times
-from timerd_kafka.log.batch import TIMESTAMP_IS_APPEND, read_batches, read_header, read_produced
-from timerd_kafka.log.times import XERIAL, Unreadable, records_of, unpacked
+from timerd_kafka.log.batch import TIMESTAMP_IS_APPEND, Batch, read_batches, read_header, read_produced
+from timerd_kafka.log.times import RECORDS_MAX, XERIAL, Unreadable, records_of, unpacked
 from timerd_kafka.replicas.partition import Partition
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
@@ -63,7 +65,7 @@ def timed(timestamps: list[int], *, codec: int = 0, value: bytes = b"v", attribu
 
 def read(data: bytes) -> list[tuple[int, int]]:
     header = read_header(data, 0)
-    return list(records_of(header, unpacked(header, data)))
+    return [(one.offset, one.timestamp) for one in records_of(header, unpacked(header, data))]
 
 
 @pytest.fixture
@@ -128,6 +130,11 @@ def test_only_the_first_member_of_a_gzip_stream_is_read() -> None:
     assert read(stating(whole, codec=GZIP)) == [(0, 0)]
 
 
+def test_a_compressed_batch_of_more_records_than_clients_write_is_not_read() -> None:
+    with pytest.raises(Unreadable, match=f"a compressed batch of {RECORDS_MAX + 1} records: {RECORDS_MAX} at most"):
+        read(stating(packed(ZSTD, record(b"a", 0)), codec=ZSTD, count=RECORDS_MAX + 1))
+
+
 # looking for a record -------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +197,7 @@ def test_a_batch_that_cannot_be_read_is_an_error_and_no_wrong_answer(partition: 
 
 
 def test_others_are_served_while_a_request_reads(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_offsets, "SLICE_S", 0.0)
+    monkeypatch.setattr(reading, "SLICE_S", 0.0)
     add(partition, timed(list(range(10_000)), codec=ZSTD))
     add(partition, timed(list(range(10_000, 20_000))))
     served = 0
@@ -208,13 +215,46 @@ def test_others_are_served_while_a_request_reads(partition: Partition, monkeypat
         return found
 
     assert asyncio.run(main()) == (19_999, 19_999)
-    assert served >= 10_000 // list_offsets.RECORDS
+    assert served >= 10_000 // reading.RECORDS
+
+
+def test_a_batch_is_unpacked_alone_although_the_client_of_another_has_left(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread goes on when its request is cancelled, and so does the memory that it takes."""
+    add(partition, timed([5], codec=ZSTD))
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slowly(header: Batch, data: bytes) -> bytes | memoryview:
+        begun.set()
+        may_end.wait()
+        return unpacked(header, data)
+
+    monkeypatch.setattr(reading, "unpacked", slowly)
+
+    async def main() -> None:
+        unpacking = asyncio.Lock()
+        left = asyncio.create_task(look(partition, 5, Reading(unpacking)))
+        try:
+            await asyncio.to_thread(begun.wait)
+            for _ in range(5):  # a connection cancels its request when the client closes its end, and at the end
+                left.cancel()
+                await asyncio.sleep(0)
+            assert unpacking.locked()
+        finally:
+            may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert not unpacking.locked()
+        assert await look(partition, 5, Reading(unpacking)) == (5, 0)
+
+    asyncio.run(main())
 
 
 def test_a_partition_that_is_deleted_meanwhile_is_unknown(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_offsets, "SLICE_S", 0.0)
+    monkeypatch.setattr(reading, "SLICE_S", 0.0)
     add(partition, timed(list(range(10_000))))
 
     async def main() -> None:
@@ -331,7 +371,7 @@ def test_records_of_a_topic_with_log_append_time_get_the_time_of_the_broker(
             found = replica.fetch(topic, {0: 0}, max_wait=5.0)[0].records
         (header,) = read_batches(found)  # the check sum is right
         assert header.attributes & TIMESTAMP_IS_APPEND and header.max_timestamp == at
-        assert [each for _, each in records_of(header, unpacked(header, found))] == [at, at]
+        assert [one.timestamp for one in records_of(header, unpacked(header, found))] == [at, at]
 
 
 def test_a_producers_bit_for_append_time_does_not_count(partition: Partition) -> None:
