@@ -21,6 +21,7 @@ from support.kafka.rawkafka import (
     fetch_fields,
     seconds,
 )
+from timerd_kafka.apis.topics.bounds import NAMED_MAX
 from timerd_kafka.log.batch import read_batches
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.wire.codec import Question
@@ -429,6 +430,33 @@ def test_a_partition_that_is_named_twice_is_refused(cluster: KafkaCluster, raw: 
         }
         (answered,) = leader.ask(FETCH, 12, **fields).responses
         assert [bool(part.records) for part in answered.partitions] == [True, False, False]
+
+
+def naming(api: int, partitions: int) -> tuple[int, dict[str, object]]:
+    """A version of an API, and the fields of a request that names this number of partitions."""
+    indexes = range(partitions)
+    if api == PRODUCE:
+        return 9, produce_fields("t", dict.fromkeys(indexes, b""), acks=-1)
+    if api == FETCH:
+        return 12, fetch_fields("t", dict.fromkeys(indexes, 0), 0.0)
+    if api == LIST_OFFSETS:
+        module = Question(LIST_OFFSETS, 7).module
+        parts = tuple(module.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in indexes)
+        topics = (module.ListOffsetsTopic(name="t", partitions=parts),)
+        return 7, {"replica_id": -1, "isolation_level": 0, "topics": topics}
+    module = Question(DELETE_RECORDS, 2).module
+    parts = tuple(module.DeleteRecordsPartition(partition_index=index, offset=0) for index in indexes)
+    return 2, {"timeout": seconds(5), "topics": (module.DeleteRecordsTopic(name="t", partitions=parts),)}
+
+
+@pytest.mark.parametrize("api", [PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS])
+def test_a_request_that_names_more_partitions_than_a_cluster_has_is_refused(cluster: KafkaCluster, api: int) -> None:
+    with RawKafka(cluster.bootstrap) as raw:
+        version, fields = naming(api, NAMED_MAX)
+        assert raw.ask(api, version, **fields)
+        version, fields = naming(api, NAMED_MAX + 1)
+        with pytest.raises(EOFError):
+            raw.ask(api, version, **fields)
 
 
 @pytest.mark.parametrize("limits", [{"max_bytes": -1}, {"partition_max_bytes": -(2**31)}, {"max_bytes": 100}])

@@ -218,6 +218,30 @@ def test_others_are_served_while_a_request_reads(partition: Partition, monkeypat
     assert served >= 10_000 // reading.RECORDS
 
 
+def test_others_are_served_between_partitions_that_have_no_wanted_record(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may name 4,000 partitions, and the headers of each may be many."""
+    monkeypatch.setattr(reading, "SLICE_S", 0.0)
+    add(partition, timed([1_000]))
+    served = 0
+
+    async def others() -> None:
+        nonlocal served
+        while True:
+            await asyncio.sleep(0)
+            served += 1
+
+    async def main() -> None:
+        beside, of_request = asyncio.create_task(others()), Reading(asyncio.Lock())
+        for _ in range(100):
+            assert await look(partition, 2_000, of_request) == NOTHING
+        beside.cancel()
+
+    asyncio.run(main())
+    assert served >= 98
+
+
 def test_a_batch_is_unpacked_alone_although_the_client_of_another_has_left(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:

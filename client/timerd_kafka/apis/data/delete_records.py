@@ -10,6 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import DelayedDeleteRecords, Part
+from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.replicas.partition import Partition, key_of
 from timerd_kafka.waits.waits import DaemonLost
@@ -21,6 +22,7 @@ HIGH_WATERMARK = -1  # as the offset in a request: delete up to the high waterma
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
     make = call.api.make
+    refuse_too_many_partitions(call.body.topics)
     wanted: dict[str, int] = {}
     errors: dict[str, int] = {}
     partitions: dict[str, Partition] = {}

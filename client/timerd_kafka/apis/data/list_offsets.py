@@ -11,6 +11,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.data.reading import Reading, Refused
+from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.log.times import TIME_END, Record
@@ -25,6 +26,7 @@ NOTHING = -1
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
     make = call.api.make
+    refuse_too_many_partitions(call.body.topics)
     seen: set[tuple[str, int]] = set()
     reading = Reading(broker.unpacking)
 
@@ -65,6 +67,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 async def look(partition: Partition, timestamp: int, reading: Reading) -> tuple[int, int]:
     """The timestamp (ms) and the offset of a record; (-1, -1) if there is none. Raises Refused."""
+    await reading.rest(partition)
     if timestamp == LATEST:
         return NOTHING, partition.high_watermark
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

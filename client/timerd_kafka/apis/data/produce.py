@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import Appended, DelayedProduce, Part
+from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.configs import Rules
 from timerd_kafka.log.batch import Batch, CorruptBatch, InvalidBatch, UnsupportedBatch, read_produced
@@ -41,6 +42,7 @@ class Refused(Exception):
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request; None with acks=0."""
     body = call.body
+    refuse_too_many_partitions(body.topic_data, "partition_data")
     appended: dict[str, Appended] = {}
     starts: dict[str, int] = {}
     messages: dict[str, str | None] = {}
