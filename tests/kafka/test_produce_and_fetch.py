@@ -317,6 +317,52 @@ def test_offsets_by_time_are_those_of_single_records(cluster: KafkaCluster, raw:
         assert offsets_at(leader, topic, -3) == (2_000, 3)
 
 
+def listed(broker: RawKafka, topic: str, version: int, *asked: dict[str, int]) -> list[tuple[int, int, int]]:
+    """The answers of ListOffsets about the first partition, which may be named again: error, time, offset."""
+    module = Question(LIST_OFFSETS, version).module
+    parts = tuple(module.ListOffsetsPartition(partition_index=0, **one) for one in asked)
+    fields: dict[str, object] = {"isolation_level": 0} if version >= 2 else {}
+    fields |= {"timeout": seconds(5)} if version >= 10 else {}
+    topics = (module.ListOffsetsTopic(name=topic, partitions=parts),)
+    answer = broker.ask(LIST_OFFSETS, version, replica_id=-1, topics=topics, **fields)
+    (found,) = answer.topics
+    return [(one.error_code, one.timestamp, one.offset) for one in found.partitions]
+
+
+def test_the_special_times_of_list_offsets_have_the_versions_of_kafka(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    unsupported = (ErrorCode.unsupported_version, -1, -1)
+    with led(raw, topic) as leader:
+        leader.produce(topic, {0: batch([b"a"], timestamps=[1_000])})
+        for timestamp, first, expected in (
+            (-1, 1, (-1, 1)), (-2, 1, (-1, 0)), (-3, 7, (1_000, 0)), (-4, 8, (-1, 0)), (-5, 9, (-1, -1)),
+            (-6, 11, (-1, -1)),
+        ):  # fmt: skip
+            for version in range(1, 12):
+                found = listed(leader, topic, version, {"timestamp": timestamp})
+                assert found == [(ErrorCode.none, *expected) if version >= first else unsupported], (timestamp, version)
+        for timestamp in (-7, -(2**63)):
+            assert listed(leader, topic, 11, {"timestamp": timestamp}) == [unsupported]
+
+
+def test_list_offsets_refuses_a_leader_epoch_that_does_not_exist_yet(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    with led(raw, topic) as leader:
+        answers = [
+            listed(leader, topic, version, {"timestamp": -1, "current_leader_epoch": epoch})
+            for version in (4, 11)
+            for epoch in (-1, 0, 1)
+        ]
+        good, refused = [(ErrorCode.none, -1, 0)], [(ErrorCode.unknown_leader_epoch, -1, -1)]
+        assert answers == [good, good, refused] * 2
+
+
+def test_a_partition_that_list_offsets_names_twice_is_refused_once(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    with led(raw, topic) as leader:
+        assert listed(leader, topic, 7, {"timestamp": -1}, {"timestamp": -2}) == [(ErrorCode.invalid_request, -1, -1)]
+
+
 def delete_before(broker: RawKafka, topic: str, offset: int) -> tuple[int, int]:
     module = Question(DELETE_RECORDS, 2).module
     partition = module.DeleteRecordsPartition(partition_index=0, offset=offset)

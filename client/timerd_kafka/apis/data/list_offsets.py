@@ -6,6 +6,8 @@ unpacked, and the broker serves others in between, however long that takes.
 
 from __future__ import annotations
 
+from collections import Counter
+from math import inf
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -20,31 +22,29 @@ from timerd_kafka.wire.codec import milliseconds
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL = -4  # as EARLIEST: here all records are local
+LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -5, -6  # of tiered storage: here there is no such offset
+# The first version of the API that has each of them. Kafka knows no other times below 0.
+SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 NOTHING = -1
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """The answer of one request."""
-    make = call.api.make
-    refuse_too_many_partitions(call.body.topics)
-    seen: set[tuple[str, int]] = set()
+    """The answer of one request. As in Kafka, it has each partition once."""
+    make, topics = call.api.make, call.body.topics
+    refuse_too_many_partitions(topics)
+    named = Counter((topic.name, asked.partition_index) for topic in topics for asked in topic.partitions)
     reading = Reading(broker.unpacking)
 
     async def one(name: str, asked: Any) -> Any:
-        partition = broker.led(broker.topic(name), asked.partition_index)
-        if (name, asked.partition_index) in seen:
-            partition = ErrorCode.invalid_request  # the request names the partition twice
-        seen.add((name, asked.partition_index))
         error, timestamp, offset = ErrorCode.none, NOTHING, NOTHING
-        if not isinstance(partition, Partition):
-            error = partition
-        elif asked.timestamp < EARLIEST_LOCAL:
-            error = ErrorCode.unsupported_version
-        else:
-            try:
-                timestamp, offset = await look(partition, asked.timestamp, reading)
-            except Refused as refused:
-                error = refused.code
+        try:
+            if named[name, asked.partition_index] > 1:
+                raise Refused(ErrorCode.invalid_request)
+            if asked.timestamp < 0 and call.api.version < SINCE.get(asked.timestamp, inf):
+                raise Refused(ErrorCode.unsupported_version)
+            timestamp, offset = await look(find(broker, name, asked), asked.timestamp, reading)
+        except Refused as refused:
+            error = refused.code
         return make(
             "ListOffsetsPartitionResponse",
             partition_index=asked.partition_index,
@@ -54,15 +54,30 @@ async def answer(broker: Broker, call: Call) -> Any:
             leader_epoch=LEADER_EPOCH if offset >= 0 else -1,
         )
 
-    topics = [
-        make(
-            "ListOffsetsTopicResponse",
-            name=topic.name,
-            partitions=tuple([await one(topic.name, asked) for asked in topic.partitions]),
-        )
-        for topic in call.body.topics
-    ]
-    return make("ListOffsetsResponse", throttle_time=milliseconds(0), topics=tuple(topics))
+    answers: dict[str, dict[int, Any]] = {}
+    for topic in topics:
+        there = answers.setdefault(topic.name, {})
+        for asked in topic.partitions:
+            if asked.partition_index not in there:
+                there[asked.partition_index] = await one(topic.name, asked)
+    return make(
+        "ListOffsetsResponse",
+        throttle_time=milliseconds(0),
+        topics=tuple(
+            make("ListOffsetsTopicResponse", name=name, partitions=tuple(there.values()))
+            for name, there in answers.items()
+        ),
+    )
+
+
+def find(broker: Broker, name: str, asked: Any) -> Partition:
+    """The partition that a part of the request names. Raises Refused."""
+    partition = broker.led(broker.topic(name), asked.partition_index)
+    if not isinstance(partition, Partition):
+        raise Refused(partition)
+    if getattr(asked, "current_leader_epoch", LEADER_EPOCH) > LEADER_EPOCH:
+        raise Refused(ErrorCode.unknown_leader_epoch)
+    return partition
 
 
 async def look(partition: Partition, timestamp: int, reading: Reading) -> tuple[int, int]:
@@ -72,6 +87,8 @@ async def look(partition: Partition, timestamp: int, reading: Reading) -> tuple[
         return NOTHING, partition.high_watermark
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return NOTHING, partition.start_offset
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOTHING, NOTHING
     if timestamp == MAX_TIMESTAMP:
         return await latest(partition, reading)
 
