@@ -363,16 +363,17 @@ def test_a_partition_that_list_offsets_names_twice_is_refused_once(cluster: Kafk
         assert listed(leader, topic, 7, {"timestamp": -1}, {"timestamp": -2}) == [(ErrorCode.invalid_request, -1, -1)]
 
 
-def delete_before(broker: RawKafka, topic: str, offset: int) -> tuple[int, int]:
+def delete_before(broker: RawKafka, topic: str, *offsets: int) -> tuple[int, int]:
+    """The answer of DeleteRecords about the first partition, which is named with each of these offsets."""
     module = Question(DELETE_RECORDS, 2).module
-    partition = module.DeleteRecordsPartition(partition_index=0, offset=offset)
+    partitions = tuple(module.DeleteRecordsPartition(partition_index=0, offset=offset) for offset in offsets)
     answer = broker.ask(
         DELETE_RECORDS,
         2,
-        topics=(module.DeleteRecordsTopic(name=topic, partitions=(partition,)),),
+        topics=(module.DeleteRecordsTopic(name=topic, partitions=partitions),),
         timeout=seconds(5),
     )
-    found = answer.topics[0].partitions[0]
+    (found,) = answer.topics[0].partitions
     return found.error_code, found.low_watermark
 
 
@@ -390,6 +391,30 @@ def test_deleted_records_are_gone_at_all_replicas(cluster: KafkaCluster, raw: Ra
     for address in raw.replicas(topic)[0]:
         with RawKafka(address) as replica:
             assert replica.fetch(topic, {0: 7})[0].error_code == ErrorCode.offset_out_of_range
+
+
+@pytest.mark.parametrize("policy", ["compact", ""])
+def test_records_of_a_topic_whose_policy_is_not_to_delete_are_not_deleted(
+    cluster: KafkaCluster, raw: RawKafka, policy: str
+) -> None:
+    topic = cluster.topic(replicas=1, configs={"cleanup.policy": policy})
+    with led(raw, topic) as leader:
+        assert leader.produce(topic, {0: batch([b"a", b"b"])})[0].error_code == ErrorCode.none
+        for offset in (1, -1, 9):
+            assert delete_before(leader, topic, offset) == (ErrorCode.policy_violation, -1)
+        assert offsets_at(leader, topic, -2)[1] == 0
+
+
+def test_the_last_offset_counts_if_a_partition_is_named_twice_in_delete_records(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    topic = cluster.topic(replicas=1)
+    with led(raw, topic) as leader:
+        leader.produce(topic, {0: batch([b"a", b"b", b"c"])})
+        assert delete_before(leader, topic, 3, 1) == (ErrorCode.none, 1)
+        assert offsets_at(leader, topic, -2)[1] == 1
+        assert delete_before(leader, topic, 2, 9) == (ErrorCode.offset_out_of_range, -1)
+        assert offsets_at(leader, topic, -2)[1] == 1, "nothing is deleted by a request that is refused"
 
 
 def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, raw: RawKafka) -> None:
