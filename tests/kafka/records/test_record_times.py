@@ -398,6 +398,24 @@ def test_records_of_a_topic_with_log_append_time_get_the_time_of_the_broker(
         assert [one.timestamp for one in records_of(header, unpacked(header, found))] == [at, at]
 
 
+def test_a_batch_that_was_appended_before_is_answered_with_the_time_of_its_records(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    """As in Kafka. A client's datetime ends with the year 9999: then there is no time, and before, no answer either."""
+    topic = cluster.topic(replicas=1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    sent = [
+        batch([b"a"], timestamps=[each], producer=77, epoch=0, sequence=number)
+        for number, each in enumerate([1_000, 10**18])
+    ]
+    with RawKafka(raw.leaders(topic)[0]) as leader:
+        assert [leader.produce(topic, {0: each})[0].log_append_time for each in sent] == [None, None]
+        for kind in ("CreateTime", "LogAppendTime"):
+            change(cluster, topic, "message.timestamp.type", kind)
+            answers = [leader.produce(topic, {0: each})[0] for each in sent]
+            assert [(one.error_code, one.base_offset) for one in answers] == [(ErrorCode.none, 0), (ErrorCode.none, 1)]
+            assert answers[0].log_append_time.timestamp() == 1.0 and answers[1].log_append_time is None
+
+
 def test_a_producers_bit_for_append_time_does_not_count(partition: Partition) -> None:
     """As in Kafka, where the topic alone says whose time counts."""
     sent = batch([b"a"], timestamps=[7_000], attributes=TIMESTAMP_IS_APPEND)

@@ -18,7 +18,7 @@ from timerd_client.operations import Appended, DelayedProduce, Part
 from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.configs import Rules
-from timerd_kafka.log.batch import Batch, CorruptBatch, InvalidBatch, UnsupportedBatch, read_produced
+from timerd_kafka.log.batch import NO_TIMESTAMP, Batch, CorruptBatch, InvalidBatch, UnsupportedBatch, read_produced
 from timerd_kafka.log.producers import Fenced, OutOfOrder
 from timerd_kafka.replicas.partition import Partition, key_of
 from timerd_kafka.waits.waits import DaemonLost
@@ -27,6 +27,7 @@ from timerd_kafka.wire.codec import milliseconds
 ACKS = (-1, 0, 1)
 
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+LAST_MS = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - EPOCH) // datetime.timedelta(milliseconds=1)
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -46,7 +47,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     appended: dict[str, Appended] = {}
     starts: dict[str, int] = {}
     messages: dict[str, str | None] = {}
-    times: dict[str, datetime.datetime] = {}
+    times: dict[str, datetime.datetime | None] = {}
     partitions: dict[str, Partition] = {}
     keys: dict[tuple[int, int], str] = {}  # by the topic's number in the request: the topic may be deleted meanwhile
     size, twice = 0, named_twice(broker, body)
@@ -58,13 +59,12 @@ async def answer(broker: Broker, call: Call) -> Any:
                 if key in twice:
                     raise Refused(ErrorCode.invalid_request, "the request names this partition twice")
                 partition = find(broker, call, topic, data.index)
-                base, end = append(partition, data.records or b"")
+                base, end, time_ms = append(partition, data.records or b"")
             except Refused as refused:
                 appended[key], messages[key] = Appended(-1, -1, refused.code), refused.why
             else:
                 appended[key], starts[key], partitions[key] = Appended(base, end), partition.start_offset, partition
-                if partition.topic.rules.appends_time:
-                    times[key] = EPOCH + datetime.timedelta(milliseconds=partition.log.latest_of(base))
+                times[key] = moment(time_ms)
     for partition in partitions.values():
         broker.appended(partition)
     parts = await replicated(broker, call, appended, partitions)
@@ -182,8 +182,12 @@ def wrong_time(batch: Batch, rules: Rules, now_ms: int) -> str | None:
     return None
 
 
-def append(partition: Partition, data: bytes) -> tuple[int, int]:
-    """Append a batch, unless it was appended before. Returns its first offset, and the offset after its last record."""
+def append(partition: Partition, data: bytes) -> tuple[int, int, int]:
+    """Append a batch, unless it was appended before. Raises Refused.
+
+    Returns its first offset, the offset after its last record, and the time (ms) for the answer: of the broker's clock,
+    or as in Kafka, the latest time of a batch that was appended before; -1: none.
+    """
     try:
         batch = read_produced(data)
         rules, now_ms = partition.topic.rules, time.time_ns() // 1_000_000
@@ -192,7 +196,7 @@ def append(partition: Partition, data: bytes) -> tuple[int, int]:
                 ErrorCode.message_too_large, f"a batch of {batch.size} bytes: max.message.bytes={rules.message_max}"
             )
         if batch.is_idempotent and (base := partition.log.producers.duplicate_of(batch)) is not None:
-            return base, base + batch.last_offset_delta + 1
+            return base, base + batch.last_offset_delta + 1, partition.log.latest_of(base)
         if not rules.appends_time and (why := wrong_time(batch, rules, now_ms)):
             raise Refused(ErrorCode.invalid_timestamp, why)
         base = partition.append(data, batch, now_ms if rules.appends_time else None)
@@ -209,4 +213,9 @@ def append(partition: Partition, data: bytes) -> tuple[int, int]:
     except OSError as error:
         log.exception("%s: nothing can be appended", partition.key)
         raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
-    return base, partition.end_offset
+    return base, partition.end_offset, now_ms if rules.appends_time else NO_TIMESTAMP
+
+
+def moment(time_ms: int) -> datetime.datetime | None:
+    """A time for an answer. None: there is none, or it is not within the years that a datetime can have."""
+    return EPOCH + datetime.timedelta(milliseconds=time_ms) if 0 <= time_ms <= LAST_MS else None
