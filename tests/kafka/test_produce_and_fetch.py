@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from support.kafka.batches import keyed
 from support.kafka.rawkafka import (
     DELETE_RECORDS,
     DELETE_TOPICS,
@@ -21,6 +22,7 @@ from support.kafka.rawkafka import (
     fetch_fields,
     seconds,
 )
+from timerd_kafka.apis.topics.bounds import NAMED_MAX
 from timerd_kafka.log.batch import read_batches
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.wire.codec import Question
@@ -316,16 +318,63 @@ def test_offsets_by_time_are_those_of_single_records(cluster: KafkaCluster, raw:
         assert offsets_at(leader, topic, -3) == (2_000, 3)
 
 
-def delete_before(broker: RawKafka, topic: str, offset: int) -> tuple[int, int]:
+def listed(broker: RawKafka, topic: str, version: int, *asked: dict[str, int]) -> list[tuple[int, int, int]]:
+    """The answers of ListOffsets about the first partition, which may be named again: error, time, offset."""
+    module = Question(LIST_OFFSETS, version).module
+    parts = tuple(module.ListOffsetsPartition(partition_index=0, **one) for one in asked)
+    fields: dict[str, object] = {"isolation_level": 0} if version >= 2 else {}
+    fields |= {"timeout": seconds(5)} if version >= 10 else {}
+    topics = (module.ListOffsetsTopic(name=topic, partitions=parts),)
+    answer = broker.ask(LIST_OFFSETS, version, replica_id=-1, topics=topics, **fields)
+    (found,) = answer.topics
+    return [(one.error_code, one.timestamp, one.offset) for one in found.partitions]
+
+
+def test_the_special_times_of_list_offsets_have_the_versions_of_kafka(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    unsupported = (ErrorCode.unsupported_version, -1, -1)
+    with led(raw, topic) as leader:
+        leader.produce(topic, {0: batch([b"a"], timestamps=[1_000])})
+        for timestamp, first, expected in (
+            (-1, 1, (-1, 1)), (-2, 1, (-1, 0)), (-3, 7, (1_000, 0)), (-4, 8, (-1, 0)), (-5, 9, (-1, -1)),
+            (-6, 11, (-1, -1)),
+        ):  # fmt: skip
+            for version in range(1, 12):
+                found = listed(leader, topic, version, {"timestamp": timestamp})
+                assert found == [(ErrorCode.none, *expected) if version >= first else unsupported], (timestamp, version)
+        for timestamp in (-7, -(2**63)):
+            assert listed(leader, topic, 11, {"timestamp": timestamp}) == [unsupported]
+
+
+def test_list_offsets_refuses_a_leader_epoch_that_does_not_exist_yet(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    with led(raw, topic) as leader:
+        answers = [
+            listed(leader, topic, version, {"timestamp": -1, "current_leader_epoch": epoch})
+            for version in (4, 11)
+            for epoch in (-1, 0, 1)
+        ]
+        good, refused = [(ErrorCode.none, -1, 0)], [(ErrorCode.unknown_leader_epoch, -1, -1)]
+        assert answers == [good, good, refused] * 2
+
+
+def test_a_partition_that_list_offsets_names_twice_is_refused_once(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    with led(raw, topic) as leader:
+        assert listed(leader, topic, 7, {"timestamp": -1}, {"timestamp": -2}) == [(ErrorCode.invalid_request, -1, -1)]
+
+
+def delete_before(broker: RawKafka, topic: str, *offsets: int) -> tuple[int, int]:
+    """The answer of DeleteRecords about the first partition, which is named with each of these offsets."""
     module = Question(DELETE_RECORDS, 2).module
-    partition = module.DeleteRecordsPartition(partition_index=0, offset=offset)
+    partitions = tuple(module.DeleteRecordsPartition(partition_index=0, offset=offset) for offset in offsets)
     answer = broker.ask(
         DELETE_RECORDS,
         2,
-        topics=(module.DeleteRecordsTopic(name=topic, partitions=(partition,)),),
+        topics=(module.DeleteRecordsTopic(name=topic, partitions=partitions),),
         timeout=seconds(5),
     )
-    found = answer.topics[0].partitions[0]
+    (found,) = answer.topics[0].partitions
     return found.error_code, found.low_watermark
 
 
@@ -343,6 +392,30 @@ def test_deleted_records_are_gone_at_all_replicas(cluster: KafkaCluster, raw: Ra
     for address in raw.replicas(topic)[0]:
         with RawKafka(address) as replica:
             assert replica.fetch(topic, {0: 7})[0].error_code == ErrorCode.offset_out_of_range
+
+
+@pytest.mark.parametrize("policy", ["compact", ""])
+def test_records_of_a_topic_whose_policy_is_not_to_delete_are_not_deleted(
+    cluster: KafkaCluster, raw: RawKafka, policy: str
+) -> None:
+    topic = cluster.topic(replicas=1, configs={"cleanup.policy": policy})
+    with led(raw, topic) as leader:
+        assert leader.produce(topic, {0: keyed([b"k", b"l"])})[0].error_code == ErrorCode.none
+        for offset in (1, -1, 9):
+            assert delete_before(leader, topic, offset) == (ErrorCode.policy_violation, -1)
+        assert offsets_at(leader, topic, -2)[1] == 0
+
+
+def test_the_last_offset_counts_if_a_partition_is_named_twice_in_delete_records(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    topic = cluster.topic(replicas=1)
+    with led(raw, topic) as leader:
+        leader.produce(topic, {0: batch([b"a", b"b", b"c"])})
+        assert delete_before(leader, topic, 3, 1) == (ErrorCode.none, 1)
+        assert offsets_at(leader, topic, -2)[1] == 1
+        assert delete_before(leader, topic, 2, 9) == (ErrorCode.offset_out_of_range, -1)
+        assert offsets_at(leader, topic, -2)[1] == 1, "nothing is deleted by a request that is refused"
 
 
 def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, raw: RawKafka) -> None:
@@ -429,6 +502,33 @@ def test_a_partition_that_is_named_twice_is_refused(cluster: KafkaCluster, raw: 
         }
         (answered,) = leader.ask(FETCH, 12, **fields).responses
         assert [bool(part.records) for part in answered.partitions] == [True, False, False]
+
+
+def naming(api: int, partitions: int) -> tuple[int, dict[str, object]]:
+    """A version of an API, and the fields of a request that names this number of partitions."""
+    indexes = range(partitions)
+    if api == PRODUCE:
+        return 9, produce_fields("t", dict.fromkeys(indexes, b""), acks=-1)
+    if api == FETCH:
+        return 12, fetch_fields("t", dict.fromkeys(indexes, 0), 0.0)
+    if api == LIST_OFFSETS:
+        module = Question(LIST_OFFSETS, 7).module
+        parts = tuple(module.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in indexes)
+        topics = (module.ListOffsetsTopic(name="t", partitions=parts),)
+        return 7, {"replica_id": -1, "isolation_level": 0, "topics": topics}
+    module = Question(DELETE_RECORDS, 2).module
+    parts = tuple(module.DeleteRecordsPartition(partition_index=index, offset=0) for index in indexes)
+    return 2, {"timeout": seconds(5), "topics": (module.DeleteRecordsTopic(name="t", partitions=parts),)}
+
+
+@pytest.mark.parametrize("api", [PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS])
+def test_a_request_that_names_more_partitions_than_a_cluster_has_is_refused(cluster: KafkaCluster, api: int) -> None:
+    with RawKafka(cluster.bootstrap) as raw:
+        version, fields = naming(api, NAMED_MAX)
+        assert raw.ask(api, version, **fields)
+        version, fields = naming(api, NAMED_MAX + 1)
+        with pytest.raises(EOFError):
+            raw.ask(api, version, **fields)
 
 
 @pytest.mark.parametrize("limits", [{"max_bytes": -1}, {"partition_max_bytes": -(2**31)}, {"max_bytes": 100}])

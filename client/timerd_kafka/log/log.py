@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -181,10 +182,11 @@ class PartitionLog:
             number += 1
         return self._bases[number] if number > first else start_offset
 
-    def batches_from(self, timestamp: int, start_offset: int, end_offset: int) -> list[int]:
+    def batches_from(self, timestamp: int, start_offset: int, end_offset: int) -> Iterator[int]:
         """The first offset of each batch between these offsets that may have a record at or after `timestamp`."""
-        numbers = range(max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset))
-        return [self._bases[number] for number in numbers if self._timestamps[number] >= timestamp]
+        for number in range(max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset)):
+            if self._timestamps[number] >= timestamp:
+                yield self._bases[number]
 
     def latest_batches(self, before: int, start_offset: int, end_offset: int) -> tuple[int, list[int]]:
         """Of batches between these offsets, those that state the largest timestamp before `before`.

@@ -1,4 +1,4 @@
-"""The offsets and times of single records in a batch. Only this module reads and decompresses the records of batches.
+"""The offsets, times and keys of single records. Only this module reads and decompresses the records of batches.
 
 Producers are not trusted: a batch of 1 MiB may state any number of records, or unpack to 32 GiB. So whoever reads takes
 a few records at a time, and a batch that unpacks to more than ROOM_MAX is unreadable.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import zlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import cramjam
 from kio.serial.readers import read_signed_varint, read_signed_varlong
@@ -16,6 +17,7 @@ from kio.serial.readers import read_signed_varint, read_signed_varlong
 from timerd_kafka.log.batch import CODECS, SIZE, TIMESTAMP_IS_APPEND, Batch
 
 ROOM_MIN, ROOM_MAX = 16 << 20, 256 << 20  # bytes of the unpacked records; memory that is not written costs nothing
+RECORDS_MAX = 1_000_000  # of a compressed batch. Clients write fewer. While they are read, others wait for the memory
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16
 GZIP_WINDOW = 31  # for zlib: the largest window, with a header of gzip
@@ -26,15 +28,24 @@ class Unreadable(Exception):
     """Records that cannot be read: damaged, or too large."""
 
 
-def records_of(header: Batch, data: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """The offset and the timestamp (ms) of each record. `data`: the records, unpacked. Raises Unreadable."""
+class Record(NamedTuple):
+    """The part of a record that is read: its offset, its time in milliseconds, and whether it has a key."""
+
+    offset: int
+    timestamp: int
+    has_key: bool
+
+
+def records_of(header: Batch, data: bytes | memoryview) -> Iterator[Record]:
+    """The records of a batch. `data`: the records, unpacked. Raises Unreadable."""
     position = 0
     try:
         for _ in range(header.last_offset_delta + 1):
             length, size = read_signed_varint(data, position)
             inside = position + size + 1  # behind the attributes
             time, time_size = read_signed_varlong(data, inside)
-            delta, _ = read_signed_varint(data, inside + time_size)
+            delta, delta_size = read_signed_varint(data, inside + time_size)
+            key_size, _ = read_signed_varint(data, inside + time_size + delta_size)  # below 0: the record has no key
             timestamp = header.base_timestamp + time
             if header.attributes & TIMESTAMP_IS_APPEND:
                 timestamp = header.max_timestamp
@@ -43,7 +54,7 @@ def records_of(header: Batch, data: bytes | memoryview) -> Iterator[tuple[int, i
             position += size + length
             if length < 0 or position > len(data):
                 raise Unreadable("a record ends behind its batch")
-            yield header.base_offset + delta, timestamp
+            yield Record(header.base_offset + delta, timestamp, key_size >= 0)
     except Unreadable:
         raise
     except Exception as error:  # kio raises errors of its own
@@ -55,6 +66,8 @@ def unpacked(header: Batch, batch: bytes) -> bytes | memoryview:
     codec, data = header.attributes & CODECS, memoryview(batch)[SIZE:]
     if codec == 0:
         return data
+    if header.last_offset_delta >= RECORDS_MAX:
+        raise Unreadable(f"a compressed batch of {header.last_offset_delta + 1} records: {RECORDS_MAX} at most")
     try:
         return UNPACK[codec](data)
     except Unreadable:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 import tracemalloc
 
 import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from support.kafka.batches import stating
 from support.kafka.rawkafka import LIST_OFFSETS, RawKafka, batch, record
-from timerd_kafka.log.batch import HEADER, InvalidBatch, read_produced
+from timerd_kafka.log.batch import InvalidBatch, read_produced
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 
 LATEST = -1
-GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
-
-
-def stating(
-    records: bytes, *, codec: int = 0, count: int = 1, base_timestamp: int = 0, max_timestamp: int = 0
-) -> bytes:
-    """A batch whose header states the given values, true or not, with a right check sum."""
-    size = HEADER.size - 12 + len(records)
-    header = (0, size, 0, 2, 0, codec, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
-    made = bytearray(HEADER.pack(*header) + records)
-    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
-    return bytes(made)
 
 
 # many batches ---------------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,25 +15,23 @@ from typing import Any
 from uuid import UUID
 
 import confluent_kafka.admin
-import cramjam
 import pytest
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from support.kafka.batches import CODECS, GZIP, SNAPPY, ZSTD, packed, stating
 from support.kafka.rawkafka import LIST_OFFSETS, RawKafka, batch, record
 from support.real.patience import eventually
-from timerd_kafka.apis.data import list_offsets
-from timerd_kafka.apis.data.list_offsets import MAX_TIMESTAMP, Reading, Refused, look
+from timerd_kafka.apis.data import reading
+from timerd_kafka.apis.data.list_offsets import MAX_TIMESTAMP, look
+from timerd_kafka.apis.data.reading import Reading, Refused
 from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.log import times
-from timerd_kafka.log.batch import HEADER, TIMESTAMP_IS_APPEND, read_batches, read_header, read_produced
-from timerd_kafka.log.times import XERIAL, Unreadable, records_of, unpacked
+from timerd_kafka.log.batch import TIMESTAMP_IS_APPEND, Batch, read_batches, read_header, read_produced
+from timerd_kafka.log.times import RECORDS_MAX, XERIAL, Unreadable, records_of, unpacked
 from timerd_kafka.replicas.partition import Partition
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 
-GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
-CODECS = [0, GZIP, SNAPPY, LZ4, ZSTD]
 NOTHING = (-1, -1)
 LIMITED = """
 import resource, sys
@@ -48,29 +46,9 @@ except Unreadable as error:
 """
 
 
-def packed(codec: int, records: bytes) -> bytes:
-    """These records, compressed."""
-    if codec == 0:
-        return records
-    if codec == SNAPPY:
-        return bytes(cramjam.snappy.compress_raw(records))
-    return bytes({GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec].compress(records))
-
-
 def xerial(*blocks: bytes) -> bytes:
     """A stream as snappy-java writes it."""
     return XERIAL + bytes(8) + b"".join(len(block).to_bytes(4) + block for block in blocks)
-
-
-def stating(
-    records: bytes, *, codec: int = 0, count: int = 1, base_timestamp: int = 0, max_timestamp: int = 0
-) -> bytes:
-    """A batch whose header states the given values, true or not, with a right check sum."""
-    size = HEADER.size - 12 + len(records)
-    header = (0, size, 0, 2, 0, codec, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
-    made = bytearray(HEADER.pack(*header) + records)
-    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
-    return bytes(made)
 
 
 def timed(timestamps: list[int], *, codec: int = 0, value: bytes = b"v", attributes: int = 0) -> bytes:
@@ -87,7 +65,7 @@ def timed(timestamps: list[int], *, codec: int = 0, value: bytes = b"v", attribu
 
 def read(data: bytes) -> list[tuple[int, int]]:
     header = read_header(data, 0)
-    return list(records_of(header, unpacked(header, data)))
+    return [(one.offset, one.timestamp) for one in records_of(header, unpacked(header, data))]
 
 
 @pytest.fixture
@@ -152,6 +130,11 @@ def test_only_the_first_member_of_a_gzip_stream_is_read() -> None:
     assert read(stating(whole, codec=GZIP)) == [(0, 0)]
 
 
+def test_a_compressed_batch_of_more_records_than_clients_write_is_not_read() -> None:
+    with pytest.raises(Unreadable, match=f"a compressed batch of {RECORDS_MAX + 1} records: {RECORDS_MAX} at most"):
+        read(stating(packed(ZSTD, record(b"a", 0)), codec=ZSTD, count=RECORDS_MAX + 1))
+
+
 # looking for a record -------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +197,7 @@ def test_a_batch_that_cannot_be_read_is_an_error_and_no_wrong_answer(partition: 
 
 
 def test_others_are_served_while_a_request_reads(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_offsets, "SLICE_S", 0.0)
+    monkeypatch.setattr(reading, "SLICE_S", 0.0)
     add(partition, timed(list(range(10_000)), codec=ZSTD))
     add(partition, timed(list(range(10_000, 20_000))))
     served = 0
@@ -232,13 +215,70 @@ def test_others_are_served_while_a_request_reads(partition: Partition, monkeypat
         return found
 
     assert asyncio.run(main()) == (19_999, 19_999)
-    assert served >= 10_000 // list_offsets.RECORDS
+    assert served >= 10_000 // reading.RECORDS
+
+
+def test_others_are_served_between_partitions_that_have_no_wanted_record(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may name 4,000 partitions, and the headers of each may be many."""
+    monkeypatch.setattr(reading, "SLICE_S", 0.0)
+    add(partition, timed([1_000]))
+    served = 0
+
+    async def others() -> None:
+        nonlocal served
+        while True:
+            await asyncio.sleep(0)
+            served += 1
+
+    async def main() -> None:
+        beside, of_request = asyncio.create_task(others()), Reading(asyncio.Lock())
+        for _ in range(100):
+            assert await look(partition, 2_000, of_request) == NOTHING
+        beside.cancel()
+
+    asyncio.run(main())
+    assert served >= 98
+
+
+def test_a_batch_is_unpacked_alone_although_the_client_of_another_has_left(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread goes on when its request is cancelled, and so does the memory that it takes."""
+    add(partition, timed([5], codec=ZSTD))
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slowly(header: Batch, data: bytes) -> bytes | memoryview:
+        begun.set()
+        may_end.wait()
+        return unpacked(header, data)
+
+    monkeypatch.setattr(reading, "unpacked", slowly)
+
+    async def main() -> None:
+        unpacking = asyncio.Lock()
+        left = asyncio.create_task(look(partition, 5, Reading(unpacking)))
+        try:
+            await asyncio.to_thread(begun.wait)
+            for _ in range(5):  # a connection cancels its request when the client closes its end, and at the end
+                left.cancel()
+                await asyncio.sleep(0)
+            assert unpacking.locked()
+        finally:
+            may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert not unpacking.locked()
+        assert await look(partition, 5, Reading(unpacking)) == (5, 0)
+
+    asyncio.run(main())
 
 
 def test_a_partition_that_is_deleted_meanwhile_is_unknown(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_offsets, "SLICE_S", 0.0)
+    monkeypatch.setattr(reading, "SLICE_S", 0.0)
     add(partition, timed(list(range(10_000))))
 
     async def main() -> None:
@@ -304,6 +344,19 @@ def send(address: str, topic: str, times_ms: list[int]) -> Any:
         return leader.produce(topic, {0: batch([b"v"] * len(times_ms), timestamps=times_ms)})[0]
 
 
+def change(cluster: KafkaCluster, topic: str, name: str, value: str) -> None:
+    """Change a configuration of a topic."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
+    entry = confluent_kafka.admin.ConfigEntry(
+        name, value, incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
+    )
+    resource = confluent_kafka.admin.ConfigResource(
+        confluent_kafka.admin.ResourceType.TOPIC, topic, incremental_configs=[entry]
+    )
+    (done,) = admin.incremental_alter_configs([resource]).values()
+    done.result(20.0)
+
+
 def test_records_far_ahead_of_the_brokers_clock_are_refused(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic, now = cluster.topic(replicas=1), now_ms()
     leader = raw.leaders(topic)[0]
@@ -342,7 +395,40 @@ def test_records_of_a_topic_with_log_append_time_get_the_time_of_the_broker(
             found = replica.fetch(topic, {0: 0}, max_wait=5.0)[0].records
         (header,) = read_batches(found)  # the check sum is right
         assert header.attributes & TIMESTAMP_IS_APPEND and header.max_timestamp == at
-        assert [each for _, each in records_of(header, unpacked(header, found))] == [at, at]
+        assert [one.timestamp for one in records_of(header, unpacked(header, found))] == [at, at]
+
+
+def test_a_batch_that_was_appended_before_is_answered_with_the_time_of_its_records(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    """As in Kafka. A client's datetime ends with the year 9999: then there is no time, and before, no answer either."""
+    topic = cluster.topic(replicas=1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    sent = [
+        batch([b"a"], timestamps=[each], producer=77, epoch=0, sequence=number)
+        for number, each in enumerate([1_000, 10**18])
+    ]
+    with RawKafka(raw.leaders(topic)[0]) as leader:
+        assert [leader.produce(topic, {0: each})[0].log_append_time for each in sent] == [None, None]
+        for kind in ("CreateTime", "LogAppendTime"):
+            change(cluster, topic, "message.timestamp.type", kind)
+            answers = [leader.produce(topic, {0: each})[0] for each in sent]
+            assert [(one.error_code, one.base_offset) for one in answers] == [(ErrorCode.none, 0), (ErrorCode.none, 1)]
+            assert answers[0].log_append_time.timestamp() == 1.0 and answers[1].log_append_time is None
+
+
+@pytest.mark.parametrize("codec", [0, ZSTD])
+def test_records_are_kept_and_found_although_their_header_states_a_time_before_them(
+    cluster: KafkaCluster, raw: RawKafka, codec: int
+) -> None:
+    topic, now = cluster.topic(replicas=1, configs={"retention.ms": str(HOUR_MS)}), now_ms()
+    records = record(b"v", 0) + record(b"w", 1, 5)
+    sent = stating(packed(codec, records), codec=codec, count=2, base_timestamp=now, max_timestamp=0)
+    with RawKafka(raw.leaders(topic)[0]) as leader:
+        assert [leader.produce(topic, {0: sent})[0].base_offset for _ in range(2)] == [0, 2]
+        found = leader.fetch(topic, {0: 0})[0]
+        assert (found.error_code, found.log_start_offset) == (ErrorCode.none, 0)
+        assert [header.max_timestamp for header in read_batches(found.records)] == [now + 5] * 2  # check sums are right
+        assert offsets_at(leader, topic, now + 1) == [(ErrorCode.none, now + 5, 1)]
 
 
 def test_a_producers_bit_for_append_time_does_not_count(partition: Partition) -> None:
@@ -421,14 +507,6 @@ def test_an_idle_partition_ends_old_records_when_its_retention_is_changed(cluste
     leader = raw.leaders(topic)[0]
     for _ in range(3):
         send(leader, topic, [now_ms() - 9_000])
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
-    change = confluent_kafka.admin.ConfigEntry(
-        "retention.ms", "5000", incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
-    )
-    resource = confluent_kafka.admin.ConfigResource(
-        confluent_kafka.admin.ResourceType.TOPIC, topic, incremental_configs=[change]
-    )
-    (done,) = admin.incremental_alter_configs([resource]).values()
-    done.result(20.0)
+    change(cluster, topic, "retention.ms", "5000")
     with RawKafka(leader) as asked:
         eventually(lambda: asked.fetch(topic, {0: 2})[0].log_start_offset == 2)

@@ -10,6 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import DelayedDeleteRecords, Part
+from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.replicas.partition import Partition, key_of
 from timerd_kafka.waits.waits import DaemonLost
@@ -19,29 +20,34 @@ HIGH_WATERMARK = -1  # as the offset in a request: delete up to the high waterma
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """The answer of one request."""
+    """The answer of one request. As in Kafka, it has each partition once."""
     make = call.api.make
+    refuse_too_many_partitions(call.body.topics)
+    asked: dict[str, dict[int, int]] = {}  # of a partition that is named twice, the last offset counts, as in Kafka
+    for topic in call.body.topics:
+        there = asked.setdefault(topic.name, {})
+        there.update({one.partition_index: one.offset for one in topic.partitions})
     wanted: dict[str, int] = {}
     errors: dict[str, int] = {}
     partitions: dict[str, Partition] = {}
     keys: dict[tuple[str, int], str] = {}  # kept here, because the topic may be deleted while the request waits
-    for topic in call.body.topics:
-        for asked in topic.partitions:
-            key = keys[topic.name, asked.partition_index] = key_in(broker, topic.name, asked.partition_index)
-            if key in wanted:
-                errors[key] = ErrorCode.invalid_request  # the request names the partition twice
-                continue
-            wanted[key] = asked.offset
-            partition = broker.led(broker.topic(topic.name), asked.partition_index)
+    for name, offsets in asked.items():
+        for index, offset in offsets.items():
+            key = keys[name, index] = key_in(broker, name, index)
+            wanted[key] = offset
+            partition = broker.led(broker.topic(name), index)
             if not isinstance(partition, Partition):
                 errors[key] = partition
                 continue
-            offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-            if not 0 <= offset <= partition.high_watermark:
+            if not partition.topic.rules.deletes:
+                errors[key] = ErrorCode.policy_violation
+                continue
+            wanted[key] = partition.high_watermark if offset == HIGH_WATERMARK else offset
+            if not 0 <= wanted[key] <= partition.high_watermark:
                 errors[key] = ErrorCode.offset_out_of_range
                 continue
-            wanted[key], partitions[key] = offset, partition
-            partition.delete_before(offset)
+            partitions[key] = partition
+            partition.delete_before(wanted[key])
             broker.replicated(partition)
     parts = await deleted(broker, call, wanted, errors, partitions)
 
@@ -58,12 +64,8 @@ async def answer(broker: Broker, call: Call) -> Any:
         "DeleteRecordsResponse",
         throttle_time=milliseconds(0),
         topics=tuple(
-            make(
-                "DeleteRecordsTopicResult",
-                name=topic.name,
-                partitions=tuple(one(topic.name, asked.partition_index) for asked in topic.partitions),
-            )
-            for topic in call.body.topics
+            make("DeleteRecordsTopicResult", name=name, partitions=tuple(one(name, index) for index in offsets))
+            for name, offsets in asked.items()
         ),
     )
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import Asked, Available, DelayedFetch
+from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.replicas.partition import Partition
@@ -47,6 +48,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             session_id=0,
             responses=(),
         )
+    refuse_too_many_partitions(body.topics)
     replica = replica_of(call)
     wanted = find(broker, call, replica)
     lost = False
