@@ -174,7 +174,8 @@ def manual() -> Iterator[Manual]:
     from timerd.testing import Manual
     from timerd_client.groups.membership import serving
 
-    serving.clear()  # otherwise clients of earlier tests would connect here, as the clients of a module do
+    # Otherwise clients of earlier tests would connect here, as clients do that a module made at its import.
+    serving.clear()
     with Manual() as made:
         yield made
 

@@ -1,7 +1,8 @@
 """Runs of `timerctl load` for the suites, each with a daemon of its own, and the row of such a run.
 
-The workload is that of timerd_client.workload, with a timeout of 200 ms. In the case *low* operations complete after
-20 ms (median) and 60 ms (upper quartile), in *high* after 200 and 400 ms. In *expire* nearly all expire.
+The workload is that of timerd_client.workload. The timeout of an operation is 200 ms. In the case *low* its event comes
+after 20 ms (median) and 60 ms (upper quartile). In *high* the event comes after 200 and 400 ms, so half of the
+operations expire. In *expire* nearly all expire.
 """
 
 from __future__ import annotations

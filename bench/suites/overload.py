@@ -209,7 +209,7 @@ def main() -> int:
     )
     parser.add_argument("--gate", action="store_true", help="play all attacks, and check the gate's limits")
     parser.add_argument(
-        "--resume", action="store_true", help="with --gate: play only the attacks that the file of --json has not judged"
+        "--resume", action="store_true", help="with --gate: play only attacks that the file of --json has not judged"
     )
     parser.size("--runs", amount(1, 100, "runs"), "5", "1", "runs with an attack, and as many without it")
     parser.add_argument(

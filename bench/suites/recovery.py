@@ -2,11 +2,11 @@
 
     python bench/suites/recovery.py [--pending 1M,4M] [--repeat 5] [--short] [--json FILE]
 
-A daemon of its own has one client, which registers `pending` operations (one key of 12 bytes each, due in one to two
-hours) through the ordinary API. A fifth of the records were used before, by operations that have expired. So the order
-of the records differs from the order of registration. Then the client is stopped. The daemon is killed, and started
-again on its arena, `repeat` times. The stamps of the mapping and of the first turn are the daemon's own, read from the
-arena:
+The suite starts a daemon for itself. Its one client registers `pending` operations (one key of 12 bytes each, due in
+one to two hours) through the ordinary API. A fifth of the records were used before, by operations that have expired. So
+the order of the records differs from the order of registration. Then the client is stopped. The daemon is killed, and
+started again on its arena, `repeat` times. The stamps of the mapping and of the first turn are the daemon's own, read
+from the arena:
 
 * `first_turn_ms`: the time from just before the daemon maps the arena's pages to its first turn. The goal in "Numbers
   to reach" is a bound of this time.

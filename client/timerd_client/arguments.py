@@ -1,4 +1,4 @@
-"""Checks of the arguments that callers pass. A wrong argument raises a named error with the value and its limit."""
+"""Checks of the arguments that callers pass. A wrong argument raises an error with the value and its limit."""
 
 from __future__ import annotations
 

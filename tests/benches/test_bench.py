@@ -187,7 +187,7 @@ def test_an_alternative_that_is_not_installed_says_how_to_install_it(
 
 
 def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way forgets an event that no operation waits for yet. Operations that therefore do not complete count."""
+    """Each way forgets an event that no operation waits for yet. So some operations do not complete: they count."""
     from bench.rivals.alternative.trial import unheard
 
     ms, none = 1_000_000, array("q")

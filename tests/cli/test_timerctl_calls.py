@@ -145,7 +145,7 @@ def test_a_call_that_is_due_can_be_cancelled_at_the_shell_until_it_runs(client: 
     status, _, err = run("cancel", "user-9")
     assert status == Exit.PROBLEM and "  timerctl calls cancel user-9\n" in err, "the operation with this id is a call"
     status, out, _ = run("calls", "cancel", "nobody's")
-    assert status == Exit.PROBLEM and "a call is named by its id (user-9)" in out, "not by its name"
+    assert status == Exit.PROBLEM and "give a call's id instead (user-9)" in out, "not by its name"
     assert run("calls", "cancel", "user-9") == (Exit.OK, "Call user-9 of group web was cancelled.\n", "")
     assert rows(run) == []
     client.register_wait("k", timeout=60, id="session/9")

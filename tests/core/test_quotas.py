@@ -326,7 +326,7 @@ def test_tombstones_of_a_process_are_in_its_share_and_give_way_to_its_new_client
     for _ in range(5):
         rig.close(rig.client(process=MINE), goodbye=False)
     states = [ClientState(record.state) for record in rig.arena.all_records(Region.CLIENTS)]
-    assert states.count(ClientState.TOMBSTONE) == 3, "not two tombstones of this process, and one of the other process"
+    assert states.count(ClientState.TOMBSTONE) == 3, "two are of this process, and one is of the other"
     assert rig.core.find_tombstone(others.session) == others.slot
     rig.check()
 

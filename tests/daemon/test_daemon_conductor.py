@@ -177,7 +177,7 @@ def test_many_commands_are_confirmed_at_once(world: World) -> None:
 
 
 def test_a_client_that_has_ended_gets_no_confirmation(world: World) -> None:
-    """Three clients wait for confirmations, and one ends. When these are sent, a new client may have its slot."""
+    """One of three clients that wait for confirmations ends. A new client may get its slot before they are sent."""
     peers = [world.client(name) for name in ("alice", "bob", "carol")]
     world.run(2 * CONFIRM_NS)
     for peer in peers:

@@ -56,7 +56,7 @@ def test_timerctl_says_how_to_start_a_daemon(run_there: Run) -> None:
 def test_the_helpers_of_the_tests_are_imported_in_an_unreadable_directory(
     run_there: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pytest itself fails in such a directory (`make -C` enters the tree first). So only the import is tested here."""
+    """pytest itself fails in such a directory, so only the import is tested. (`make -C` enters the tree first.)"""
     monkeypatch.setenv("PYTHONPATH", python_path())
     done = run_there(sys.executable, "-c", "import support.real.interpreted")
     assert done.returncode == 0, done.stderr

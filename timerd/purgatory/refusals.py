@@ -107,10 +107,10 @@ def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
 
 def too_many_left_groups(uid: int, left: int, count: int) -> TimerdError:
     """`uid` UID_UNKNOWN: the user has no record."""
-    who = f"user {uid}" if uid != UID_UNKNOWN else f"all users but {USERS_MAX - 1} (USERS_MAX)"
+    who = f"user {uid}" if uid != UID_UNKNOWN else f"the users that share one record (all but {USERS_MAX - 1} users)"
     return QuotaExceededError(
-        f"ended clients of {who} have left operations in {left} of {count} groups that have no member, as many as "
-        "they may: let members of these groups take them, or use fewer names"
+        f"ended clients of {who} have left operations in {left} groups without a member, of {count} groups in all, and "
+        "they may not do so in more: let members of these groups take them, or use fewer names"
     )
 
 

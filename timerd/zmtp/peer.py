@@ -94,7 +94,7 @@ class Peer:
         return READ_SIZE if self._body is None else min(self._size - len(self._body), READ_SIZE_LARGE)
 
     def feed(self, data: bytes) -> None:
-        """Take in the bytes that were read: `wanted` at most, while next() has none left."""
+        """Take in bytes that were read, `wanted` at most. Call this only when next() has used up the earlier bytes."""
         self.is_starved = False
         if self._body is not None:
             self._body += data

@@ -35,14 +35,14 @@ def meant_instead(reader: ArenaReader, arguments: argparse.Namespace) -> Iterato
 
 
 def of_name(reader: ArenaReader, arguments: argparse.Namespace, text: bytes) -> Iterator[Row]:
-    """Hints if calls, or a handler, have this name: a call is named by its id."""
+    """Hints if calls, or a handler, have this name: the command takes the id of a call."""
     found = (call for call in listed(reader) if call.name == plain(text) and key_of(call.id) != text)
     ids = [call.shown_id for call in found]
     if ids:
         named = ", ".join(map(word, ids[:IDS_NAMED])) + (", ..." if len(ids) > IDS_NAMED else "")
         calls = f"{len(ids)} call{'s have' if len(ids) > 1 else ' has'} this name"
         line = command_line(arguments, "calls", options=[matching(text)])
-        yield hint("name", f"{calls}, and a call is named by its id ({named})", line)
+        yield hint("name", f"{calls}: give a call's id instead ({named})", line)
         return
     groups = Handlers(reader).elsewhere("", text)
     if groups:

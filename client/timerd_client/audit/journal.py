@@ -296,8 +296,8 @@ def _handlers(audit: Audit, reader: JournalReader, texts: _Texts) -> dict[int, C
         audit.client(number, r, name, of(r.group, _OF_GROUP))
         incarnation = r.incarnation_low.to_bytes(8, "little") + r.incarnation_high.to_bytes(8, "little")
         if name is None or name[1] or (name[0] or b"")[:INCARNATION_SIZE] != incarnation:
-            what = f"client {(r.client, r.client_generation)} is {incarnation.hex()}, and its text {shown_owner(name)}"
-            findings.report(0, what)
+            who = f"client {(r.client, r.client_generation)}"
+            findings.report(0, f"{who} has incarnation {incarnation.hex()}, but its text names {shown_owner(name)}")
 
     return {
         RowKind.SEGMENT: segment,

@@ -6,7 +6,8 @@ deadline has come. The deadline counts from the batch's first record, and covers
 in flight; the request timeout bounds one attempt. A batch takes records for `linger` only, so each record has at least
 delivery_timeout - linger. (Kafka's batches take records until they are sent, so the last records have less time.)
 
-Readiness belongs to the transport: while `ready(lane)` is false, the lane's batches wait in the accumulator.
+The transport says whether a lane can be sent: while its `ready(lane)` is false, even the lane's ready batches wait in
+the accumulator.
 
 Order: the records of a lane are sent in order. One batch of a lane is under way at a time, and a batch that is tried
 again goes to the front. If a batch expires during an attempt, the lane waits until the attempt ends (the request

@@ -64,7 +64,7 @@ class Registration(NamedTuple):
 
 
 def registration(keys: Keys, given: RegistrationArguments, group: str | None) -> Registration:
-    """Check and encode all arguments. `group` is the client's group. A wrong argument raises its named error."""
+    """Check and encode all arguments. `group` is the client's group. A wrong argument raises an error of its kind."""
     when, id, if_exists = given["when"], given["id"], given["if_exists"]
     orphans, since = given["orphans"], given["since"]
     names: Key | tuple[Key, ...]

@@ -1,8 +1,9 @@
 """The calls of a purgatory that do not wait: the threaded and the asyncio face share them.
 
 `register` and `fire` are the hot path. hot/ takes calls with usual arguments. Here all other calls are checked and
-encoded. Nothing is sent before everything has been checked. A call whose link is sealed asks for the present link
-(lazy.py): before the first use, in a forked child, and when the loop of the last link has ended.
+encoded. Nothing is sent before everything has been checked. A sealed link takes no calls. If its link is
+sealed, a call asks for another one (lazy.py): before the first use, in a forked child, and when the loop of the last
+link has ended.
 """
 
 from __future__ import annotations
@@ -106,9 +107,9 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         the daemon refuses the operation, the next `flush()` raises the refusal. With orphans="group", in contrast, the
         outcome comes here while this process lives.
 
-        Returns at once; `register_wait` waits until the daemon has accepted the operation. Raises the named error for a
-        wrong argument, BackpressureError, ClosedError. A refusal of the daemon (arena full, quota, id exists) settles
-        the operation as failed with this error.
+        Returns at once; `register_wait` waits until the daemon has accepted the operation. A wrong
+        argument raises an error of its kind, such as InvalidKeyError. Raises BackpressureError and ClosedError, too. A
+        refusal of the daemon (arena full, quota, id exists) settles the operation as failed with this error.
 
         While the daemon is not there, registrations are kept, and sent when it is back. Meanwhile an operation settles
         as UNAVAILABLE a second after its deadline: its outcome is not known. This is final for this client, which
@@ -126,7 +127,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     def _register_for_group(self, keys: Keys, given: RegistrationArguments) -> GroupOperation:
         arguments = REGISTRATION.of("register", given)
         if (orphans := arguments["orphans"]) is not None:
-            raise InvalidValueError(f"orphans={orphans!r} with group=True: an operation of the group has no owner")
+            raise InvalidValueError(f"orphans={orphans!r} with group=True: the group is the owner of such an operation")
         link = self._live()
         group = link.protocol.session.identity.group
         if group is None:
@@ -214,9 +215,9 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
 
         The operations that the event completes get its `value`. `amount` is added up for operations with a `total(n)`
         condition. With `limit` the event completes at most `limit` operations, in the order of registration; later
-        registrations may get the rest. Raises the named error for a wrong argument, BackpressureError, ClosedError. If
-        the daemon refuses the event (no room in the arena for its value), the refusal is logged, counted in `stats()`,
-        and raised by the next flush() or close().
+        registrations may get the rest. A wrong argument raises an error of its kind, such as InvalidKeyError. Raises
+        BackpressureError and ClosedError, too. If the daemon refuses the event (no room in the arena for its value),
+        the refusal is logged, counted in `stats()`, and raised by the next flush() or close().
         """
         self._issue(self._fire_command(key, value, amount, limit, 0))
 
@@ -411,8 +412,9 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         is how many events may wait for the subscriber. The loop ends when no event has come for `timeout` s.
 
         A Gap stands where events may have been missed, and the subscription goes on after it: the mark is too old, the
-        daemon has another arena, or the buffer was full. While the daemon is lost, the subscription waits. Raises the
-        named error for a wrong argument, ClosedError. The iteration raises a refusal of the daemon (arena full, quota).
+        daemon has another arena, or the buffer was full. While the daemon is lost, the subscription waits. A wrong
+        argument raises an error of its kind, such as InvalidKeyError. Raises ClosedError, too. The iteration raises a
+        refusal of the daemon (arena full, quota).
         """
 
     def fire_many(self, *given: Any, **named: Any) -> object:

@@ -11,7 +11,9 @@ OWNER_LOCK: Final = "timerd_client.threaded.delayed"  # takes the lock of a dela
 
 
 def place_of(thread: int) -> str:
-    """Where the innermost code of a user stands in a callback of this thread; empty: no such code runs in it.
+    """Where this thread is in a callback: the innermost frame outside of timerd, or the lock of a delayed operation.
+
+    Empty if the thread is in no callback.
 
     The outermost frames, up to the first one of this package, are those of the thread itself.
     """

@@ -34,8 +34,8 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
     left = COMPARED_BYTES if len(name) >= TWO_EDITS_FROM else 0
     third = len(name) // 3
     head, middle, tail = name[:third], name[third : -third or None], name[-third:]
-    # Two edits leave one of three parts as it is, unless one of them swaps bytes of two parts. Then what the name begins
-    # or ends with is as it would be after this swap alone.
+    # Two edits leave one of three parts as it is, unless one of them swaps bytes of two parts. Then the name begins or
+    # ends as it would after this swap alone.
     heads, tails = (head, _swapped(name, third)[: -third - 1]), (tail, _swapped(name, len(name) - third)[third + 1 :])
     for other in names:
         if other in found or other == name:
