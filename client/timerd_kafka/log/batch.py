@@ -147,8 +147,22 @@ def place(data: bytes, batch: Batch, offset: int, append_time: int | None) -> tu
     latest = batch.max_timestamp
     if append_time is not None:
         attributes, latest = attributes | TIMESTAMP_IS_APPEND, append_time
+    return placed, set_times(placed, batch._replace(base_offset=offset), attributes, latest)
+
+
+def with_latest(data: bytes, batch: Batch, latest: int) -> tuple[bytes, Batch]:
+    """The batch whose header states `latest` as the largest timestamp."""
+    if latest == batch.max_timestamp:
+        return data, batch
+    changed = bytearray(data)
+    batch = set_times(changed, batch, batch.attributes, latest)
+    return bytes(changed), batch
+
+
+def set_times(data: bytearray, batch: Batch, attributes: int, latest: int) -> Batch:
+    """Set the attributes and the largest timestamp in a header, and the check sum. Returns the new header."""
     if (attributes, latest) != (batch.attributes, batch.max_timestamp):
-        ATTRIBUTES.pack_into(placed, ATTRIBUTES_AT, attributes)
-        LATEST.pack_into(placed, LATEST_AT, latest)
-        CRC.pack_into(placed, CRC_AT, crc32c(memoryview(placed)[CRC_FROM:]))
-    return placed, batch._replace(base_offset=offset, attributes=attributes, max_timestamp=latest)
+        ATTRIBUTES.pack_into(data, ATTRIBUTES_AT, attributes)
+        LATEST.pack_into(data, LATEST_AT, latest)
+        CRC.pack_into(data, CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
+    return batch._replace(attributes=attributes, max_timestamp=latest)

@@ -416,6 +416,21 @@ def test_a_batch_that_was_appended_before_is_answered_with_the_time_of_its_recor
             assert answers[0].log_append_time.timestamp() == 1.0 and answers[1].log_append_time is None
 
 
+@pytest.mark.parametrize("codec", [0, ZSTD])
+def test_records_are_kept_and_found_although_their_header_states_a_time_before_them(
+    cluster: KafkaCluster, raw: RawKafka, codec: int
+) -> None:
+    topic, now = cluster.topic(replicas=1, configs={"retention.ms": str(HOUR_MS)}), now_ms()
+    records = record(b"v", 0) + record(b"w", 1, 5)
+    sent = stating(packed(codec, records), codec=codec, count=2, base_timestamp=now, max_timestamp=0)
+    with RawKafka(raw.leaders(topic)[0]) as leader:
+        assert [leader.produce(topic, {0: sent})[0].base_offset for _ in range(2)] == [0, 2]
+        found = leader.fetch(topic, {0: 0})[0]
+        assert (found.error_code, found.log_start_offset) == (ErrorCode.none, 0)
+        assert [header.max_timestamp for header in read_batches(found.records)] == [now + 5] * 2  # check sums are right
+        assert offsets_at(leader, topic, now + 1) == [(ErrorCode.none, now + 5, 1)]
+
+
 def test_a_producers_bit_for_append_time_does_not_count(partition: Partition) -> None:
     """As in Kafka, where the topic alone says whose time counts."""
     sent = batch([b"a"], timestamps=[7_000], attributes=TIMESTAMP_IS_APPEND)

@@ -10,16 +10,27 @@ import datetime
 import logging
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import Appended, DelayedProduce, Part
+from timerd_kafka.apis.data.reading import Reading, Refused, to_its_end
 from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.configs import Rules
-from timerd_kafka.log.batch import NO_TIMESTAMP, Batch, CorruptBatch, InvalidBatch, UnsupportedBatch, read_produced
+from timerd_kafka.log.batch import (
+    NO_TIMESTAMP,
+    TIMESTAMP_IS_APPEND,
+    Batch,
+    CorruptBatch,
+    InvalidBatch,
+    UnsupportedBatch,
+    read_produced,
+    with_latest,
+)
 from timerd_kafka.log.producers import Fenced, OutOfOrder
+from timerd_kafka.log.times import Record, Unreadable
 from timerd_kafka.replicas.partition import Partition, key_of
 from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
@@ -32,23 +43,34 @@ LAST_MS = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - EPOCH) // dateti
 log = logging.getLogger("timerd_kafka.broker")
 
 
-class Refused(Exception):
-    """The batch for one partition was refused, and is not appended."""
+class Sent(NamedTuple):
+    """The batch that a request has for a partition."""
 
-    def __init__(self, code: ErrorCode, why: str | None = None) -> None:
-        super().__init__(why)
-        self.code, self.why = code, why
+    partition: Partition
+    data: bytes
+    batch: Batch
+
+
+class Outcome:
+    """The results for the batches of one request, by the keys of their partitions."""
+
+    def __init__(self) -> None:
+        self.appended: dict[str, Appended] = {}
+        self.messages: dict[str, str | None] = {}
+        self.partitions: dict[str, Partition] = {}
+        self.starts: dict[str, int] = {}
+        self.times: dict[str, datetime.datetime | None] = {}
+
+    def refuse(self, key: str, refused: Refused) -> None:
+        """Note that nothing is appended to a partition."""
+        self.appended[key], self.messages[key] = Appended(-1, -1, refused.code), refused.why
 
 
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request; None with acks=0."""
     body = call.body
     refuse_too_many_partitions(body.topic_data, "partition_data")
-    appended: dict[str, Appended] = {}
-    starts: dict[str, int] = {}
-    messages: dict[str, str | None] = {}
-    times: dict[str, datetime.datetime | None] = {}
-    partitions: dict[str, Partition] = {}
+    outcome, sent = Outcome(), dict[str, Sent]()
     keys: dict[tuple[int, int], str] = {}  # by the topic's number in the request: the topic may be deleted meanwhile
     size, twice = 0, named_twice(broker, body)
     for number, topic in enumerate(body.topic_data):
@@ -58,16 +80,14 @@ async def answer(broker: Broker, call: Call) -> Any:
             try:
                 if key in twice:
                     raise Refused(ErrorCode.invalid_request, "the request names this partition twice")
-                partition = find(broker, call, topic, data.index)
-                base, end, time_ms = append(partition, data.records or b"")
+                sent[key] = check(find(broker, call, topic, data.index), data.records or b"")
             except Refused as refused:
-                appended[key], messages[key] = Appended(-1, -1, refused.code), refused.why
-            else:
-                appended[key], starts[key], partitions[key] = Appended(base, end), partition.start_offset, partition
-                times[key] = moment(time_ms)
-    for partition in partitions.values():
-        broker.appended(partition)
-    parts = await replicated(broker, call, appended, partitions)
+                outcome.refuse(key, refused)
+    if any(map(is_read, sent.values())):
+        await to_its_end(append_all(broker, sent, outcome))  # a client with acks=0 may leave right after its request
+    else:
+        await append_all(broker, sent, outcome)
+    parts = await replicated(broker, call, outcome.appended, outcome.partitions)
     throttle = broker.throttle(broker.produced, call, size)  # now, because the pause begins when the answer goes out
     if body.acks == 0:
         if any(part.error for part in parts.values()):
@@ -82,10 +102,10 @@ async def answer(broker: Broker, call: Call) -> Any:
             index=index,
             error_code=ErrorCode(part.error),
             base_offset=part.offset,
-            log_append_time=times.get(key) if not part.error else None,
-            log_start_offset=starts.get(key, -1),
+            log_append_time=outcome.times.get(key) if not part.error else None,
+            log_start_offset=outcome.starts.get(key, -1),
             record_errors=(),
-            error_message=messages.get(key),
+            error_message=outcome.messages.get(key),
         )
 
     return make(
@@ -182,30 +202,78 @@ def wrong_time(batch: Batch, rules: Rules, now_ms: int) -> str | None:
     return None
 
 
-def append(partition: Partition, data: bytes) -> tuple[int, int, int]:
-    """Append a batch, unless it was appended before. Raises Refused.
-
-    Returns its first offset, the offset after its last record, and the time (ms) for the answer: of the broker's clock,
-    or as in Kafka, the latest time of a batch that was appended before; -1: none.
-    """
+def check(partition: Partition, data: bytes) -> Sent:
+    """The batch for a partition, whose header is right. Raises Refused."""
     try:
         batch = read_produced(data)
-        rules, now_ms = partition.topic.rules, time.time_ns() // 1_000_000
-        if batch.size > rules.message_max:
-            raise Refused(
-                ErrorCode.message_too_large, f"a batch of {batch.size} bytes: max.message.bytes={rules.message_max}"
-            )
-        if batch.is_idempotent and (base := partition.log.producers.duplicate_of(batch)) is not None:
-            return base, base + batch.last_offset_delta + 1, partition.log.latest_of(base)
-        if not rules.appends_time and (why := wrong_time(batch, rules, now_ms)):
-            raise Refused(ErrorCode.invalid_timestamp, why)
-        base = partition.append(data, batch, now_ms if rules.appends_time else None)
     except InvalidBatch as error:
         raise Refused(ErrorCode.invalid_record, str(error)) from error
     except CorruptBatch as error:  # clients send it again
         raise Refused(ErrorCode.corrupt_message, str(error)) from error
     except UnsupportedBatch as error:
         raise Refused(ErrorCode.unsupported_for_message_format, str(error)) from error
+    most = partition.topic.rules.message_max
+    if batch.size > most:
+        raise Refused(ErrorCode.message_too_large, f"a batch of {batch.size} bytes: max.message.bytes={most}")
+    return Sent(partition, data, batch)
+
+
+def is_read(sent: Sent) -> bool:
+    """Whether the records of a batch are read, because the times of the header cannot be right."""
+    rules = sent.partition.topic.rules
+    return not rules.appends_time and sent.batch.max_timestamp < sent.batch.base_timestamp
+
+
+async def with_records_read(sent: Sent, reading: Reading) -> Sent:
+    """The batch with the latest time of its records in its header. Raises Refused."""
+    partition, data, batch = sent
+    latest = NO_TIMESTAMP
+
+    def look(record: Record) -> bool:
+        nonlocal latest
+        latest = max(latest, record.timestamp)
+        return False
+
+    # As in the log, the producer's bit for the broker's time does not count.
+    header = batch._replace(attributes=batch.attributes & ~TIMESTAMP_IS_APPEND)
+    try:
+        await reading.first_in(partition, header, data, look)
+    except Unreadable as error:
+        raise Refused(ErrorCode.invalid_record, f"a batch whose records cannot be read: {error}") from error
+    return Sent(partition, *with_latest(data, batch, latest))
+
+
+async def append_all(broker: Broker, sent: dict[str, Sent], outcome: Outcome) -> None:
+    """Append the batches, and wake those who wait for records."""
+    reading = Reading(broker.unpacking)
+    for key, each in sent.items():
+        partition = each.partition
+        try:
+            base, end, time_ms = append(await with_records_read(each, reading) if is_read(each) else each)
+        except Refused as refused:
+            outcome.refuse(key, refused)
+            continue
+        outcome.appended[key], outcome.starts[key] = Appended(base, end), partition.start_offset
+        outcome.partitions[key], outcome.times[key] = partition, moment(time_ms)
+        broker.appended(partition)
+
+
+def append(sent: Sent) -> tuple[int, int, int]:
+    """Append a batch, unless it was appended before. Raises Refused.
+
+    Returns its first offset, the offset after its last record, and the time (ms) for the answer: of the broker's clock,
+    or as in Kafka, the latest time of a batch that was appended before; -1: none.
+    """
+    partition, data, batch = sent
+    rules, now_ms = partition.topic.rules, time.time_ns() // 1_000_000
+    if partition.is_deleted:  # while records were read
+        raise Refused(ErrorCode.unknown_topic_or_partition)
+    try:
+        if batch.is_idempotent and (base := partition.log.producers.duplicate_of(batch)) is not None:
+            return base, base + batch.last_offset_delta + 1, partition.log.latest_of(base)
+        if not rules.appends_time and (why := wrong_time(batch, rules, now_ms)):
+            raise Refused(ErrorCode.invalid_timestamp, why)
+        base = partition.append(data, batch, now_ms if rules.appends_time else None)
     except OutOfOrder as error:
         raise Refused(ErrorCode.out_of_order_sequence_number, str(error)) from error
     except Fenced as error:
