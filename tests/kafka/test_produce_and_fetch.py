@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from support.kafka.batches import keyed
 from support.kafka.rawkafka import (
     DELETE_RECORDS,
     DELETE_TOPICS,
@@ -399,7 +400,7 @@ def test_records_of_a_topic_whose_policy_is_not_to_delete_are_not_deleted(
 ) -> None:
     topic = cluster.topic(replicas=1, configs={"cleanup.policy": policy})
     with led(raw, topic) as leader:
-        assert leader.produce(topic, {0: batch([b"a", b"b"])})[0].error_code == ErrorCode.none
+        assert leader.produce(topic, {0: keyed([b"k", b"l"])})[0].error_code == ErrorCode.none
         for offset in (1, -1, 9):
             assert delete_before(leader, topic, offset) == (ErrorCode.policy_violation, -1)
         assert offsets_at(leader, topic, -2)[1] == 0

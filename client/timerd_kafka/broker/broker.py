@@ -32,6 +32,8 @@ LOOK_S = 0.002  # the least time between two looks at the file of the topics
 OPEN_S = 0.01  # the longest time for which the opening of partitions keeps the loop from other work
 RETAIN_S = 1.0  # between two looks for records whose retention has ended
 NOTED_MAX = 1_000  # configurations without effect that are logged
+WITHOUT_EFFECT = "has no effect here, and is only kept"
+WITHOUT_COMPACTION = "compacts nothing here"  # although each record needs a key
 CATALOG = "catalog"  # the key whose events are the changes of the topics
 ANY = topic_key("")  # each event on this key means that a broker has read a version of the topics
 
@@ -172,7 +174,8 @@ class Broker:
             is_new = name not in without_effect(before) and (topic, name) not in self._noted
             if is_new and len(self._noted) < NOTED_MAX:
                 self._noted.add((topic, name))
-                log.warning("topic %s: %s=%s has no effect here, and is only kept", topic, name, configs[name])
+                what = WITHOUT_COMPACTION if name == "cleanup.policy" else WITHOUT_EFFECT
+                log.warning("topic %s: %s=%s %s", topic, name, configs[name], what)
 
     # partitions -------------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class Rules(NamedTuple):
     before_max: int
     after_max: int
     deletes: bool
+    compacts: bool
     retention_ms: int  # below 0: without a bound
     retention_bytes: int  # below 0: without a bound
 
@@ -112,6 +113,7 @@ class Rules(NamedTuple):
             before_max=int(value_of(configs, "message.timestamp.before.max.ms")),
             after_max=int(value_of(configs, "message.timestamp.after.max.ms")),
             deletes="delete" in listed(value_of(configs, "cleanup.policy")),
+            compacts="compact" in listed(value_of(configs, "cleanup.policy")),
             retention_ms=int(value_of(configs, "retention.ms")),
             retention_bytes=int(value_of(configs, "retention.bytes")),
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import cramjam
 from crc32c import crc32c
 
+from support.kafka.rawkafka import record
 from timerd_kafka.log.batch import HEADER
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
@@ -31,3 +33,9 @@ def stating(
     made = bytearray(HEADER.pack(*header) + records)
     struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
     return bytes(made)
+
+
+def keyed(keys: Sequence[bytes | None], *, codec: int = 0) -> bytes:
+    """A batch with a record for each of these keys."""
+    records = b"".join(record(b"v", delta, key=key) for delta, key in enumerate(keys))
+    return stating(packed(codec, records), codec=codec, count=len(keys))

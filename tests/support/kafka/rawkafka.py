@@ -159,8 +159,9 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-def record(value: bytes, delta: int, time: int = 0) -> bytes:
-    body = b"\0" + varint(time) + varint(delta) + varint(-1) + varint(len(value)) + value + varint(0)
+def record(value: bytes, delta: int, time: int = 0, key: bytes | None = None) -> bytes:
+    with_size = varint(-1) if key is None else varint(len(key)) + key
+    body = b"\0" + varint(time) + varint(delta) + with_size + varint(len(value)) + value + varint(0)
     return varint(len(body)) + body
 
 

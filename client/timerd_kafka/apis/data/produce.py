@@ -219,27 +219,30 @@ def check(partition: Partition, data: bytes) -> Sent:
 
 
 def is_read(sent: Sent) -> bool:
-    """Whether the records of a batch are read, because the times of the header cannot be right."""
+    """Whether the records of a batch are read: for their keys, or because the times of the header cannot be right."""
     rules = sent.partition.topic.rules
-    return not rules.appends_time and sent.batch.max_timestamp < sent.batch.base_timestamp
+    return rules.compacts or (not rules.appends_time and sent.batch.max_timestamp < sent.batch.base_timestamp)
 
 
 async def with_records_read(sent: Sent, reading: Reading) -> Sent:
-    """The batch with the latest time of its records in its header. Raises Refused."""
+    """The batch with the latest time of its records in its header. Raises Refused if a record lacks its key."""
     partition, data, batch = sent
-    latest = NO_TIMESTAMP
+    rules, latest = partition.topic.rules, NO_TIMESTAMP
 
-    def look(record: Record) -> bool:
+    def is_wrong(record: Record) -> bool:
         nonlocal latest
         latest = max(latest, record.timestamp)
-        return False
+        return rules.compacts and not record.has_key
 
     # As in the log, the producer's bit for the broker's time does not count.
     header = batch._replace(attributes=batch.attributes & ~TIMESTAMP_IS_APPEND)
     try:
-        await reading.first_in(partition, header, data, look)
+        wrong = await reading.first_in(partition, header, data, is_wrong)
     except Unreadable as error:
         raise Refused(ErrorCode.invalid_record, f"a batch whose records cannot be read: {error}") from error
+    if wrong is not None:
+        number = wrong.offset - batch.base_offset
+        raise Refused(ErrorCode.invalid_record, f"record {number} of a batch has no key: the topic is compacted")
     return Sent(partition, *with_latest(data, batch, latest))
 
 
