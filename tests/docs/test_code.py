@@ -22,7 +22,7 @@ TYPED = ["shm_layout", "client", "timerd", "tests", "bench", "examples"]
 # The agreed files and folders at the top, and those that every Python project has beside them.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
 BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "examples"}
-# What each package may import: other packages of this tree, and third-party modules.
+# Each package may import these packages of this tree, and these third-party modules.
 MAY_IMPORT = {
     "timerd_shm": set[str](),
     "timerd_wire": {"timerd_shm", "zmq"},

@@ -108,6 +108,7 @@ def test_what_a_killed_client_has_not_sent_is_lost(manual: Manual) -> None:
         other.flush()
         mine = td.Client()
         mine.ready()
+        mine.fire("other")  # is sent at once, because the client was quiet
         mine.fire("inbox/7")
         manual.kill(mine)
         manual.advance(1)

@@ -31,7 +31,9 @@ def test_a_topic_that_is_not_compacted_takes_records_without_keys(cluster: Kafka
         assert leader.produce(topic, {0: keyed([None], codec=ZSTD)})[0].error_code == ErrorCode.none
 
 
-@pytest.mark.parametrize("data", [stating(b"no zstd at all", codec=ZSTD), stating(b"no record at all")])
+@pytest.mark.parametrize(
+    "data", [stating(b"no zstd at all", codec=ZSTD), stating(b"no record at all")], ids=["compressed", "plain"]
+)
 def test_a_compacted_topic_refuses_records_that_cannot_be_read(
     cluster: KafkaCluster, raw: RawKafka, data: bytes
 ) -> None:

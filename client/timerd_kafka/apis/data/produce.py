@@ -52,7 +52,7 @@ class Sent(NamedTuple):
 
 
 class Outcome:
-    """What became of the batches of one request, by the keys of their partitions."""
+    """The results for the batches of one request, by the keys of their partitions."""
 
     def __init__(self) -> None:
         self.appended: dict[str, Appended] = {}
