@@ -103,16 +103,22 @@ def test_the_operations_of_a_killed_client_follow_its_orphans_policy(manual: Man
 
 
 def test_what_a_killed_client_has_not_sent_is_lost(manual: Manual) -> None:
+    """A callback's commands are sent when it has returned."""
     with td.connect() as other:
         waits = other.register("inbox/7", timeout=60)
         other.flush()
         mine = td.Client()
-        mine.ready()
-        mine.fire("other")  # is sent at once, because the client was quiet
-        mine.fire("inbox/7")
-        manual.kill(mine)
+        operation = mine.register("go", timeout=60)
+        mine.flush()
+
+        def fire_and_die(_: object) -> None:
+            mine.fire("inbox/7")
+            manual.kill(mine)
+
+        operation.add_done_callback(fire_and_die)
+        other.fire("go")
         manual.advance(1)
-        assert not waits.done()
+        assert operation.done() and not waits.done()
 
 
 def test_a_handler_of_an_asyncio_client_is_cancelled(manual: Manual) -> None:
