@@ -48,9 +48,17 @@ def hanging(released: Release, **settings: Any) -> td.Calls:
 
 
 def bound(manual: Manual, released: Release) -> None:
-    """Count a handler as hanging as soon as it waits for the event, and not before, however slow the machine is."""
+    """Count a handler as hanging as soon as it waits for the event, and not before, however slow the machine is.
+
+    Other threads of clients first come to rest: on a slow machine they would count as hanging, too.
+    """
+    threads = manual._driver.threads
+
+    def monotonic() -> float:
+        return 1e6 if released.hangs and len(threads._running - threads._hanging) <= 1 else 0.0
+
     manual.handler_timeout = BOUND_S
-    manual._driver.threads.monotonic = lambda: 1e6 if released.hangs else 0.0
+    threads.monotonic = monotonic
 
 
 def line_of(text: str) -> int:
