@@ -440,6 +440,7 @@ def test_a_late_answer_is_an_operation_of_timerd_and_ends_with_its_connection(
         ({"fault": "cut", "api": "Produce", "group": "g"}, "APIs with a group: OffsetCommit, OffsetFetch"),
         ({"fault": "cut", "api": "Metadata", "partition": 0}, "Metadata has no partition"),
         ({"fault": "cut", "api": "Fetch", "topic": 7}, "topic=7: a text"),
+        ({"fault": "cut", "api": "Fetch", "client_id": "c" * 1_001}, r"client_id='c{100}'\.\.\.: 1,000 characters at"),
         ({"fault": "cut", "api": "Fetch", "partition": True}, "partition=True: 0 to "),
         ({"fault": "cut", "api": "Fetch", "broker": 3}, "broker=3: 0 to 2"),
         ({"fault": "cut", "api": "Fetch", "after": None}, "after=None: 0 to "),

@@ -26,6 +26,8 @@ ERRORS = {error.name.upper(): error for error in ErrorCode if error is not Error
 SECONDS_MAX = 3_600.0
 WHOLE_MAX = 2**31 - 1
 RULES_MAX = 1_000
+TEXT_MAX = 1_000  # characters: no name of a topic and no id of a group is longer
+SHOWN = 100  # characters of a text that is too long
 CLOSE_MAX = 5  # names that an error proposes
 
 
@@ -89,6 +91,8 @@ class Rule(NamedTuple):
         for name in ("topic", "group", "client_id"):
             if not isinstance(getattr(self, name), str | None):
                 raise RuleError(f"{name}={getattr(self, name)!r}: a text")
+            if len(getattr(self, name) or "") > TEXT_MAX:
+                raise RuleError(f"{name}={getattr(self, name)[:SHOWN]!r}...: {TEXT_MAX:,} characters at most")
         for name, least, most in (("partition", 0, WHOLE_MAX), ("broker", 0, workers - 1), ("after", 0, WHOLE_MAX)):
             value = getattr(self, name)
             if (value is not None or name == "after") and not is_whole(value, least, most):

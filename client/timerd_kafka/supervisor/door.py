@@ -12,11 +12,12 @@ import os
 import selectors
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from timerd_kafka.supervisor.commands import Commands
+from timerd_kafka.supervisor.link import Link
+from timerd_kafka.worker.control import line_of
 
 DOOR = "commands.sock"
 LINE_MAX = 64 << 10
@@ -30,7 +31,7 @@ class Door:
 
     def __init__(self, data: Path, selector: selectors.BaseSelector, commands: Commands) -> None:
         self._data, self._selector, self._commands = data, selector, commands
-        self._buffers: dict[socket.socket, bytes] = {}
+        self._links: set[Link] = set()
         self._listens = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listens.setblocking(False)
         try:
@@ -46,44 +47,23 @@ class Door:
 
     def close(self) -> None:
         """End all connections, and remove the socket."""
-        for one in (self._listens, *self._buffers):
-            one.close()
+        self._listens.close()
+        for link in self._links:
+            link.close()
         with contextlib.suppress(OSError):
             (self._data / DOOR).unlink(missing_ok=True)
 
     def _accept(self, _: object) -> None:
         with contextlib.suppress(OSError):
             connection, _address = self._listens.accept()
-            connection.setblocking(False)
-            self._buffers[connection] = b""
-            self._selector.register(connection, selectors.EVENT_READ, self._hear)
+            self._links.add(Link(connection, self._selector, self._hear, self._links.discard, LINE_MAX))
 
-    def _hear(self, connection: Any) -> None:
+    def _hear(self, link: Link, line: bytes) -> None:
         try:
-            data = connection.recv(LINE_MAX)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        buffer = self._buffers[connection] + data
-        if not data or len(buffer) > LINE_MAX:
-            self._selector.unregister(connection)
-            del self._buffers[connection]
-            connection.close()
-            return
-        *lines, self._buffers[connection] = buffer.split(b"\n")
-        for line in lines:
-            answer = partial(self._answer, connection)
-            try:
-                self._commands.take(json.loads(line), answer)
-            except Exception as error:
-                log.exception("a command failed")
-                answer({"error": f"{type(error).__name__}: {error}"})
-
-    def _answer(self, connection: socket.socket, what: dict[str, Any]) -> None:
-        if connection in self._buffers:
-            with contextlib.suppress(OSError):  # the other end has gone
-                connection.sendall(json.dumps(what).encode() + b"\n")
+            self._commands.take(json.loads(line), link.say)
+        except Exception as error:
+            log.exception("a command failed")
+            link.say({"error": f"{type(error).__name__}: {error}"})
 
 
 @contextlib.contextmanager
@@ -102,7 +82,7 @@ def ask(data: Path, command: dict[str, Any], seconds: float) -> dict[str, Any]:
         connection.settimeout(seconds)
         with address(data) as path:
             connection.connect(path)
-        connection.sendall(json.dumps(command).encode() + b"\n")
+        connection.sendall(line_of(command))
         with connection.makefile("rb") as answers:
             line = answers.readline()
     if not line:

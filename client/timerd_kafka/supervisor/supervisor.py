@@ -27,8 +27,8 @@ from timerd_kafka.supervisor.commands import Commands
 from timerd_kafka.supervisor.daemon import TimerDaemon
 from timerd_kafka.supervisor.data import Ports, claim
 from timerd_kafka.supervisor.door import Door
+from timerd_kafka.supervisor.link import Link
 from timerd_kafka.wire.ports import kept_port
-from timerd_kafka.worker.control import line_of
 from timerd_kafka.worker.worker import run as run_worker
 from timerd_shm.host.paths import daemon_running
 from timerd_shm.host.search import find_instance
@@ -50,8 +50,7 @@ class _Worker:
         self.pid = 0
         self.started = 0.0
         self.ready = False
-        self.control: socket.socket | None = None
-        self.buffer = b""
+        self.link: Link | None = None
 
 
 class Supervisor:
@@ -184,24 +183,25 @@ class Supervisor:
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
         """Send a command to a broker, which may still be starting. Returns False if there is none with this number."""
-        if not 0 <= number < len(self._workers) or self._workers[number].control is None:
+        link = self._workers[number].link if 0 <= number < len(self._workers) else None
+        if link is None:
             return False
-        self._send(self._workers[number], command)
+        link.say(command)
         return True
 
     # processes --------------------------------------------------------------------------------------------------------
 
     def _start(self, worker: _Worker) -> None:
         ours, its = socket.socketpair()
-        worker.ready, worker.started, worker.buffer = False, time.monotonic(), b""
+        worker.ready, worker.started = False, time.monotonic()
         worker.pid = os.fork()
         if worker.pid == 0:
             ours.close()
             self._become(worker.number, its)
         its.close()
-        ours.setblocking(False)
-        worker.control = ours
-        self._selector.register(ours, selectors.EVENT_READ, lambda _, worker=worker: self._hear(worker))
+        worker.link = Link(
+            ours, self._selector, lambda _, line: self._hear(worker, line), lambda _: self._forget(worker)
+        )
 
     def _become(self, number: int, control: socket.socket) -> None:
         """In the child: become the broker, and close the descriptors of the supervisor."""
@@ -286,7 +286,8 @@ class Supervisor:
 
     def _tell(self, *, ended: bool) -> None:
         for worker in self._workers:
-            self._send(worker, {"do": "daemon", "ended": ended})
+            if worker.link is not None:
+                worker.link.say({"do": "daemon", "ended": ended})
 
     def _stop(self) -> None:
         self._ends = True
@@ -315,41 +316,22 @@ class Supervisor:
 
     # messages of brokers ----------------------------------------------------------------------------------------------
 
-    def _hear(self, worker: _Worker) -> None:
-        if worker.control is None:
-            return  # the broker has ended in this turn
-        try:
-            data = worker.control.recv(65_536)
-        except BlockingIOError:
+    def _hear(self, worker: _Worker, line: bytes) -> None:
+        said = json.loads(line)
+        if "ready" not in said:
+            self._commands.answered(worker.number, said)
             return
-        except OSError:
-            data = b""
-        if not data:
-            self._forget(worker)
-            return
-        *lines, worker.buffer = (worker.buffer + data).split(b"\n")
-        for line in lines:
-            said = json.loads(line)
-            if "ready" in said:
-                worker.ready = True
-                if self.daemon:
-                    self._send(worker, {"do": "daemon", "ended": not self.daemon.serves})
-                if not self._announced and all(one.ready for one in self._workers):
-                    self._announced = True
-                    self._ready()
-            else:
-                self._commands.answered(worker.number, said)
-
-    def _send(self, worker: _Worker, command: dict[str, Any]) -> None:
-        if worker.control is not None:
-            with contextlib.suppress(OSError):
-                worker.control.sendall(line_of(command))
+        worker.ready = True
+        if self.daemon and worker.link is not None:
+            worker.link.say({"do": "daemon", "ended": not self.daemon.serves})
+        if not self._announced and all(one.ready for one in self._workers):
+            self._announced = True
+            self._ready()
 
     def _forget(self, worker: _Worker) -> None:
-        if worker.control is not None:
-            self._selector.unregister(worker.control)
-            worker.control.close()
-            worker.control, worker.ready = None, False
+        if worker.link is not None:
+            worker.link.close()
+            worker.link, worker.ready = None, False
             self._commands.lost(worker.number)
 
 

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+SHOWN = 200  # bytes of a command in the log
+
 log = logging.getLogger("timerd_kafka.broker")
 
 Command = Callable[[dict[str, Any]], dict[str, Any]]
@@ -32,13 +34,15 @@ class Control(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            command = json.loads(line)
+            number = None
             try:
+                command = json.loads(line)
+                number = command.get("number")
                 answer = self._commands[command["do"]](command)
             except Exception as error:
-                log.exception("the command %s failed", command)
+                log.exception("the command %r failed", line[:SHOWN])
                 answer = {"error": f"{type(error).__name__}: {error}"}
-            self.say(answer | {"number": command.get("number")})
+            self.say(answer | {"number": number})
 
     def say(self, what: dict[str, Any]) -> None:
         """Send a message to the supervisor."""
