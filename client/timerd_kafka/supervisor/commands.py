@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import signal
 import sys
@@ -25,11 +26,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from timerd_kafka.cluster.settings import Settings
-from timerd_kafka.faults.rules import FAULTS, RULES_MAX, Counted, Rule, RuleError, count_file
+from timerd_kafka.faults.rules import FAULTS, RULES_MAX, Counted, Rule, RuleError, count_file, is_whole
 from timerd_kafka.supervisor.conditions import Condition, ConditionError, GroupCondition, RecordsCondition
 
 BROKERS_S = 5.0  # the longest wait for brokers, shorter than the ten seconds that a test waits for the answer
 LOOK_AGAIN_S = 0.02  # between two looks at a condition that a command awaits
+
+log = logging.getLogger("timerd_kafka.supervisor")
 
 Answer = Callable[[dict[str, Any]], object]
 
@@ -92,15 +95,23 @@ class Commands:
             self.take(command, partial(say, command["number"]))
 
     def take(self, command: dict[str, Any], answer: Answer) -> None:
-        """Do a command. `answer` is called once with its answer."""
-        own = self._own.get(command["do"])
-        if own is None:
-            self._ask(command, command.get("broker"), BROKERS_S, answer)
-            return
+        """Do a command. `answer` is called once with its answer, also if the command is none."""
         try:
-            own({name: value for name, value in command.items() if name not in ("do", "number")}, answer)
+            self._do(command, answer)
         except (RuleError, ConditionError) as error:
             answer({"error": str(error)})
+        except Exception as error:
+            log.exception("a command failed")
+            answer({"error": f"{type(error).__name__}: {error}"})
+
+    def _do(self, command: dict[str, Any], answer: Answer) -> None:
+        own, broker = self._own.get(command["do"]), command.get("broker")
+        if own is not None:
+            own({name: value for name, value in command.items() if name not in ("do", "number")}, answer)
+        elif broker is None or is_whole(broker, 0):
+            self._ask(command, broker, BROKERS_S, answer)
+        else:
+            answer({"error": f"broker={broker!r}: the number of a broker; None for all brokers"})
 
     # processes --------------------------------------------------------------------------------------------------------
 

@@ -60,10 +60,11 @@ class Door:
 
     def _hear(self, link: Link, line: bytes) -> None:
         try:
-            self._commands.take(json.loads(line), link.say)
-        except Exception as error:
-            log.exception("a command failed")
+            command = json.loads(line)
+        except (ValueError, RecursionError) as error:
             link.say({"error": f"{type(error).__name__}: {error}"})
+        else:
+            self._commands.take(command, link.say)
 
 
 @contextlib.contextmanager
