@@ -79,8 +79,8 @@ class Commands:
             "set_fault": self._set_fault,
             "faults": self._faults,
             "clear_faults": lambda _, answer: self._take_rules((), lambda answers: answer(failure(answers) or {})),
-            "await_group": lambda command, answer: self._await(GroupCondition.of(command), command, answer),
-            "await_records": lambda command, answer: self._await(RecordsCondition.of(command), command, answer),
+            "await_group": lambda command, answer: self._await(GroupCondition.of(command, settings.workers), answer),
+            "await_records": lambda command, answer: self._await(RecordsCondition.of(command), answer),
         }
 
     def hear(self, _: object) -> None:
@@ -161,13 +161,16 @@ class Commands:
             asked.answer(asked.answers)
 
     def _give_up(self, key: int, seconds: float) -> None:
-        """Answer a command whose time is over with an error. Perhaps the test itself has stopped the silent broker."""
+        """Answer a command whose time is over with an error, and with the answers that are there.
+
+        Perhaps the test itself has stopped the silent broker.
+        """
         asked = self._asked.pop(key, None)
         if asked is not None:
             silent = sorted(asked.awaited)
             which = " and ".join(f"broker {broker} does not answer" for broker in silent)
             remedy = f"if it was stopped, kill({silent[0]}, signal.SIGCONT) lets it go on"
-            asked.answer({"error": f"{which} within {seconds:.3g} s; {remedy}"})
+            asked.answer({**asked.answers, "error": f"{which} within {seconds:.3g} s; {remedy}"})
 
     # faults -----------------------------------------------------------------------------------------------------------
 
@@ -198,23 +201,27 @@ class Commands:
 
     # conditions -------------------------------------------------------------------------------------------------------
 
-    def _await(self, condition: Condition, command: dict[str, Any], answer: Answer) -> None:
+    def _await(self, condition: Condition, answer: Answer) -> None:
         """Answer when a condition holds, or with an error when the time is over."""
         end = time.monotonic() + condition.timeout
+        last: Any = None  # what the brokers have said at the last look that all of them have answered
 
         def looked(answers: dict[str, Any]) -> None:
+            nonlocal last
             left = end - time.monotonic()
             holds, found = condition.look(answers)
+            if last is None or not failure(answers):
+                last = found
             if holds:
                 answer({"found": found})
             elif left <= 0:
-                answer({"error": failure(answers).get("error") or condition.missed(found)})
+                answer({"error": "; ".join([condition.missed(last), *failure(answers).values()])})
             else:
                 self._cluster.later(min(left, LOOK_AGAIN_S), look)
 
         def look() -> None:
             seconds = min(BROKERS_S, max(LOOK_AGAIN_S, end - time.monotonic()))
-            self._ask(condition.question, None, seconds, looked)
+            self._ask(condition.question, condition.broker, seconds, looked)
 
         look()
 

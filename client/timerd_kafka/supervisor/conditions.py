@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.faults.rules import is_number, is_whole
 from timerd_kafka.groups.group import State
 
@@ -27,8 +28,12 @@ class Condition(Protocol):
     def question(self) -> dict[str, Any]:
         """The command for the brokers."""
 
+    @property
+    def broker(self) -> int | None:
+        """The broker that is asked; None for all brokers."""
+
     def look(self, answers: dict[str, Any]) -> tuple[bool, Any]:
-        """Whether the condition holds, and what the brokers have."""
+        """Whether the condition holds, and what the brokers have. Some of them may not have answered."""
 
     def missed(self, found: Any) -> str:
         """The error when the time is over."""
@@ -42,11 +47,12 @@ class GroupCondition:
     state: str
     members: int | None
     timeout: float
+    workers: int  # of the cluster
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Self:
+    def of(cls, given: dict[str, Any], workers: int) -> Self:
         """The condition of a command. Raises ConditionError."""
-        made = cls(**taken(given, group=None, state="Stable", members=None, timeout=10.0))
+        made = cls(**taken(given, group=None, state="Stable", members=None, timeout=10.0), workers=workers)
         if not isinstance(made.group, str) or not made.group:
             raise ConditionError(f"group={made.group!r}: the id of a group")
         if made.state not in STATES:
@@ -57,17 +63,28 @@ class GroupCondition:
 
     @property
     def question(self) -> dict[str, Any]:
-        """The command for the brokers: only the group's coordinator knows it."""
+        """The command for the group's coordinator."""
         return {"do": "group", "group": self.group}
 
+    @property
+    def broker(self) -> int:
+        """The group's coordinator, which alone knows the group."""
+        return coordinator_of(self.group, self.workers)
+
     def look(self, answers: dict[str, Any]) -> tuple[bool, Any]:
-        """Whether the group is as it should be, and how it is."""
-        known = [one for one in answers.values() if isinstance(one, dict) and "state" in one]
-        found = known[0] if known else {"state": State.DEAD.value, "members": 0}
+        """Whether the group is as it should be, and how it is; None if its coordinator has not answered."""
+        found = answers.get(str(self.broker), {})
+        if "state" not in found:
+            return False, None
         return found["state"] == self.state and self.members in (None, found["members"]), found
 
     def missed(self, found: Any) -> str:
         """The error when the time is over."""
+        if found is None:
+            return (
+                f"after {self.timeout:g} s the state of the group {self.group!r} is unknown: its coordinator, broker "
+                f"{self.broker}, has not answered"
+            )
         wanted = self.state if self.members is None else f"{self.state} with members={self.members}"
         return (
             f"after {self.timeout:g} s the group {self.group!r} is {found['state']} with members={found['members']}, "
@@ -101,11 +118,15 @@ class RecordsCondition:
         """The command for the brokers: each answers for the partitions that it leads."""
         return {"do": "records", "topic": self.topic}
 
+    @property
+    def broker(self) -> None:
+        """All brokers are asked."""
+        return None
+
     def look(self, answers: dict[str, Any]) -> tuple[bool, Any]:
-        """Whether the records are there, and the number of them in each partition."""
-        found = {
-            int(index): number for one in answers.values() if isinstance(one, dict) for index, number in one.items()
-        }
+        """Whether the records are there, and the number of them in each partition whose leader has answered."""
+        records = [one.get("records", {}) for one in answers.values() if isinstance(one, dict)]
+        found = {int(index): number for one in records for index, number in one.items()}
         return bool(found) and self._number(found) >= self.count, found
 
     def _number(self, found: dict[int, int]) -> int:
@@ -114,7 +135,8 @@ class RecordsCondition:
     def missed(self, found: Any) -> str:
         """The error when the time is over."""
         where = f"the topic {self.topic!r}" if self.partition is None else f"{self.topic}-{self.partition}"
-        what = ", ".join(f"partition {index}: {number}" for index, number in sorted(found.items())) or "no such topic"
+        what = ", ".join(f"partition {index}: {number}" for index, number in sorted(found.items()))
+        what = what or "no such topic at the brokers that have answered"
         return f"after {self.timeout:g} s {where} has fewer than {self.count} records that can be read ({what})"
 
 

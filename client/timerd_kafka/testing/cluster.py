@@ -275,10 +275,13 @@ class KafkaCluster:
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The number of the broker that leads a partition. Raises KafkaClusterError if there is no such partition."""
-        for broker, state in self.state().items():
+        states = self.state()
+        for broker, state in states.items():
             if state["partitions"].get(f"{topic}-{partition}", {}).get("leads"):
                 return int(broker)
-        raise KafkaClusterError(f"leader: there is no partition {partition} of topic {topic!r}")
+        raise KafkaClusterError(
+            f"leader: there is no partition {partition} of topic {topic!r} at the brokers {', '.join(states)}"
+        )
 
     def kill(self, broker: int, signal: int = signal.SIGKILL) -> None:
         """Send a broker's process a signal. When the process ends, it is started again. SIGCONT ends a SIGSTOP.
@@ -333,7 +336,7 @@ class KafkaCluster:
         """Wait until a group has this state, by Kafka's name, and with `members` this number of members.
 
         The state of a group that does not exist is "Dead". Raises KafkaClusterError after `timeout` seconds: its text
-        has the group's state at this time.
+        has the group's state at this time, or names the group's coordinator, which has not answered.
         """
         wanted = {"group": group, "state": state, "members": members}
         found = self._ask("await_group", "wait_for_group", timeout, **wanted)["found"]
@@ -344,7 +347,8 @@ class KafkaCluster:
     ) -> dict[int, int]:
         """Wait until consumers can read at least `count` records of a topic, or of one partition.
 
-        Returns the number of records that each partition has. Raises KafkaClusterError after `timeout` seconds.
+        Returns the number of records that each partition has. Raises KafkaClusterError after `timeout` seconds. A
+        broker that is stopped delays this call by five seconds, and the result lacks the partitions that it leads.
         """
         wanted = {"topic": topic, "count": count, "partition": partition}
         found = self._ask("await_records", "wait_for_records", timeout, **wanted)["found"]

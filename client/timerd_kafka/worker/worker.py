@@ -17,6 +17,7 @@ from timerd_kafka.apis.table import APIS, handler_of
 from timerd_kafka.broker.broker import CATALOG, Broker
 from timerd_kafka.cluster.settings import Settings
 from timerd_kafka.faults.rules import Rule
+from timerd_kafka.groups.group import State
 from timerd_kafka.waits.waits import LOOK_S, Waits
 from timerd_kafka.wire.connection import Buffers, Connection
 from timerd_kafka.wire.ports import shared_port
@@ -132,14 +133,13 @@ def commands(broker: Broker) -> dict[str, Any]:
 
     def group(command: dict[str, Any]) -> dict[str, Any]:
         found = broker.coordinator.groups.get(command["group"])
-        return {} if found is None else {"state": found.state.value, "members": len(found.members)}
+        if found is None:
+            return {"state": State.DEAD.value, "members": 0}
+        return {"state": found.state.value, "members": len(found.members)}
 
     def records(command: dict[str, Any]) -> dict[str, Any]:
-        return {
-            str(partition.index): partition.high_watermark - partition.start_offset
-            for partition in broker.store
-            if partition.is_leader and partition.topic.name == command["topic"]
-        }
+        led = [one for one in broker.store if one.is_leader and one.topic.name == command["topic"]]
+        return {"records": {str(one.index): one.high_watermark - one.start_offset for one in led}}
 
     def state(_: dict[str, Any]) -> dict[str, Any]:
         return {

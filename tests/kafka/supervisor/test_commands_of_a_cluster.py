@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
+import signal
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+from kio.schema.errors import ErrorCode
+
+from support.kafka.rawkafka import RawKafka, batch
+from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
+
+PATIENCE_S = 20.0
 
 
 def test_a_call_with_an_argument_of_a_wrong_type_is_refused_and_ends_no_cluster() -> None:
@@ -15,3 +24,23 @@ def test_a_call_with_an_argument_of_a_wrong_type_is_refused_and_ends_no_cluster(
         with pytest.raises(KafkaClusterError, match=r"\[\]: TypeError: "):
             cluster.command({"do": []})
         assert cluster.pids() == before
+
+
+def test_a_silent_coordinator_is_no_dead_group_and_a_silent_broker_hides_no_records_of_other_brokers() -> None:
+    with KafkaCluster() as cluster, RawKafka(cluster.bootstrap) as raw, ThreadPoolExecutor(1) as pool:
+        topic = cluster.topic(replicas=1)
+        with RawKafka(raw.leaders(topic)[0]) as client:
+            assert client.produce(topic, {0: batch([b"a"])})[0].error_code is ErrorCode.none
+        silent = (cluster.leader(topic) + 1) % 3
+        group = next(name for name in map(str, itertools.count()) if coordinator_of(name, 3) == silent)
+        assert cluster.wait_for_group(group, state="Dead") == ("Dead", 0)
+        cluster.kill(silent, signal.SIGSTOP)
+        try:
+            records = pool.submit(cluster.wait_for_records, topic, 1, timeout=PATIENCE_S)
+            says = rf"unknown: its coordinator, broker {silent}, has not answered; broker {silent} does not .*SIGCONT"
+            with pytest.raises(KafkaClusterError, match=says):
+                cluster.wait_for_group(group, state="Dead", timeout=1)
+            assert records.result() == {0: 1}
+        finally:
+            cluster.kill(silent, signal.SIGCONT)
+        assert cluster.wait_for_group(group, state="Dead", timeout=PATIENCE_S) == ("Dead", 0)
