@@ -30,6 +30,7 @@ from timerd_kafka.faults.rules import FAULTS, RULES_MAX, Counted, Rule, RuleErro
 from timerd_kafka.supervisor.conditions import Condition, ConditionError, GroupCondition, RecordsCondition
 
 BROKERS_S = 5.0  # the longest wait for brokers, shorter than the ten seconds that a test waits for the answer
+TAKE_OUT_S = 1.0  # the longest wait until brokers have taken a fault out that one of them has not taken
 LOOK_AGAIN_S = 0.02  # between two looks at a condition that a command awaits
 
 log = logging.getLogger("timerd_kafka.supervisor")
@@ -182,13 +183,23 @@ class Commands:
         path = count_file(self._settings.data, rule)
         path.parent.mkdir(exist_ok=True)
         path.touch()
-        self._take_rules((*self.rules, rule), lambda answers: answer(failure(answers) or {"fault": rule.number}))
+
+        def taken(answers: dict[str, Any]) -> None:
+            if "error" not in answers:
+                answer({"fault": rule.number})
+                return
+            # The caller gets no number, and expects no fault. The brokers that answer take the rule out at once.
+            error = {"error": f"{answers['error']}. The fault is not set"}
+            others = tuple(one for one in self.rules if one is not rule)
+            self._take_rules(others, lambda _: answer(error), TAKE_OUT_S)
+
+        self._take_rules((*self.rules, rule), taken)
 
     def _faults(self, _: dict[str, Any], answer: Answer) -> None:
         counted = [Counted.read(self._settings.data, rule) for rule in self.rules]
         answer({"faults": [{"rule": one.rule._asdict(), "met": one.met, "applied": one.applied} for one in counted]})
 
-    def _take_rules(self, rules: tuple[Rule, ...], answer: Answer) -> None:
+    def _take_rules(self, rules: tuple[Rule, ...], answer: Answer, seconds: float = BROKERS_S) -> None:
         """Give the rules to all brokers. A broker that is started later gets them at its start."""
         gone, self.rules = set(self.rules) - set(rules), rules
 
@@ -197,7 +208,7 @@ class Commands:
                 count_file(self._settings.data, rule).unlink(missing_ok=True)
             answer(answers)
 
-        self._ask({"do": FAULTS, "rules": [rule._asdict() for rule in rules]}, None, BROKERS_S, taken)
+        self._ask({"do": FAULTS, "rules": [rule._asdict() for rule in rules]}, None, seconds, taken)
 
     # conditions -------------------------------------------------------------------------------------------------------
 

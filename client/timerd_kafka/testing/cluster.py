@@ -286,8 +286,13 @@ class KafkaCluster:
     def kill(self, broker: int, signal: int = signal.SIGKILL) -> None:
         """Send a broker's process a signal. When the process ends, it is started again. SIGCONT ends a SIGSTOP.
 
-        While a broker is stopped, calls that ask it raise KafkaClusterError after some seconds: state(), leader(),
-        stop_follower() and start_follower(). The last two take effect when the broker goes on.
+        While a broker is stopped, calls that need its answer raise KafkaClusterError after some seconds:
+
+        * state(), leader(), wait_for_group() for a group that it coordinates, wait_for_records() if the records of
+          other brokers are too few
+        * topic(), stop_follower(), start_follower() and clear_faults(). They take effect all the same, at the stopped
+          broker when it goes on
+        * fail(), delay() and cut(). They set no fault
         """
         self.command({"do": "kill", "broker": broker, "signal": signal})
 
@@ -305,7 +310,8 @@ class KafkaCluster:
         Metadata with an error may still create a topic. Returns the number of the fault. Raises KafkaClusterError.
 
         A request gets one fault of each kind at most, in the order in which they were set. All brokers have the fault
-        when this call returns. Requests of followers, and of this object itself, meet no fault.
+        when this call returns, and no broker keeps it if this call raises. Requests of followers, and of this object
+        itself, meet no fault.
         """
         return self._set_fault({"fault": "fail", "api": api, "error": error, **selection})
 

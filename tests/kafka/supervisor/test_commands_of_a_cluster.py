@@ -13,7 +13,7 @@ from support.kafka.rawkafka import RawKafka, batch
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 
-PATIENCE_S = 20.0
+PATIENCE_S, FIND_COORDINATOR = 20.0, 10
 
 
 def test_a_call_with_an_argument_of_a_wrong_type_is_refused_and_ends_no_cluster() -> None:
@@ -44,3 +44,26 @@ def test_a_silent_coordinator_is_no_dead_group_and_a_silent_broker_hides_no_reco
         finally:
             cluster.kill(silent, signal.SIGCONT)
         assert cluster.wait_for_group(group, state="Dead", timeout=PATIENCE_S) == ("Dead", 0)
+
+
+def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere() -> None:
+    def asked(address: str) -> ErrorCode:
+        with RawKafka(address) as client:
+            keys = ("g",)
+            answer = client.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=keys)
+            return ErrorCode(answer.coordinators[0].error_code)
+
+    with KafkaCluster() as cluster:
+        with RawKafka(cluster.bootstrap) as raw:
+            addresses = {one.node_id: f"{one.host}:{one.port}" for one in raw.metadata("x").brokers}
+        cluster.kill(1, signal.SIGSTOP)
+        try:
+            with pytest.raises(KafkaClusterError, match=r"fail: broker 1 does not .*SIGCONT.*\. The fault is not set"):
+                cluster.fail("FindCoordinator", "NOT_CONTROLLER", times=None)
+            assert cluster.faults() == []
+            assert [asked(addresses[number]) for number in (0, 2)] == [ErrorCode.none] * 2
+        finally:
+            cluster.kill(1, signal.SIGCONT)
+        cluster.clear_faults()  # all brokers answer, so broker 1 has taken the commands before
+        assert asked(addresses[1]) is ErrorCode.none
+        assert cluster.fail("FindCoordinator", "NOT_CONTROLLER") == 2
