@@ -217,7 +217,10 @@ class KafkaCluster:
             ),
             timeout=datetime.timedelta(seconds=ANSWER_S),
         )
-        answer = question.read(self._ask_broker(question.write(0, OWN_CLIENT, request)))
+        try:
+            answer = question.read(self._ask_broker(question.write(0, OWN_CLIENT, request)))
+        except (OSError, EOFError) as error:
+            raise KafkaClusterError(f"topic: a broker does not answer ({error}); perhaps {name!r} is made") from error
         made = answer.topics[0]
         if made.error_code:
             raise KafkaClusterError(f"the topic {name!r} is refused: {made.error_message or made.error_code.name}")
@@ -228,7 +231,10 @@ class KafkaCluster:
         with socket.create_connection((host, int(port)), ANSWER_S * 2) as connection:
             connection.sendall(frame)
             with connection.makefile("rb") as answers:
-                return answers.read(int.from_bytes(answers.read(4)))
+                answer = answers.read(int.from_bytes(answers.read(4)))
+        if not answer:
+            raise EOFError("it has closed the connection")
+        return answer
 
     def purgatories(self) -> dict[str, dict[str, int]]:
         """The counters of each purgatory, by the names of `timerctl stats`: "pending", "registered", "expired", ..."""

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from support.kafka.rawkafka import RawKafka, batch
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
+from timerd_kafka.testing import cluster as cluster_module
 
 PATIENCE_S, FIND_COORDINATOR = 20.0, 10
 
@@ -67,3 +68,18 @@ def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere() -> None:
         cluster.clear_faults()  # all brokers answer, so broker 1 has taken the commands before
         assert asked(addresses[1]) is ErrorCode.none
         assert cluster.fail("FindCoordinator", "NOT_CONTROLLER") == 2
+
+
+def test_a_topic_that_a_silent_broker_does_not_create_is_an_error_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
+        cluster.kill(0, signal.SIGSTOP)
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(cluster_module, "ANSWER_S", 0.1)
+                says = "topic: a broker does not answer .timed out.; perhaps 'orders' is made"
+                with pytest.raises(KafkaClusterError, match=says):
+                    cluster.topic("orders")
+        finally:
+            cluster.kill(0, signal.SIGCONT)
