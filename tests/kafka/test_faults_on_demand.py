@@ -25,6 +25,7 @@ from support.kafka.least import least
 from support.kafka.rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.cluster.catalog import Topic
+from timerd_kafka.faults import rules as rules_module
 from timerd_kafka.faults.faults import Faults
 from timerd_kafka.faults.rules import Counted, Rule, RuleError, count_file
 from timerd_kafka.faults.shapes import MESSAGE, SHAPES, Form
@@ -275,6 +276,22 @@ def test_requests_are_counted_as_a_plain_model_counts_them(tmp_path: Path, rng: 
     assert [Counted.read(tmp_path, rule).met for rule in rules] == list(counts.values())
 
 
+def test_a_fault_without_an_end_meets_requests_when_its_file_of_counts_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules_module, "LENGTH_MAX", 5)
+    rule = Rule.of({"fault": "cut", "api": "Heartbeat", "after": 2, "times": None}, 1, 1)
+    count_file(tmp_path, rule).parent.mkdir()
+    count_file(tmp_path, rule).touch()
+    broker = Faults(tmp_path, 0, "secret")
+    broker.set([rule])
+    heartbeat: Any = Question(12, 4).request
+    body = heartbeat(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+    fates = [broker.fate(api_of(12, 4), Request(1, "c", body), NO_TOPICS) for _ in range(20)]
+    assert [fate.is_cut for fate in fates] == [False] * 2 + [True] * 18
+    assert Counted.read(tmp_path, rule) == (rule, 6, 4)
+
+
 def asked(broker: str) -> ErrorCode:
     """The error of a broker that is asked for the coordinator of the group x."""
     question = Question(FIND_COORDINATOR, 3)
@@ -444,7 +461,8 @@ def test_a_late_answer_is_an_operation_of_timerd_and_ends_with_its_connection(
         ({"fault": "cut", "api": "Fetch", "partition": True}, "partition=True: 0 to "),
         ({"fault": "cut", "api": "Fetch", "broker": 3}, "broker=3: 0 to 2"),
         ({"fault": "cut", "api": "Fetch", "after": None}, "after=None: 0 to "),
-        ({"fault": "cut", "api": "Fetch", "times": 0}, "times=0: 1 at least; None for every request"),
+        ({"fault": "cut", "api": "Fetch", "times": 0}, "times=0: 1 to 10000000; None for every request"),
+        ({"fault": "cut", "api": "Fetch", "after": 10_000_001}, "after=10000001: 0 to 10000000"),
         ({"fault": "cut", "api": "Fetch", "number": 1}, "number: a fault has fault, api, error"),
         ({"fault": "cut", "api": ["Fetch"]}, r"api=\['Fetch'\]: "),
     ],

@@ -25,6 +25,8 @@ KINDS = {"fail": "error", "delay": "seconds", "cut": None}  # and the value that
 ERRORS = {error.name.upper(): error for error in ErrorCode if error is not ErrorCode.none}
 SECONDS_MAX = 3_600.0
 WHOLE_MAX = 2**31 - 1
+COUNT_MAX = 10_000_000  # of `after`, and of `times`
+LENGTH_MAX = 2 * COUNT_MAX  # of a file of counts: a rule without an end, which is met for days, fills no disk
 RULES_MAX = 1_000
 TEXT_MAX = 1_000  # characters: no name of a topic and no id of a group is longer
 SHOWN = 100  # characters of a text that is too long
@@ -93,12 +95,13 @@ class Rule(NamedTuple):
                 raise RuleError(f"{name}={getattr(self, name)!r}: a text")
             if len(getattr(self, name) or "") > TEXT_MAX:
                 raise RuleError(f"{name}={getattr(self, name)[:SHOWN]!r}...: {TEXT_MAX:,} characters at most")
-        for name, least, most in (("partition", 0, WHOLE_MAX), ("broker", 0, workers - 1), ("after", 0, WHOLE_MAX)):
+        for name, least, most in (("partition", 0, WHOLE_MAX), ("broker", 0, workers - 1), ("after", 0, COUNT_MAX)):
             value = getattr(self, name)
             if (value is not None or name == "after") and not is_whole(value, least, most):
                 raise RuleError(f"{name}={value!r}: {least} to {most}")
-        if self.times is not None and not is_whole(self.times, 1):
-            raise RuleError(f"times={self.times!r}: 1 at least; None for every request until the faults are cleared")
+        if self.times is not None and not is_whole(self.times, 1, COUNT_MAX):
+            choices = f"1 to {COUNT_MAX}; None for every request until the faults are cleared"
+            raise RuleError(f"times={self.times!r}: {choices}")
 
     def meets(self, where: Where) -> bool:
         """Whether the rule names a part of a request."""
@@ -133,9 +136,11 @@ def count_file(data: Path, rule: Rule) -> Path:
 
 
 def count(path: Path) -> int:
-    """Count one request. Returns its number, from 1 on. Raises OSError."""
+    """Count one request. Returns its number, from 1 on; the numbers end above LENGTH_MAX. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
+        if (length := os.fstat(descriptor).st_size) > LENGTH_MAX:
+            return length
         os.write(descriptor, b".")
         return os.lseek(descriptor, 0, os.SEEK_CUR)
     finally:

@@ -62,7 +62,7 @@ class Fault(NamedTuple):
     broker: int | None
     after: int
     times: int | None
-    met: int  # requests that the fault has counted, skipped ones included
+    met: int  # requests that the fault has counted, skipped ones included: 20 million at most
     applied: int  # requests that got the fault
 
 
