@@ -21,6 +21,7 @@ from support.kafka.groupworld import (
     settle,
     stable,
 )
+from support.kafka.realbrokers import brokers
 from timerd.testing import Manual
 from timerd_kafka.groups import remembered as remembered_module
 from timerd_kafka.groups.group import State
@@ -124,6 +125,46 @@ def test_a_topic_that_is_created_again_has_no_offsets(run: Run) -> None:
         again = Broker(broker.settings.data, uuid4())
         assert not again.coordinator.groups, "the topic of this name has another id now"
         assert not list((broker.settings.data / "groups").iterdir())
+
+    run(scenario)
+
+
+def test_a_group_without_members_is_forgotten_with_the_last_topic_of_its_offsets(
+    manual: Manual, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        with brokers(tmp_path, 1) as (broker,):
+
+            def delete(name: str) -> None:
+                broker.catalog.delete(lambda topic: topic.name == name)
+                broker.say_catalog_changed()
+
+            broker.catalog.create({"first": (1, 1, {}), "second": (1, 1, {})})
+            broker.say_catalog_changed()
+            first, second = (Place(broker.catalog.by_name[name].id, 0) for name in ("first", "second"))
+            coordinator = broker.coordinator
+            assert coordinator.commit("g", {first: Committed(1), second: Committed(2)}) is NONE
+            delete("first")
+            assert list(coordinator.groups) == ["g"] and coordinator.committed("g", second) == Committed(2)
+            assert list(coordinator.groups["g"].remembered.offsets) == [second]
+            delete("second")
+            assert not coordinator.groups and not list((tmp_path / "groups").iterdir())
+            assert coordinator.commit("g", {second: Committed(3)}) is NONE, "a request may be older than the deletion"
+            assert not coordinator.groups
+
+    manual.run(main())
+
+
+def test_a_group_is_forgotten_when_its_last_member_leaves_after_its_topics_were_deleted(run: Run) -> None:
+    async def scenario(broker: Broker) -> None:
+        (a,) = await stable(broker, "a")
+        assert a.commit(1) is NONE
+        topic = broker.topics.pop("orders")
+        broker.coordinator.topics_deleted({topic.id})
+        assert broker.group().state is State.STABLE
+        a.leave()
+        await asyncio.sleep(0.1)
+        assert not broker.coordinator.groups
 
     run(scenario)
 

@@ -122,12 +122,15 @@ class Broker:
 
         Requests that change topics wait for this acknowledgement of all brokers.
         """
-        self._taken, self._taken_topics = self.catalog.version, self._topics()
+        before, self._taken_topics = self._taken_topics, self._topics()
+        self._taken = self.catalog.version
         for partition in self.store.refresh():
             for purgatory in ("produce", "fetch", "replica"):
                 self.waits.fire(purgatory, partition.key)
         if not self._is_opening:
             self._open()
+        if deleted := {topic_id for _, topic_id in before - self._taken_topics}:
+            self.coordinator.topics_deleted(deleted)
 
     def _open(self) -> None:
         """Open partitions, some at a time, so that requests are answered in between."""

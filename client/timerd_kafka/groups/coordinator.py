@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Protocol
 from uuid import UUID
 
@@ -349,7 +349,8 @@ class Coordinator:
         return ErrorCode.none
 
     def commit(self, group_id: str, offsets: Offsets) -> ErrorCode:
-        """Keep offsets, after may_commit()."""
+        """Keep offsets, after may_commit(). Those of topics that were deleted meanwhile are not kept."""
+        offsets = {place: one for place, one in offsets.items() if self._is_topic(place.topic)}
         if not offsets:
             return ErrorCode.none
         group = self.groups.get(group_id) or self._add(group_id)
@@ -368,16 +369,20 @@ class Coordinator:
         return None if group is None else group.remembered.offsets.get(place)
 
     def all_committed(self, group_id: str) -> Iterator[tuple[Topic, int, Committed]]:
-        """All offsets that a group has committed. Offsets of deleted topics are forgotten."""
+        """All offsets that a group has committed."""
         group = self.groups.get(group_id)
         if group is None:
             return
-        group.remembered.drop_topics(self._is_topic)
-        self._forget_if_unused(group)
         for place, one in sorted(group.remembered.offsets.items()):
             topic = self._broker.topic(None, place.topic)
             if topic is not None:
                 yield topic, place.partition, one
+
+    def topics_deleted(self, topics: Container[UUID]) -> None:
+        """Forget the offsets of deleted topics, and groups without members that have no other offsets."""
+        for group in list(self.groups.values()):
+            group.remembered.drop_topics(lambda topic: topic not in topics)
+            self._forget_if_unused(group)
 
     # administration ---------------------------------------------------------------------------------------------------
 

@@ -78,7 +78,8 @@ class Remembered:
     def drop_topics(self, is_known: Callable[[UUID], bool]) -> None:
         """Forget the offsets of deleted topics."""
         gone = {topic for topic in {place.topic for place in self.offsets} if not is_known(topic)}
-        self.offsets = {place: one for place, one in self.offsets.items() if place.topic not in gone}
+        if gone:
+            self.offsets = {place: one for place, one in self.offsets.items() if place.topic not in gone}
 
     def rewrite(self) -> None:
         """Write the file anew, without outdated records. If that fails, the file stays as it was."""
