@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from support.kafka.rawkafka import RawKafka, batch
+from support.real.patience import stop
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.testing import cluster as cluster_module
@@ -35,7 +36,7 @@ def test_a_silent_coordinator_is_no_dead_group_and_a_silent_broker_hides_no_reco
         silent = (cluster.leader(topic) + 1) % 3
         group = next(name for name in map(str, itertools.count()) if coordinator_of(name, 3) == silent)
         assert cluster.wait_for_group(group, state="Dead") == ("Dead", 0)
-        cluster.kill(silent, signal.SIGSTOP)
+        stop(cluster.pids()[str(silent)])
         try:
             records = pool.submit(cluster.wait_for_records, topic, 1, timeout=PATIENCE_S)
             says = rf"unknown: its coordinator, broker {silent}, has not answered; broker {silent} does not .*SIGCONT"
@@ -57,7 +58,7 @@ def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere() -> None:
     with KafkaCluster() as cluster:
         with RawKafka(cluster.bootstrap) as raw:
             addresses = {one.node_id: f"{one.host}:{one.port}" for one in raw.metadata("x").brokers}
-        cluster.kill(1, signal.SIGSTOP)
+        stop(cluster.pids()["1"])
         try:
             with pytest.raises(KafkaClusterError, match=r"fail: broker 1 does not .*SIGCONT.*\. The fault is not set"):
                 cluster.fail("FindCoordinator", "NOT_CONTROLLER", times=None)
@@ -74,7 +75,7 @@ def test_a_topic_that_a_silent_broker_does_not_create_is_an_error_of_the_cluster
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
-        cluster.kill(0, signal.SIGSTOP)
+        stop(cluster.pids()["0"])
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(cluster_module, "ANSWER_S", 0.1)
