@@ -47,8 +47,9 @@ class Door:
 
     def close(self) -> None:
         """End all connections, and remove the socket."""
-        for one in (self._listens, *self._links):
-            one.close()
+        self._listens.close()
+        for link in self._links:
+            link.close()
         with contextlib.suppress(OSError):
             (self._data / DOOR).unlink(missing_ok=True)
 

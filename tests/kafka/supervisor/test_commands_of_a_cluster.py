@@ -1,4 +1,4 @@
-"""Commands to a cluster: those that make no sense, and those that a silent broker does not answer."""
+"""Commands to a cluster: waits, commands that make no sense, and commands that a silent broker does not answer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,35 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kio.schema.errors import ErrorCode
 
-from support.kafka.rawkafka import RawKafka, batch
+from support.kafka.rawkafka import DELETE_TOPICS, RawKafka, batch, seconds
 from support.real.patience import stop
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.testing import cluster as cluster_module
+from timerd_kafka.wire.codec import Question
 
-PATIENCE_S, FIND_COORDINATOR = 20.0, 10
+PATIENCE_S, OFFSET_COMMIT, FIND_COORDINATOR = 20.0, 8, 10
+
+
+def test_a_wait_for_the_end_of_a_group_ends_when_the_only_topic_of_its_offsets_is_deleted(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    topic, group = cluster.topic(), "group-of-one-topic"
+    coordinator = next(
+        one for one in raw.metadata(topic).brokers if one.node_id == coordinator_of(group, len(cluster.state()))
+    )
+    module = Question(OFFSET_COMMIT, 2).module
+    one = module.OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata=None)
+    with RawKafka(f"{coordinator.host}:{coordinator.port}") as client:
+        answer = client.ask(
+            OFFSET_COMMIT, 2, group_id=group, generation_id_or_member_epoch=-1, member_id="",
+            retention_time=seconds(-0.001), topics=(module.OffsetCommitRequestTopic(name=topic, partitions=(one,)),),
+        )  # fmt: skip
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.none
+    assert cluster.wait_for_group(group, state="Empty") == ("Empty", 0)
+    state = Question(DELETE_TOPICS, 6).module.DeleteTopicState(name=topic, topic_id=None)
+    assert not raw.ask(DELETE_TOPICS, 6, topics=(state,), timeout=seconds(10)).responses[0].error_code
+    assert cluster.wait_for_group(group, state="Dead", timeout=PATIENCE_S) == ("Dead", 0)
 
 
 def test_a_call_with_an_argument_of_a_wrong_type_is_refused_and_ends_no_cluster() -> None:
