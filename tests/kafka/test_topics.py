@@ -31,7 +31,7 @@ from support.real.patience import eventually
 from timerd.testing import Manual
 from timerd_client.operations import topic_key
 from timerd_kafka.apis.topics.bounds import NAMED_MAX
-from timerd_kafka.apis.topics.create_topics import all_read
+from timerd_kafka.apis.topics.changes import all_read
 from timerd_kafka.broker.broker import ANY, CATALOG
 from timerd_kafka.cluster.catalog import Catalog
 from timerd_kafka.cluster.configs import CONFIGS, without_effect, wrong_config

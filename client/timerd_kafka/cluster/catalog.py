@@ -47,6 +47,10 @@ Wanted = tuple[int, int, Mapping[str, str]]  # partitions, replicas, configurati
 Topics = Mapping[str, Topic]  # by name
 
 
+class Busy(Exception):
+    """Another broker is changing the topics."""
+
+
 class Catalog:
     """The topics, as this broker has read them last. `version` counts the changes."""
 
@@ -83,7 +87,7 @@ class Catalog:
         return True
 
     def create(self, wanted: Mapping[str, Wanted]) -> dict[str, ErrorCode]:
-        """Make topics in one change. Returns an error for each topic that is not made."""
+        """Make topics in one change. Returns an error for each topic that is not made. Raises Busy, OSError."""
         errors: dict[str, ErrorCode] = {}
 
         def with_new(topics: Topics) -> Topics:
@@ -111,11 +115,14 @@ class Catalog:
         return other if other != name else None
 
     def delete(self, is_meant: Callable[[Topic], bool]) -> None:
-        """Remove the topics for which `is_meant` holds."""
+        """Remove the topics for which `is_meant` holds. Raises Busy, OSError."""
         self.change(lambda topics: {name: topic for name, topic in topics.items() if not is_meant(topic)})
 
     def change(self, changed: Callable[[Topics], Topics]) -> None:
-        """Write the topics that `changed` makes of the newest topics, by name, unless they are the same."""
+        """Write the topics that `changed` makes of the newest topics, by name, unless they are the same.
+
+        Raises Busy before `changed` is called if another broker is changing the topics. Raises OSError.
+        """
         with self._changing():
             made = changed(self.by_name)
             if made != self.by_name:
@@ -123,10 +130,16 @@ class Catalog:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Lock the topics for the block, and read their newest version. A killed broker leaves no lock."""
+        """Lock the topics for the block, and read their newest version. A killed broker leaves no lock.
+
+        This does not wait for the lock: a broker that is stopped (SIGSTOP) keeps it, and a wait would stop this one.
+        """
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Busy from None
             self._seen = None
             self.refresh()
             yield

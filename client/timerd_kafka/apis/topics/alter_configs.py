@@ -5,16 +5,15 @@ The changed configurations hold when every broker has read them, and they outliv
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.apis.topics.create_topics import all_read
+from timerd_kafka.apis.topics.changes import Codes, Refused, change_and_wait
 from timerd_kafka.apis.topics.describe_configs import BROKER, TOPIC
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Topics, is_legal, why_illegal
@@ -24,17 +23,7 @@ from timerd_kafka.wire.codec import milliseconds
 SET, DELETE, APPEND, SUBTRACT = range(4)  # operations of IncrementalAlterConfigs
 READ_S = 5.0  # the longest wait until all brokers have read the configurations: the request has no timeout
 
-log = logging.getLogger("timerd_kafka.broker")
-
 Edit = Callable[[Any, Mapping[str, str]], dict[str, str]]
-
-
-class Refused(Exception):
-    """A change of configurations that is refused."""
-
-    def __init__(self, code: ErrorCode, why: str) -> None:
-        super().__init__(why)
-        self.code, self.why = code, why
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -73,15 +62,19 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
                 altered[topic.name], before[topic.name] = replace(topic, configs=configs), topic.configs
         return {**topics, **altered}
 
+    def change() -> Codes:
+        broker.catalog.change(changed)
+        return dict.fromkeys(altered, ErrorCode.none)
+
     if body.validate_only:
         changed(broker.catalog.by_name)
     else:
         named = [one.resource_name for one in body.resources if one.resource_type == TOPIC]
-        failed = await change_and_wait(broker, changed, named, altered, READ_S)
-        for name, code in failed.items():
-            errors[TOPIC, name] = code, f"{name}: {code.name}"
-        for topic in [topic for name, topic in altered.items() if name not in failed]:
-            broker.note_without_effect(topic.name, topic.configs, before[topic.name])
+        for name, code in (await change_and_wait(broker, named, READ_S, change)).items():
+            if code:
+                errors[TOPIC, name] = code, f"{name}: {code.name}"
+        for name in [name for name in altered if (TOPIC, name) not in errors]:
+            broker.note_without_effect(name, altered[name].configs, before[name])
 
     def one(asked: Any) -> Any:
         error, message = errors.get((asked.resource_type, asked.resource_name), (ErrorCode.none, None))
@@ -94,29 +87,6 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
         )
 
     return make(kind, throttle_time=milliseconds(0), responses=tuple(map(one, body.resources)))
-
-
-async def change_and_wait(
-    broker: Broker,
-    changed: Callable[[Topics], Topics],
-    named: Iterable[str],
-    altered: Mapping[str, Topic],
-    timeout: float,
-) -> dict[str, ErrorCode]:
-    """Change topics, and wait until all brokers have read them. Returns errors of topics.
-
-    `changed` makes the new topics. Of those that the request has `named`, it puts the ones that it alters into
-    `altered`.
-    """
-    try:
-        broker.catalog.change(changed)
-    except OSError:
-        log.exception("the topics cannot be written")
-        return dict.fromkeys(named, ErrorCode.kafka_storage_error)
-    if not altered:
-        return {}
-    parts = await all_read(broker, dict.fromkeys(altered, ErrorCode.none), timeout)
-    return {name: ErrorCode(part.error) for name, part in parts.items() if part.error}
 
 
 def refuse_early(asked: Any, count: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.alter_configs import Refused, change_and_wait
 from timerd_kafka.apis.topics.bounds import refuse_too_many
+from timerd_kafka.apis.topics.changes import Codes, Refused, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Topics
 from timerd_kafka.cluster.configs import SHOWN
@@ -40,12 +40,17 @@ async def answer(broker: Broker, call: Call) -> Any:
                 left -= topic.partitions - topics[asked.name].partitions
         return {**topics, **altered}
 
+    def change() -> Codes:
+        broker.catalog.change(changed)
+        return dict.fromkeys(altered, ErrorCode.none)
+
     if body.validate_only:
         changed(broker.catalog.by_name)
     else:
         timeout = max(0.0, body.timeout.total_seconds())
-        for name, code in (await change_and_wait(broker, changed, counted, altered, timeout)).items():
-            errors[name] = code, f"{name}: {code.name}"
+        for name, code in (await change_and_wait(broker, counted, timeout, change)).items():
+            if code:
+                errors[name] = code, f"{name}: {code.name}"
 
     def one(name: str) -> Any:
         error, message = errors.get(name, (ErrorCode.none, None))

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_client.operations import DelayedTopics, Part
 from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.broker.broker import ANY, Broker, Call
+from timerd_kafka.apis.topics.changes import Codes, change_and_wait
+from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Wanted, is_legal, why_illegal
 from timerd_kafka.cluster.configs import shown, wrong_config
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
-from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
 DEFAULT = -1  # as a number of partitions or replicas: the broker's default
-
-log = logging.getLogger("timerd_kafka.broker")
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -44,13 +40,12 @@ async def answer(broker: Broker, call: Call) -> Any:
         else:
             wanted[topic.name] = partitions, replicas, configs
     timeout = max(0.0, body.timeout.total_seconds())
-    parts = {} if body.validate_only else await create_and_wait(broker, wanted, timeout)
+    codes = {} if body.validate_only else await create_and_wait(broker, wanted, timeout)
 
     def one(topic: Any) -> Any:
         error, message = refused.get(topic.name, (ErrorCode.none, None))
-        if topic.name in parts and parts[topic.name].error:
-            error = ErrorCode(parts[topic.name].error)
-            message = f"{topic.name}: {error.name}"
+        if code := codes.get(topic.name):
+            error, message = code, f"{topic.name}: {code.name}"
         made = broker.topic(topic.name) if not error else None
         partitions, replicas, configs = wanted.get(topic.name, (-1, -1, {})) if not error else (-1, -1, {})
         return make(
@@ -104,42 +99,14 @@ def wrong(
     return None
 
 
-async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout: float) -> dict[str, Part]:
-    """Create topics, and wait until all brokers have read them. Returns an error for each topic."""
-    if not wanted:
-        return {}
-    try:
+async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout: float) -> dict[str, ErrorCode]:
+    """Create topics, and wait until all brokers have read them. Returns an error code for each topic."""
+
+    def create() -> Codes:
         errors = broker.catalog.create(wanted)
-    except OSError:
-        log.exception("the topics cannot be written")
-        return dict.fromkeys(wanted, Part(ErrorCode.kafka_storage_error))
-    for name, (_, _, configs) in wanted.items():
-        if name not in errors:
-            broker.note_without_effect(name, configs, {})
-    taken: dict[str, int] = {name: errors.get(name, ErrorCode.none) for name in wanted}
-    return await all_read(broker, taken, timeout)
+        for name, (_, _, configs) in wanted.items():
+            if name not in errors:
+                broker.note_without_effect(name, configs, {})
+        return {name: errors.get(name, ErrorCode.none) for name in wanted}
 
-
-class ReadByAll(DelayedTopics):
-    """Complete when all brokers have read the topics.
-
-    The operation waits for a version of the catalog. This version may be newer than the topics of the request, because
-    another broker may have changed other topics since. A broker that has read the topics of the request earlier then
-    fires events only for the other topics. So each broker also fires ANY for each version that it reads.
-    """
-
-    def watch_keys(self) -> Iterable[str]:
-        return [*super().watch_keys(), ANY] if self.pending else []
-
-
-async def all_read(broker: Broker, taken: dict[str, int], timeout: float) -> dict[str, Part]:
-    """Wait until all brokers have read the topics as they are now."""
-    broker.say_catalog_changed()
-    version = broker.catalog.version
-    try:
-        parts: dict[str, Part] = await broker.waits.until(
-            "topic", timeout, lambda give: ReadByAll(taken, lambda _: broker.all_have_read(version), give)
-        )
-    except DaemonLost:
-        return {name: Part(error or ErrorCode.request_timed_out) for name, error in taken.items()}
-    return parts
+    return await change_and_wait(broker, wanted, timeout, create) if wanted else {}

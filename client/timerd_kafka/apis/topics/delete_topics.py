@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.apis.topics.create_topics import all_read
+from timerd_kafka.apis.topics.changes import Codes, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds
-
-log = logging.getLogger("timerd_kafka.broker")
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -26,16 +23,14 @@ async def answer(broker: Broker, call: Call) -> Any:
     refuse_too_many(asked)
     found = [(name, topic_id, broker.topic(name, topic_id)) for name, topic_id in asked]
     ids = {topic.id for _, _, topic in found if topic}
-    parts = {}
-    if ids:
-        names = {topic.name for _, _, topic in found if topic}
-        taken: dict[str, int] = dict.fromkeys(names, ErrorCode.none)
-        try:
-            broker.catalog.delete(lambda topic: topic.id in ids)
-        except OSError:
-            log.exception("the topics cannot be written")
-            taken = dict.fromkeys(names, ErrorCode.kafka_storage_error)
-        parts = await all_read(broker, taken, max(0.0, body.timeout.total_seconds()))
+    names = {topic.name for _, _, topic in found if topic}
+
+    def delete() -> Codes:
+        broker.catalog.delete(lambda topic: topic.id in ids)
+        return dict.fromkeys(names, ErrorCode.none)
+
+    timeout = max(0.0, body.timeout.total_seconds())
+    codes = await change_and_wait(broker, names, timeout, delete) if names else {}
 
     def one(name: str | None, topic_id: Any, topic: Any) -> Any:
         unknown = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
@@ -43,7 +38,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             "DeletableTopicResult",
             name=topic.name if topic else name,
             topic_id=topic.id if topic else topic_id,
-            error_code=ErrorCode(parts[topic.name].error) if topic else unknown,
+            error_code=codes[topic.name] if topic else unknown,
             error_message=None,
         )
 

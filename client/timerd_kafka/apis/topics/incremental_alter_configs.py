@@ -7,7 +7,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.alter_configs import APPEND, DELETE, SET, SUBTRACT, Refused, alter
+from timerd_kafka.apis.topics.alter_configs import APPEND, DELETE, SET, SUBTRACT, alter
+from timerd_kafka.apis.topics.changes import Refused
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.configs import CONFIGS, LIST, SHOWN, listed, value_of
 

@@ -58,12 +58,12 @@ async def create_missing(broker: Broker, names: list[str]) -> dict[str | None, E
     }
     if not missing:
         return {}
-    parts = await create_and_wait(broker, missing, CREATE_S)
+    codes = await create_and_wait(broker, missing, CREATE_S)
     # After leader_not_available a client asks again: all brokers will have read the topic soon.
     return {
-        name: ErrorCode.leader_not_available if part.error == ErrorCode.request_timed_out else ErrorCode(part.error)
-        for name, part in parts.items()
-        if part.error and part.error != ErrorCode.topic_already_exists
+        name: ErrorCode.leader_not_available if code == ErrorCode.request_timed_out else code
+        for name, code in codes.items()
+        if code not in (ErrorCode.none, ErrorCode.topic_already_exists)
     }
 
 
