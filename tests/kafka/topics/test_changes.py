@@ -27,6 +27,39 @@ UNKNOWN, INVALID = ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_reque
 LONG = "a" * 32_767  # the longest name of an old request
 
 
+# the disk -------------------------------------------------------------------------------------------------------------
+
+
+def refuse(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_part_of_a_change_that_is_wrong_keeps_its_error_when_the_disk_is_full(
+    manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resources = (TOPIC, "orders", "5"), (TOPIC, "others", "-5"), (TOPIC, "none", "5"), (BROKER, "0", "5")
+    topics = "orders", "none", "twice", "twice", LONG
+
+    async def main() -> None:
+        with brokers(tmp_path, 1) as (one,):
+            one.catalog.create({"orders": (1, 1, {}), "others": (1, 1, {}), "twice": (1, 1, {})})
+            with monkeypatch.context() as full:
+                full.setattr(Path, "replace", refuse)
+                assert await alter(one, *resources) == [STORAGE, ErrorCode.invalid_config, UNKNOWN, INVALID]
+                grown = {found.name: found.error_code for found in await grow(one, *topics)}
+                assert grown == {"orders": STORAGE, "none": UNKNOWN, "twice": INVALID, LONG: UNKNOWN}
+            one.catalog._lock = tmp_path / "missing" / "lock"  # now the topics cannot even be looked at
+            assert await alter(one, *resources) == [STORAGE, STORAGE, STORAGE, INVALID]
+            results = await grow(one, *topics)
+            assert {found.name: found.error_code for found in results} == {
+                **dict.fromkeys(topics, STORAGE),
+                "twice": INVALID,
+            }
+            assert max(len(found.error_message) for found in results) < 100, "an old answer has no room for LONG twice"
+
+    manual.run(main())
+
+
 # two at once ----------------------------------------------------------------------------------------------------------
 
 

@@ -43,13 +43,20 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
     broker.refresh()
     counted = Counter((one.resource_type, one.resource_name) for one in body.resources)
     errors: dict[tuple[int, str], tuple[ErrorCode, str]] = {}
+    wanted = []  # of topics alone: their names are legal, and each is there once
+    for asked in body.resources:
+        try:
+            refuse_early(asked, counted[asked.resource_type, asked.resource_name])
+        except Refused as refused:
+            errors[asked.resource_type, asked.resource_name] = refused.code, refused.why
+        else:
+            wanted.append(asked)
     altered: dict[str, Topic] = {}
     before: dict[str, Mapping[str, str]] = {}
 
     def changed(topics: Topics) -> Topics:
-        for asked in body.resources:
+        for asked in wanted:
             try:
-                refuse_early(asked, counted[asked.resource_type, asked.resource_name])
                 topic = topics.get(asked.resource_name)
                 if topic is None:
                     raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.resource_name!r}")
@@ -57,7 +64,7 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
                 if why := wrong_config(configs):
                     raise Refused(ErrorCode.invalid_config, why)
             except Refused as refused:
-                errors[asked.resource_type, asked.resource_name] = refused.code, refused.why
+                errors[TOPIC, asked.resource_name] = refused.code, refused.why
             else:
                 altered[topic.name], before[topic.name] = replace(topic, configs=configs), topic.configs
         return {**topics, **altered}
@@ -69,10 +76,10 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
     if body.validate_only:
         changed(broker.catalog.by_name)
     else:
-        named = [one.resource_name for one in body.resources if one.resource_type == TOPIC]
+        named = [one.resource_name for one in wanted]
         for name, code in (await change_and_wait(broker, named, READ_S, change)).items():
-            if code:
-                errors[TOPIC, name] = code, f"{name}: {code.name}"
+            if code:  # a topic that was refused keeps its error, also if the others cannot be written
+                errors.setdefault((TOPIC, name), (code, f"{name}: {code.name}"))
         for name in [name for name in altered if (TOPIC, name) not in errors]:
             broker.note_without_effect(name, altered[name].configs, before[name])
 

@@ -13,6 +13,7 @@ from timerd_kafka.broker.broker import ANY, Broker
 from timerd_kafka.cluster.catalog import Busy
 from timerd_kafka.waits.waits import DaemonLost
 
+TWICE = ErrorCode.invalid_request, "the topic is in this request more than once"
 PAUSE_S = 0.01  # between two tries while another broker changes the topics
 
 log = logging.getLogger("timerd_kafka.broker")

@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.apis.topics.changes import Codes, Refused, change_and_wait
+from timerd_kafka.apis.topics.changes import TWICE, Codes, Refused, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Topics
 from timerd_kafka.cluster.configs import SHOWN
@@ -25,14 +25,15 @@ async def answer(broker: Broker, call: Call) -> Any:
     refuse_too_many(body.topics)
     broker.refresh()
     counted = Counter(asked.name for asked in body.topics)
-    errors: dict[str, tuple[ErrorCode, str]] = {}
+    errors = {name: TWICE for name, count in counted.items() if count > 1}
+    wanted = [asked for asked in body.topics if asked.name not in errors]
     altered: dict[str, Topic] = {}
 
     def changed(topics: Topics) -> Topics:
         left = PARTITIONS_MAX - sum(topic.partitions for topic in topics.values())
-        for asked in body.topics:
+        for asked in wanted:
             try:
-                topic = larger(broker, asked, topics, counted[asked.name], left)
+                topic = larger(broker, asked, topics, left)
             except Refused as refused:
                 errors[asked.name] = refused.code, refused.why
             else:
@@ -47,10 +48,11 @@ async def answer(broker: Broker, call: Call) -> Any:
     if body.validate_only:
         changed(broker.catalog.by_name)
     else:
+        named = [asked.name for asked in wanted]
         timeout = max(0.0, body.timeout.total_seconds())
-        for name, code in (await change_and_wait(broker, counted, timeout, change)).items():
-            if code:
-                errors[name] = code, f"{name}: {code.name}"
+        for name, code in (await change_and_wait(broker, named, timeout, change)).items():
+            if code:  # a topic that was refused keeps its error, also if the others cannot be written
+                errors.setdefault(name, (code, f"{name[:SHOWN]}: {code.name}"))
 
     def one(name: str) -> Any:
         error, message = errors.get(name, (ErrorCode.none, None))
@@ -59,10 +61,8 @@ async def answer(broker: Broker, call: Call) -> Any:
     return make("CreatePartitionsResponse", throttle_time=milliseconds(0), results=tuple(map(one, counted)))
 
 
-def larger(broker: Broker, asked: Any, topics: Topics, count: int, left: int) -> Topic:
+def larger(broker: Broker, asked: Any, topics: Topics, left: int) -> Topic:
     """The topic with the partitions that the request asks for. The cluster has room for `left` more. Raises Refused."""
-    if count > 1:
-        raise Refused(ErrorCode.invalid_request, "the topic is in this request more than once")
     topic = topics.get(asked.name)
     if topic is None:
         raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.name[:SHOWN]!r}")
