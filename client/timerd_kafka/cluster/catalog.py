@@ -148,9 +148,13 @@ class Catalog:
 
     def _write(self, topics: list[Topic]) -> None:
         written = [{**asdict(topic), "id": str(topic.id)} for topic in topics]
-        draft = self._path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"version": self.version + 1, "topics": written}))
-        draft.replace(self._path)
+        draft = self._path.with_suffix(".new")  # one name: the next change writes over the draft of a killed broker
+        try:
+            draft.write_text(json.dumps({"version": self.version + 1, "topics": written}))
+            draft.replace(self._path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 def is_legal(name: str) -> bool:

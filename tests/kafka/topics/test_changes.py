@@ -60,6 +60,24 @@ def test_a_part_of_a_change_that_is_wrong_keeps_its_error_when_the_disk_is_full(
     manual.run(main())
 
 
+def test_brokers_that_are_killed_or_find_a_full_disk_leave_no_drafts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise SystemExit
+
+    catalog = Catalog(tmp_path)
+    for number, end, error in ((1, kill, SystemExit), (2, kill, SystemExit), (3, refuse, OSError)):
+        with monkeypatch.context() as patched, pytest.raises(error):
+            patched.setattr(os, "getpid", lambda number=number: number)
+            patched.setattr(Path, "replace", end)
+            catalog.create({"lost": (1, 1, {})})
+    assert {path.name for path in tmp_path.iterdir()} == {"topics.lock"}
+    catalog.create({"orders": (1, 1, {})})
+    assert catalog.refresh() and set(catalog.by_name) == {"orders"}
+    assert {path.name for path in tmp_path.iterdir()} == {"topics.lock", "topics.json"}
+
+
 # two at once ----------------------------------------------------------------------------------------------------------
 
 
