@@ -148,3 +148,33 @@ def test_a_broker_answers_others_while_a_stopped_broker_holds_the_lock(tmp_path:
         (made,) = question.read(creating.frame()).topics
         assert made.error_code == NONE
         assert other.metadata("orders").topics[0].error_code == NONE
+
+
+# assignments ----------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_assignments_of_new_partitions_are_refused_without_placing_them_all(
+    manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        with brokers(tmp_path, 1) as (one,):
+            one.catalog.create({"orders": (1, 1, {})})
+            one.say_catalog_changed()
+            placed: list[int] = []
+            replicas = one.store.replicas
+
+            def noted(topic: Topic, index: int) -> tuple[int, ...]:
+                placed.append(index)
+                return replicas(topic, index)
+
+            monkeypatch.setattr(one.store, "replicas", noted)
+            for held_by in ((0,), ()):
+                (refused,) = await grow(one, "orders", count=2_000, held_by=held_by)
+                assert refused.error_code == ErrorCode.invalid_replica_assignment and placed == []
+                assert refused.error_message.startswith(f"{len(held_by)} assignments for 1999 new partitions")
+            (refused,) = await grow(one, "orders", count=2_000, held_by=(5,) * 1_999)
+            assert refused.error_code == ErrorCode.invalid_replica_assignment and len(placed) <= 1 + PLACED_SHOWN
+            (grown,) = await grow(one, "orders", count=3, held_by=(0, 0))
+            assert grown.error_code == NONE and one.catalog.by_name["orders"].partitions == 3
+
+    manual.run(main())

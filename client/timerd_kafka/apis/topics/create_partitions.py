@@ -71,16 +71,24 @@ def larger(broker: Broker, asked: Any, topics: Topics, left: int) -> Topic:
             ErrorCode.invalid_partitions,
             f"{asked.count} partitions: {asked.name} has {topic.partitions}, and a topic can only grow",
         )
-    if asked.count - topic.partitions > left:
+    added = range(topic.partitions, asked.count)
+    if asked.assignments is not None and len(asked.assignments) != len(added):
+        raise Refused(
+            ErrorCode.invalid_replica_assignment,
+            f"{len(asked.assignments)} assignments for {len(added)} new partitions: give none, or one for each",
+        )
+    if len(added) > left:
         raise Refused(
             ErrorCode.invalid_partitions,
             f"{asked.count} partitions: {topic.partitions + left} at most, of the cluster's {PARTITIONS_MAX}",
         )
     if asked.assignments:
-        placed = [broker.store.replicas(topic, index) for index in range(topic.partitions, asked.count)]
-        if [one.broker_ids for one in asked.assignments] != placed:
+        placed = (broker.store.replicas(topic, index) for index in added)
+        # This ends at the first difference: no other broker can change the topics meanwhile.
+        if any(one.broker_ids != replicas for one, replicas in zip(asked.assignments, placed, strict=True)):
+            first = [list(broker.store.replicas(topic, index)) for index in added[:PLACED_SHOWN]]
             raise Refused(
                 ErrorCode.invalid_replica_assignment,
-                f"this broker places replicas itself: give no assignments, or {[*map(list, placed[:PLACED_SHOWN])]}",
+                f"this broker places replicas itself: give no assignments, or {first}",
             )
     return replace(topic, partitions=asked.count)
