@@ -27,6 +27,16 @@ UNKNOWN, INVALID = ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_reque
 LONG = "a" * 32_767  # the longest name of an old request
 
 
+def test_a_new_topic_that_is_named_twice_is_refused_in_one_answer(manual: Manual, tmp_path: Path) -> None:
+    async def main() -> None:
+        with brokers(tmp_path, 1) as (one,):
+            found = await create(one, "twice", "once", "twice", "a/b", "a/b")
+            assert found == [("twice", INVALID), ("once", NONE), ("a/b", INVALID)]
+            assert set(one.catalog.by_name) == {"once"}
+
+    manual.run(main())
+
+
 # the disk -------------------------------------------------------------------------------------------------------------
 
 

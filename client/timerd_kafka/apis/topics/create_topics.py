@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.bounds import refuse_too_many
-from timerd_kafka.apis.topics.changes import Codes, change_and_wait
+from timerd_kafka.apis.topics.changes import TWICE, Codes, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Wanted, is_legal, why_illegal
 from timerd_kafka.cluster.configs import shown, wrong_config
@@ -26,15 +26,15 @@ async def answer(broker: Broker, call: Call) -> Any:
     refuse_too_many(body.topics)
     left = PARTITIONS_MAX - sum(topic.partitions for topic in broker.catalog.by_id.values())
     counted = Counter(topic.name for topic in body.topics)
+    asked = {topic.name: topic for topic in body.topics}  # each name once
     wanted: dict[str, Wanted] = {}
     refused: dict[str, tuple[ErrorCode, str]] = {}
-    for topic in body.topics:
+    for topic in asked.values():
         partitions = broker.settings.partitions if topic.num_partitions == DEFAULT else topic.num_partitions
         replicas = broker.settings.replicas if topic.replication_factor == DEFAULT else topic.replication_factor
         configs = {config.name: config.value for config in topic.configs}
-        why = wrong(broker, topic, partitions, replicas, configs, left)
-        if counted[topic.name] > 1:
-            why = ErrorCode.invalid_request, "the topic is in this request more than once"
+        is_twice = counted[topic.name] > 1
+        why = TWICE if is_twice else wrong(broker, topic, partitions, replicas, configs, left)
         if why is not None:
             refused[topic.name] = why
         else:
@@ -71,7 +71,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             ),
         )
 
-    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=tuple(map(one, body.topics)))
+    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=tuple(map(one, asked.values())))
 
 
 def wrong(
