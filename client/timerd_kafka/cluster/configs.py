@@ -148,6 +148,20 @@ def listed(value: str) -> list[str]:
     return [part.strip() for part in value.strip().split(",")] if value.strip() else []
 
 
+def kept(configs: Mapping[str, str]) -> dict[str, str]:
+    """Legal configurations in the form in which Kafka shows them. All brokers hold them, so blanks are not kept."""
+    return {name: kept_value(CONFIGS[name].kind, value) for name, value in configs.items()}
+
+
+def kept_value(kind: int, value: str) -> str:
+    """The form in which a legal value is kept."""
+    if kind == LIST:
+        return ",".join(listed(value))
+    if kind in NUMBERS:
+        return str(int(value))
+    return value.strip().lower() if kind == BOOLEAN else value.strip()
+
+
 def wrong_config(configs: Mapping[str, str | None]) -> str | None:
     """The first error in the configurations of a topic; None if there is none."""
     for name, value in configs.items():

@@ -17,7 +17,7 @@ from timerd_kafka.apis.topics.changes import Codes, Refused, change_and_wait
 from timerd_kafka.apis.topics.describe_configs import BROKER, TOPIC
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Topics, is_legal, why_illegal
-from timerd_kafka.cluster.configs import SHOWN, VALUE_MAX, wrong_config
+from timerd_kafka.cluster.configs import SHOWN, VALUE_MAX, kept, wrong_config
 from timerd_kafka.wire.codec import milliseconds
 
 SET, DELETE, APPEND, SUBTRACT = range(4)  # operations of IncrementalAlterConfigs
@@ -66,7 +66,7 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
             except Refused as refused:
                 errors[TOPIC, asked.resource_name] = refused.code, refused.why
             else:
-                altered[topic.name], before[topic.name] = replace(topic, configs=configs), topic.configs
+                altered[topic.name], before[topic.name] = replace(topic, configs=kept(configs)), topic.configs
         return {**topics, **altered}
 
     def change() -> Codes:

@@ -12,7 +12,7 @@ from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.changes import TWICE, Codes, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Wanted, is_legal, why_illegal
-from timerd_kafka.cluster.configs import shown, wrong_config
+from timerd_kafka.cluster.configs import kept, shown, wrong_config
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.wire.codec import milliseconds
 
@@ -38,7 +38,7 @@ async def answer(broker: Broker, call: Call) -> Any:
         if why is not None:
             refused[topic.name] = why
         else:
-            wanted[topic.name] = partitions, replicas, configs
+            wanted[topic.name] = partitions, replicas, kept(configs)
     timeout = max(0.0, body.timeout.total_seconds())
     codes = {} if body.validate_only else await create_and_wait(broker, wanted, timeout)
 
