@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from timerd_client.operations import ThrottledChannel
+from timerd_kafka.apis.frames import frame_of
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.faults.faults import Fate, metadata_with
 from timerd_kafka.faults.rules import ERRORS
@@ -29,7 +30,7 @@ async def answer_with_faults(
         answered = await refused(broker, call, fate, Form(call.api, broker.catalog), answer)
     if fate.seconds:
         await later(broker, call, fate.seconds)
-    frame = None if answered is None else call.api.write(request.correlation_id, answered)
+    frame = None if answered is None else await frame_of(call.api, request.correlation_id, answered)
     if not fate.is_cut:
         return frame
     call.connection.cut(frame or b"")

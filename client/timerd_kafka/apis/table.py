@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.data import delete_records, fetch, init_producer_id, list_offsets, produce
 from timerd_kafka.apis.faulty import answer_with_faults
+from timerd_kafka.apis.frames import frame_of
 from timerd_kafka.apis.groups import (
     delete_groups,
     describe_groups,
@@ -127,7 +128,7 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
         if broker.faults.rules:
             return await answer_with_faults(broker, call, request, answer)
         answered = await answer(broker, call)
-        return None if answered is None else api.write(correlation_id, answered)
+        return None if answered is None else await frame_of(api, correlation_id, answered)
 
     return handle
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.bounds import refuse_too_many
+from timerd_kafka.apis.topics.bounds import in_slices, refuse_too_many
 from timerd_kafka.apis.topics.changes import TWICE, Codes, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Wanted, is_legal, why_illegal
-from timerd_kafka.cluster.configs import kept, shown, wrong_config
+from timerd_kafka.cluster.configs import OF_TOPIC, kept, shown, wrong_config
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
-from timerd_kafka.wire.codec import milliseconds
+from timerd_kafka.wire.codec import Api, milliseconds
 
 DEFAULT = -1  # as a number of partitions or replicas: the broker's default
 
@@ -59,19 +60,22 @@ async def answer(broker: Broker, call: Call) -> Any:
             configs=None
             if error or not call.api.has("CreatableTopicConfigs")  # v5 and later have them
             else tuple(
-                make(
-                    "CreatableTopicConfigs",
-                    name=name,
-                    value=value,
-                    read_only=False,
-                    config_source=source,
-                    is_sensitive=False,
-                )
+                (entry if source == OF_TOPIC else default_entry)(call.api, name, value, source)
                 for name, value, source in shown(configs)
             ),
         )
 
-    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=tuple(map(one, asked.values())))
+    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=await in_slices(one, asked.values()))
+
+
+def entry(api: Api, name: str, value: str, source: int) -> Any:
+    """One configuration of a new topic."""
+    return api.make(
+        "CreatableTopicConfigs", name=name, value=value, read_only=False, config_source=source, is_sensitive=False
+    )
+
+
+default_entry: Callable[..., Any] = cache(entry)  # all topics have the same defaults
 
 
 def wrong(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.bounds import refuse_too_many
+from timerd_kafka.apis.topics.bounds import in_slices, refuse_too_many
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import is_legal, why_illegal
 from timerd_kafka.cluster.configs import (
@@ -23,7 +24,7 @@ from timerd_kafka.cluster.configs import (
     shown,
     source_of,
 )
-from timerd_kafka.wire.codec import milliseconds
+from timerd_kafka.wire.codec import Api, milliseconds
 
 TOPIC, BROKER = 2, 4  # kinds of resources
 TYPES = {name: config.kind for name, config in CONFIGS.items()} | {
@@ -36,48 +37,59 @@ TYPES = {name: config.kind for name, config in CONFIGS.items()} | {
 
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
-    make = call.api.make
+    make, has_synonyms = call.api.make, call.body.include_synonyms
     resources = {(one.resource_type, one.resource_name): one for one in call.body.resources}  # each once
     refuse_too_many(resources)
 
-    def synonyms(name: str, value: str, source: int) -> tuple[Any, ...]:
-        """The value, and behind it the value that would hold without it."""
-        if not getattr(call.body, "include_synonyms", False) or not call.api.has("DescribeConfigsSynonym"):
-            return ()
-        config = CONFIGS.get(name)
-        held = [(name, value, source)] if source == OF_TOPIC or config is None else []
-        if config is not None and config.default is not None:
-            held.append((config.of_broker or name, config.default, source_of({}, name)))
-        return tuple(make("DescribeConfigsSynonym", name=each, value=was, source=origin) for each, was, origin in held)
-
     def one(resource: Any) -> Any:
-        error, message, found = look(broker, resource.resource_type, resource.resource_name)
-        keys = resource.configuration_keys
+        kind = resource.resource_type
+        error, message, found = look(broker, kind, resource.resource_name)
+        keys = frozenset(resource.configuration_keys or ())
         return make(
             "DescribeConfigsResult",
             error_code=error,
             error_message=message,
-            resource_type=resource.resource_type,
+            resource_type=kind,
             resource_name=resource.resource_name,
             configs=tuple(
-                make(
-                    "DescribeConfigsResourceResult",
-                    name=name,
-                    value=value,
-                    read_only=resource.resource_type == BROKER,
-                    is_default=source == DEFAULT,
-                    config_source=source,
-                    is_sensitive=False,
-                    synonyms=synonyms(name, value, source),
-                    config_type=TYPES.get(name, INT),
-                    documentation=None,
+                (default_entry if kind == TOPIC and source != OF_TOPIC else entry)(
+                    call.api, kind, name, value, source, has_synonyms
                 )
                 for name, value, source in found
                 if not keys or name in keys
             ),
         )
 
-    return make("DescribeConfigsResponse", throttle_time=milliseconds(0), results=tuple(map(one, resources.values())))
+    results = await in_slices(one, resources.values())
+    return make("DescribeConfigsResponse", throttle_time=milliseconds(0), results=results)
+
+
+def entry(api: Api, kind: int, name: str, value: str, source: int, has_synonyms: bool) -> Any:
+    """One configuration of a resource of this kind."""
+    return api.make(
+        "DescribeConfigsResourceResult",
+        name=name,
+        value=value,
+        read_only=kind == BROKER,
+        is_default=source == DEFAULT,
+        config_source=source,
+        is_sensitive=False,
+        synonyms=synonyms(api, name, value, source) if has_synonyms else (),
+        config_type=TYPES.get(name, INT),
+        documentation=None,
+    )
+
+
+default_entry: Callable[..., Any] = cache(entry)  # an answer for many topics has each default once
+
+
+def synonyms(api: Api, name: str, value: str, source: int) -> tuple[Any, ...]:
+    """The value, and behind it the value that would hold without it."""
+    config = CONFIGS.get(name)
+    held = [(name, value, source)] if source == OF_TOPIC or config is None else []
+    if config is not None and config.default is not None:
+        held.append((config.of_broker or name, config.default, source_of({}, name)))
+    return tuple(api.make("DescribeConfigsSynonym", name=each, value=was, source=origin) for each, was, origin in held)
 
 
 def look(broker: Broker, kind: int, name: str) -> tuple[ErrorCode, str | None, list[tuple[str, str, int]]]:
