@@ -22,12 +22,13 @@ async def frame_of(api: Api, correlation_id: int, answer: Any) -> bytes:
 
 
 def is_larger(answer: Any, most: int) -> bool:
-    """Whether an answer has more than `most` parts: topics, partitions, groups, configurations. It looks at no more."""
+    """Whether an answer has more than `most` parts: topics, partitions, groups, configurations."""
     seen, rest = 0, [answer]
     while rest and seen <= most:
         part = rest.pop()
+        kind: Any = type(part)
         seen += 1
-        for name in arrays_of(type(part)):
+        for name in arrays_of(kind):
             rest.extend(getattr(part, name) or ())
     return seen > most
 

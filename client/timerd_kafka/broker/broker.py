@@ -71,6 +71,7 @@ class Broker:
         self._taken, self._opened = self.catalog.version, 0
         self._taken_topics, self._opened_topics = self._topics(), set[tuple[str, UUID]]()
         self._is_opening = False
+        self.pause: asyncio.Future[Any] | None = None  # the last pause because another broker changed the topics
         self._noted: set[tuple[str, str]] = set()  # topics and names of configurations that were logged
         directory = settings.data / f"broker-{number}"
         self.store = Store(directory, self.catalog, number, settings.workers)

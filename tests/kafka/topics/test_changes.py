@@ -103,13 +103,13 @@ def test_a_change_waits_for_the_change_of_another_broker_and_others_are_served(m
     async def main() -> None:
         with brokers(tmp_path, 1) as (one,):
             with another_broker_changes_the_topics(tmp_path):
-                creating = asyncio.ensure_future(create(one, "orders"))
+                creating = [asyncio.ensure_future(create(one, name)) for name in ("orders", "others")]
                 await asyncio.sleep(0.5)  # others are served
-                assert not creating.done()
-            assert await creating == [("orders", NONE)]
+                assert not any(task.done() for task in creating) and one.waits.pending <= 1, "both wait together"
+            assert await asyncio.gather(*creating) == [[("orders", NONE)], [("others", NONE)]]
             with pytest.raises(Busy), another_broker_changes_the_topics(tmp_path):
                 one.catalog.delete(lambda topic: True)
-            assert set(one.catalog.by_name) == {"orders"}
+            assert set(one.catalog.by_name) == {"orders", "others"}
 
     manual.run(main())
 
@@ -178,9 +178,10 @@ def test_wrong_assignments_of_new_partitions_are_refused_without_placing_them_al
                 return replicas(topic, index)
 
             monkeypatch.setattr(one.store, "replicas", noted)
-            (refused,) = await grow(one, "orders", count=2_000, held_by=(0,))
-            assert refused.error_code == ErrorCode.invalid_replica_assignment and placed == []
-            assert refused.error_message.startswith("1 assignments for 1999 new partitions")
+            for held_by in ((0,), ()):
+                (refused,) = await grow(one, "orders", count=2_000, held_by=held_by)
+                assert refused.error_code == ErrorCode.invalid_replica_assignment and placed == []
+                assert refused.error_message.startswith(f"{len(held_by)} assignments for 1999 new partitions")
             (refused,) = await grow(one, "orders", count=2_000, held_by=(5,) * 1_999)
             assert refused.error_code == ErrorCode.invalid_replica_assignment and len(placed) <= 1 + PLACED_SHOWN
             (grown,) = await grow(one, "orders", count=3, held_by=(0, 0))

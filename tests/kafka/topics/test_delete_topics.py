@@ -26,7 +26,7 @@ def delete(raw: RawKafka, *named: Named) -> dict[Named, ErrorCode]:
 
 
 def exists(raw: RawKafka, name: str) -> bool:
-    return raw.metadata(name).topics[0].error_code == ErrorCode.none
+    return bool(raw.metadata(name).topics[0].error_code == ErrorCode.none)
 
 
 def test_a_topic_that_is_named_twice_is_kept(cluster: KafkaCluster, raw: RawKafka) -> None:

@@ -40,11 +40,13 @@ async def alter(broker: Broker, *resources: tuple[int, str, str]) -> list[ErrorC
 
 
 async def grow(
-    broker: Broker, *names: str, count: int = 2, held_by: tuple[int, ...] = (), timeout: float = WAIT_S
+    broker: Broker, *names: str, count: int = 2, held_by: tuple[int, ...] | None = None, timeout: float = WAIT_S
 ) -> Any:
     """Give topics more partitions. `held_by`: for each new partition, the one broker that is to hold it."""
     module = Question(CREATE_PARTITIONS, 3).module
-    assigned = tuple(module.CreatePartitionsAssignment(broker_ids=(number,)) for number in held_by)
+    assigned = None
+    if held_by is not None:
+        assigned = tuple(module.CreatePartitionsAssignment(broker_ids=(number,)) for number in held_by)
     topics = tuple(module.CreatePartitionsTopic(name=name, count=count, assignments=assigned) for name in names)
     fields = {"topics": topics, "timeout": seconds(timeout), "validate_only": False}
     return (await answer_of(broker, CREATE_PARTITIONS, 3, **fields)).results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
@@ -13,7 +14,7 @@ from timerd_kafka.cluster.catalog import Busy
 from timerd_kafka.waits.waits import DaemonLost
 
 TWICE = ErrorCode.invalid_request, "the topic is in this request more than once"
-PAUSE_S = 0.005  # between two tries while another broker changes the topics
+PAUSE_S = 0.01  # between two tries while another broker changes the topics
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -58,7 +59,11 @@ async def change_in_turn(broker: Broker, end: float, change: Callable[[], Codes]
         except Busy:
             if broker.loop.time() >= end:
                 raise
-        await broker.waits.until("topic", PAUSE_S, lambda give: ThrottledChannel("topics", lambda: None, give))
+        if broker.pause is None or broker.pause.done():  # all requests of a broker wait together
+            broker.pause = broker.waits.begin(
+                "topic", PAUSE_S, lambda give: ThrottledChannel("topics", lambda: None, give)
+            ).future
+        await asyncio.shield(broker.pause)
 
 
 class ReadByAll(DelayedTopics):

@@ -72,7 +72,7 @@ def larger(broker: Broker, asked: Any, topics: Topics, left: int) -> Topic:
             f"{asked.count} partitions: {asked.name} has {topic.partitions}, and a topic can only grow",
         )
     added = range(topic.partitions, asked.count)
-    if asked.assignments and len(asked.assignments) != len(added):  # Kafka refuses [] too, which kafka-python 3 sends
+    if asked.assignments is not None and len(asked.assignments) != len(added):
         raise Refused(
             ErrorCode.invalid_replica_assignment,
             f"{len(asked.assignments)} assignments for {len(added)} new partitions: give none, or one for each",
