@@ -18,9 +18,9 @@ WAITS = {
 EXCEPTIONS = {
     ("apis/frames.py", "to_thread"): "a large answer is written: for seconds, if it describes thousands of topics",
     ("apis/topics/bounds.py", "sleep"): "for 0 s: others are served while a request makes a large answer",
-    ("apis/data/list_offsets.py", "sleep"): "for 0 s: others are served while a request reads many records",
-    ("apis/data/list_offsets.py", "to_thread"): "a batch is unpacked, for 0.2 s at most",
-    ("broker/broker.py", "Lock"): "one unpacked batch at a time: requests that look for a time wait for each other",
+    ("apis/data/reading.py", "sleep"): "for 0 s: others are served while a request reads many records",
+    ("apis/data/reading.py", "to_thread"): "a batch is unpacked, for 0.2 s at most",
+    ("broker/broker.py", "Lock"): "one unpacked batch at a time: requests that read records wait for each other",
     ("replicas/follower.py", "sleep"): "a follower's pause after an error: its leader is being started again",
     ("wire/connection.py", "call_later"): "cuts a connection that is closed, but whose client takes no answers",
     ("worker/worker.py", "call_later"): "the tick, which ends waits that a lost daemon does not end",

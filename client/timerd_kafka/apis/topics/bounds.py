@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any
 
 from timerd_kafka.cluster.settings import PARTITIONS_MAX, WORKERS_MAX
@@ -27,3 +27,9 @@ async def in_slices(make: Callable[[Any], Any], asked: Iterable[Any]) -> tuple[A
         if number % AT_ONCE == 0:
             await asyncio.sleep(0)
     return tuple(made)
+
+
+def refuse_too_many_partitions(topics: Sequence[Any], partitions: str = "partitions") -> None:
+    """The same for the topics of a request, and for the partitions in them. `partitions`: the field of a topic."""
+    refuse_too_many(topics)
+    refuse_too_many([one for topic in topics for one in getattr(topic, partitions)])
