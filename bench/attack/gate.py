@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import psutil
 
-from bench.lib.common import Suite
+from bench.lib.common import Refused, Suite
 from timerctl.load.report import percentiles
 from timerd_shm.declare.layout import DaemonHistogram
 from timerd_shm.host.paths import InstancePaths, daemon_running, open_arena_file
@@ -143,8 +143,14 @@ def wrong_with(attack: Attack, served: Unit) -> list[str]:
 
 
 def resume(suite: Suite, path: Path) -> None:
-    """Take over the attacks that an interrupted gate has judged, from the document that it has written."""
+    """Take over the attacks that an interrupted gate has judged, from the document that it has written.
+
+    Raises Refused if another machine has played them: figures of two machines are no table.
+    """
     document = json.loads(path.read_text())
+    then, now = (f"{each['cpu']}, {each['cores']} processors" for each in (document["machine"], suite.machine))
+    if then != now:
+        raise Refused(f"--resume: {path} has attacks that {then} has played; this is {now}: play all, without --resume")
     judged = {row["attack"] for row in document["tables"].get("gate", ())}
     for table, rows in document["tables"].items():
         for row in rows:

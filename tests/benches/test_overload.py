@@ -12,7 +12,7 @@ import pytest
 
 from bench.attack.attackers.collisions import HEADS_MOST, NAMES, keys_of_one_chain
 from bench.attack.gate import resume
-from bench.lib.common import Suite
+from bench.lib.common import Refused, Suite
 from support.fakes.collisions import mix
 from support.real.daemons import arenas_of, processes_of
 from support.real.trees import ROOT
@@ -128,12 +128,16 @@ def test_the_keys_of_an_attack_share_a_chain_where_hashes_have_no_secret() -> No
 def test_a_gate_goes_on_with_the_attacks_that_an_interrupted_one_has_not_judged(tmp_path: Path) -> None:
     runs = [{"attack": attack, "attacked": attacked} for attack in ("looks", "fan") for attacked in (False, True)]
     tables = {"runs": runs, "gate": [{"attack": "looks", "holds": True}]}
-    document = {"tables": tables, "checks": {"looks": {"held": True, "says": "4 ms"}}}
-    (tmp_path / "gate.json").write_text(json.dumps(document))
     suite = Suite("gate", "", argparse.Namespace(short=False, seed=1))
+    checks = {"looks": {"held": True, "says": "4 ms"}}
+    document = {"machine": suite.machine, "tables": tables, "checks": checks}
+    (tmp_path / "gate.json").write_text(json.dumps(document))
     resume(suite, tmp_path / "gate.json")
     assert suite.tables == {"runs": runs[:2], "gate": tables["gate"]}, "the runs of `fan` are played again"
-    assert suite.checks == document["checks"]
+    assert suite.checks == checks
+    (tmp_path / "gate.json").write_text(json.dumps(document | {"machine": suite.machine | {"cores": 999}}))
+    with pytest.raises(Refused, match="999 processors has played"):
+        resume(suite, tmp_path / "gate.json")
 
 
 @pytest.mark.parametrize("words", [("--resume",), ("--resume", "--gate", "--json=missing.json")])

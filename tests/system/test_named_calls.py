@@ -576,5 +576,5 @@ def test_the_handle_of_a_group_s_operation_cancels_and_reschedules(client: td.Cl
     client.register("k", timeout=60, id="one", group=True)
     with pytest.raises(td.OperationExistsError):
         client.flush()
-    with pytest.raises(td.InvalidValueError, match="has no owner"):
+    with pytest.raises(td.InvalidValueError, match="the group is the owner"):
         client.register("k", timeout=1, group=True, orphans="keep")  # type: ignore[call-overload]
