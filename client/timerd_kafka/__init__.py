@@ -7,6 +7,7 @@ log/         the record batches of a partition, in a file
 cluster/     settings, topics, and the brokers of each partition
 replicas/    the partitions of one broker: leader and follower
 waits/       the waits of requests, for operations of timerd
+faults/      errors, late answers and cut connections on demand
 groups/      groups of consumers
 broker/      the state of one broker
 apis/        one module for each API

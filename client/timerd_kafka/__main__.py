@@ -110,7 +110,7 @@ def size(text: str) -> float:
 
 
 def main() -> int:
-    """Run until SIGTERM or Ctrl-C. Returns 2 for wrong arguments."""
+    """Run until SIGTERM or Ctrl-C. Returns 2 for wrong arguments, and after an error of the timer daemon."""
     if sys.argv[1:2] == [shell.NAME]:
         return shell.main(sys.argv[2:])
     given = parser().parse_args()

@@ -40,7 +40,10 @@ async def answer_with_faults(
 async def refused(
     broker: Broker, call: Call, fate: Fate, form: Form, answer: Callable[[Broker, Call], Awaitable[Any]]
 ) -> Any:
-    """The answer with the error of a rule. Parts of the request that the rule does not name are carried out."""
+    """The answer with the error of a rule. Parts of the request that the rule does not name are carried out.
+
+    A Metadata request is carried out whole.
+    """
     rule = fate.error
     assert rule is not None
     if call.api.name == "Metadata":  # clients need the brokers in each answer

@@ -38,7 +38,7 @@ from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import START, BadFrame, UnknownApi, api_of, versions_of
 from timerd_kafka.wire.connection import Connection
 
-CLIENT_ID = struct.Struct(">h")  # before the client's id, which follows START
+CLIENT_ID = struct.Struct(">h")  # the size of the client's id: it follows START, and the id follows it
 CLIENT_ID_SHOWN = 100  # characters
 NOTED_MAX = 1_000
 log = logging.getLogger("timerd_kafka.broker")
@@ -77,7 +77,8 @@ APIS: dict[int, tuple[str, Answer]] = {
 class OldClients:
     """The clients that asked for an API in a version that this broker does not have: the log names each once.
 
-    Kafka closes the connection of such a client, too. Most of them try again, or lose their place, and do not say why.
+    Kafka closes the connection of such a client, too. Most of these clients do not show the reason: without the log, a
+    user would only see that the client does not work.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
             raise UnknownApi(f"API {key}, which this broker does not have")
         name, answer = APIS[key]
         if version not in versions_of(name):
-            if key == API_VERSIONS:  # the client asks again, in a version of this list (KIP-511)
+            if key == API_VERSIONS:  # the client asks again, in a version of this answer's list (KIP-511)
                 first = Call(api_of(key, 0), None, "", connection)
                 names = broker.api_keys
                 return first.api.write(
@@ -136,7 +137,8 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
 def preload() -> None:
     """Load the versions that most clients need. A process that forks brokers loads them once for all brokers.
 
-    The newest version of each API takes 0.1 s, all versions 0.6 s. The other versions are loaded when a client asks.
+    To load the newest version of every API takes 0.1 s in all; to load all versions, 0.6 s. So an older version is
+    loaded when a client asks for it.
     """
     for key, (name, _) in APIS.items():
         api_of(key, versions_of(name)[-1])

@@ -121,9 +121,9 @@ class Broker:
             self._open()
 
     def take_topics(self) -> None:
-        """Open and drop partitions as the topics demand, and acknowledge the version of the topics.
+        """Open and drop partitions as the topics demand, and then acknowledge the version of the topics.
 
-        Requests that change topics wait for this acknowledgement of all brokers.
+        Requests that change topics wait until all brokers have acknowledged it.
         """
         before, self._taken_topics = self._taken_topics, self._topics()
         self._taken = self.catalog.version
@@ -208,12 +208,12 @@ class Broker:
         self.retain(partition)
 
     def retain(self, partition: Partition) -> None:
-        """Delete the records of a partition that its topic's retention ends now."""
+        """Delete the records of a partition that the retention of its topic no longer keeps."""
         if partition.retain(time.time_ns() // 1_000_000):
             self.replicated(partition)
 
     def retain_all(self) -> None:
-        """Once a second, delete the records that the retention of their topics ends."""
+        """Once a second, delete the records that the retention of their topics no longer keeps."""
         now = time.monotonic()
         if now - self._retained < RETAIN_S:
             return

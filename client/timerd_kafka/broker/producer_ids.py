@@ -21,6 +21,6 @@ class ProducerIds:
             draft = self._path.with_suffix(".new")
             draft.write_text(str(taken))
             draft.replace(self._path)
-            self._taken = taken  # after the write: else another process could give the same ids
+            self._taken = taken  # after the write: no id is given before the file shows that it is reserved
         number, self._next = self._next, self._next + 1
         return number * self._workers + self._worker

@@ -1,4 +1,4 @@
-"""The topics of the cluster, in a file that every broker reads. Any broker may change it, one at a time.
+"""The topics of the cluster, in a file that every broker reads. Any broker may change it: one broker at a time.
 
 Each topic has its own id, so a topic that is created again has nothing of the deleted topic.
 """
@@ -119,7 +119,7 @@ class Catalog:
         self.change(lambda topics: {name: topic for name, topic in topics.items() if not is_meant(topic)})
 
     def change(self, changed: Callable[[Topics], Topics]) -> None:
-        """Write the topics that `changed` makes of the newest topics, by name, unless they are the same.
+        """Write the topics that `changed(newest topics)` returns, unless they are the same. Both are by name.
 
         Raises Busy before `changed` is called if another broker is changing the topics. Raises OSError.
         """

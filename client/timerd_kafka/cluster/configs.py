@@ -16,7 +16,7 @@ LONG_MAX = NUMBERS[LONG] - 1
 INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 DECIMAL = re.compile(r"[+-]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][+-]?[0-9]{1,3})?")
 THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
-SHOWN = 40  # characters of a refused name or value: many old answers have no room for a whole name that is escaped
+SHOWN = 40  # characters of a refused name or value in an error: an escaped name may be longer than a text in an answer
 VALUE_MAX = 4_096  # characters: all brokers hold all values
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # sources of values, as DescribeConfigs numbers them
 KAFKA_RETENTION_MS = "604800000"
@@ -32,7 +32,7 @@ class Config(NamedTuple):
     most: float = inf
     also: int | None = None  # a number that is legal outside these bounds
     allowed: tuple[str, ...] = ()
-    has_effect: bool = False  # whether values other than the default change what this broker does
+    has_effect: bool = False  # whether this broker does what the value demands; if not, the log says so
 
 
 CONFIGS = {
@@ -71,8 +71,8 @@ CONFIGS = {
     ),
     "min.cleanable.dirty.ratio": Config(DOUBLE, "0.5", "log.cleaner.min.cleanable.ratio", 0, 1),
     "min.compaction.lag.ms": Config(LONG, "0", "log.cleaner.min.compaction.lag.ms", 0),
-    # All replicas have a record before it is acknowledged, so any number is met. As in Kafka, a number above that of
-    # the replicas stands for all of them.
+    # With acks=all, all replicas have a record before it is acknowledged, so any number is met. As in Kafka, a number
+    # above that of the replicas stands for all of them.
     "min.insync.replicas": Config(INT, "1", "min.insync.replicas", 1, has_effect=True),
     "preallocate": Config(BOOLEAN, "false", "log.preallocate"),
     "remote.copy.lag.bytes": Config(LONG, "0", "", -1),

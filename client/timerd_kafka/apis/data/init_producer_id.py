@@ -16,7 +16,7 @@ EPOCH_MAX = 2**15 - 1
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """The answer of one request. A producer that had an id keeps it, and gets the next epoch (KIP-360)."""
+    """The answer of one request. A producer keeps its id, and gets the next epoch (KIP-360), while there is one."""
     body = call.body
     error, producer, epoch = ErrorCode.none, -1, -1
     known, known_epoch = getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1)

@@ -1,7 +1,7 @@
 """ListOffsets: the beginning and the end of a partition, its first record at or after a time, and its latest record.
 
-Headers state the largest time of each batch. Which record has a time is in the batch alone. So batches are read and
-unpacked, and the broker serves others in between, however long that takes.
+The header of a batch states the largest time of its records. Only the records show which of them has this time. So
+batches are read and unpacked. The broker serves other requests in between, however long that takes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def find(broker: Broker, name: str, asked: Any) -> Partition:
 
 
 async def look(partition: Partition, timestamp: int, reading: Reading) -> tuple[int, int]:
-    """The timestamp (ms) and the offset of a record; (-1, -1) if there is none. Raises Refused."""
+    """The timestamp (ms) and the offset of a record; (-1, -1) if there is none. Raises Refused.
+
+    For the beginning and the end of the partition, the timestamp is -1.
+    """
     await reading.rest(partition)
     if timestamp == LATEST:
         return NOTHING, partition.high_watermark

@@ -84,11 +84,11 @@ async def answer(broker: Broker, call: Call) -> Any:
             except Refused as refused:
                 outcome.refuse(key, refused)
     if any(map(is_read, sent.values())):
-        await to_its_end(append_all(broker, sent, outcome))  # a client with acks=0 may leave right after its request
+        await to_its_end(append_all(broker, sent, outcome))  # also if the client leaves meanwhile, as with acks=0
     else:
         await append_all(broker, sent, outcome)
     parts = await replicated(broker, call, outcome.appended, outcome.partitions)
-    throttle = broker.throttle(broker.produced, call, size)  # now, because the pause begins when the answer goes out
+    throttle = broker.throttle(broker.produced, call, size)  # the pause begins here, with the answer
     if body.acks == 0:
         if any(part.error for part in parts.values()):
             call.connection.refuse("a produce request with acks=0 has failed, and gets no answer with the error")
@@ -203,7 +203,7 @@ def wrong_time(batch: Batch, rules: Rules, now_ms: int) -> str | None:
 
 
 def check(partition: Partition, data: bytes) -> Sent:
-    """The batch for a partition, whose header is right. Raises Refused."""
+    """The batch for a partition. Raises Refused if its header is wrong, or if it is too large."""
     try:
         batch = read_produced(data)
     except InvalidBatch as error:
@@ -225,7 +225,10 @@ def is_read(sent: Sent) -> bool:
 
 
 async def with_records_read(sent: Sent, reading: Reading) -> Sent:
-    """The batch with the latest time of its records in its header. Raises Refused if a record lacks its key."""
+    """The batch with the latest time of its records in its header.
+
+    Raises Refused if the records cannot be read, or if one lacks the key that a compacted topic demands.
+    """
     partition, data, batch = sent
     rules, latest = partition.topic.rules, NO_TIMESTAMP
 
@@ -234,7 +237,7 @@ async def with_records_read(sent: Sent, reading: Reading) -> Sent:
         latest = max(latest, record.timestamp)
         return rules.compacts and not record.has_key
 
-    # As in the log, the producer's bit for the broker's time does not count.
+    # The bit says that all records have the broker's time. A producer must not set it: the log ignores it, too.
     header = batch._replace(attributes=batch.attributes & ~TIMESTAMP_IS_APPEND)
     try:
         wrong = await reading.first_in(partition, header, data, is_wrong)
@@ -264,8 +267,9 @@ async def append_all(broker: Broker, sent: dict[str, Sent], outcome: Outcome) ->
 def append(sent: Sent) -> tuple[int, int, int]:
     """Append a batch, unless it was appended before. Raises Refused.
 
-    Returns its first offset, the offset after its last record, and the time (ms) for the answer: of the broker's clock,
-    or as in Kafka, the latest time of a batch that was appended before; -1: none.
+    Returns its first offset, the offset after its last record, and the time (ms) for the answer. With LogAppendTime
+    that is the time of the broker's clock, else -1 (none). For a batch that was appended before, it is the batch's
+    latest time, as in Kafka.
     """
     partition, data, batch = sent
     rules, now_ms = partition.topic.rules, time.time_ns() // 1_000_000

@@ -32,7 +32,7 @@ class Refused(Exception):
 class Reading:
     """The reading of one request.
 
-    `unpacking`: held while an unpacked batch takes memory: one at a time in the broker.
+    `unpacking`: the broker's lock, which is held while an unpacked batch takes memory.
     """
 
     def __init__(self, unpacking: asyncio.Lock) -> None:
@@ -52,7 +52,7 @@ class Reading:
         """The first wanted record in a batch of the partition. Raises Unreadable, Refused."""
         if not header.attributes & CODECS:
             return await self._first_of(partition, records_of(header, unpacked(header, batch)), is_wanted)
-        async with self._unpacking:  # until the thread ends, too: a thread cannot be cancelled
+        async with self._unpacking:  # at least until the thread ends: it cannot be cancelled
             data = await to_its_end(asyncio.to_thread(unpacked, header, batch))
             return await self._first_of(partition, records_of(header, data), is_wanted)
 

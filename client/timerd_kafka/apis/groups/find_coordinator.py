@@ -28,7 +28,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 def _find(broker: Broker, kind: int, key: str) -> dict[str, Any]:
     if kind != GROUP:
-        # After any other error, librdkafka asks again without end.
+        # For transactions: after any other error, librdkafka asks again without end.
         error = ErrorCode.transactional_id_authorization_failed if kind == TRANSACTION else ErrorCode.invalid_request
         what = "transactions" if kind == TRANSACTION else f"coordinators of the kind {kind}"
         nobody = {"node_id": -1, "host": "", "port": -1}

@@ -1,4 +1,4 @@
-"""Heartbeat: a member lives. The member's session, a DelayedHeartbeat, goes on."""
+"""Heartbeat: a member lives. This prolongs the member's session, a DelayedHeartbeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterConfigs: the configurations of a topic become those of the request. All others get their defaults.
+"""AlterConfigs: a topic gets the configurations of the request. Its other configurations get their defaults.
 
 The changed configurations hold when every broker has read them, and they outlive a restart.
 """
@@ -34,7 +34,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
-    """Change the configurations of topics: `edit` makes new ones of those of the request and of the present ones.
+    """Change the configurations of topics: `edit(asked, present)` makes the new configurations of a topic.
 
     A topic gets all changes of the request, or none. `edit` may raise Refused. `kind`: the name of the answer.
     """
@@ -43,7 +43,7 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
     broker.refresh()
     counted = Counter((one.resource_type, one.resource_name) for one in body.resources)
     errors: dict[tuple[int, str], tuple[ErrorCode, str]] = {}
-    wanted = []  # of topics alone: their names are legal, and each is there once
+    wanted = []  # the parts that name a topic: a legal name, and each name once
     for asked in body.resources:
         try:
             refuse_early(asked, counted[asked.resource_type, asked.resource_name])

@@ -10,7 +10,7 @@ from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds, versions_of
 
 PRODUCE = 0
-NAMES_SOFTWARE = 3  # from this version on a client names itself
+NAMES_SOFTWARE = 3  # from this version on a client names its software
 
 
 async def answer(broker: Broker, call: Call) -> Any:

@@ -30,6 +30,6 @@ async def in_slices(make: Callable[[Any], Any], asked: Iterable[Any]) -> tuple[A
 
 
 def refuse_too_many_partitions(topics: Sequence[Any], partitions: str = "partitions") -> None:
-    """The same for the topics of a request, and for the partitions in them. `partitions`: the field of a topic."""
+    """Raise BadFrame if a request names too many topics, or too many partitions. `partitions`: the field of a topic."""
     refuse_too_many(topics)
     refuse_too_many([one for topic in topics for one in getattr(topic, partitions)])

@@ -1,4 +1,4 @@
-"""Changes of the topics: a request makes one when no other broker does, and waits until all brokers have read it."""
+"""Changes of the topics: one broker at a time makes one. The request waits until all brokers have read its change."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def change_and_wait(
 
 
 async def change_in_turn(broker: Broker, end: float, change: Callable[[], Codes]) -> Codes:
-    """Call `change` until no other broker is changing the topics. Raises Busy at the end, DaemonLost, OSError."""
+    """Call `change` until no other broker is changing the topics. Raises Busy after `end`, DaemonLost, OSError."""
     while True:
         try:
             return change()
@@ -70,8 +70,9 @@ class ReadByAll(DelayedTopics):
     """Complete when all brokers have read the topics.
 
     The operation waits for a version of the catalog. This version may be newer than the topics of the request, because
-    another broker may have changed other topics since. A broker that has read the topics of the request earlier then
-    fires events only for the other topics. So each broker also fires ANY for each version that it reads.
+    another broker may have changed other topics since. Perhaps a broker had read the topics of the request before this
+    version. For this version it fires only the keys of the other topics. So each broker also fires ANY for each version
+    that it reads.
     """
 
     def watch_keys(self) -> Iterable[str]:

@@ -19,7 +19,7 @@ Named = tuple[str | None, UUID | None]  # the name of a topic, or its id
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """The answer of one request, which has names; since v6 it may have ids instead. A topic is named once, or kept."""
+    """The answer of one request, which has names; since v6 perhaps ids. A topic that it names twice is kept."""
     body, make = call.body, call.api.make
     broker.refresh()
     states = getattr(body, "topics", None)

@@ -80,11 +80,11 @@ def entry(api: Api, kind: int, name: str, value: str, source: int, has_synonyms:
     )
 
 
-default_entry: Callable[..., Any] = cache(entry)  # an answer for many topics has each default once
+default_entry: Callable[..., Any] = cache(entry)  # made once, although an answer for many topics has it for each
 
 
 def synonyms(api: Api, name: str, value: str, source: int) -> tuple[Any, ...]:
-    """The value, and behind it the value that would hold without it."""
+    """A topic's own value, and behind it the default. A default stands alone, and so does a broker's value."""
     config = CONFIGS.get(name)
     held = [(name, value, source)] if source == OF_TOPIC or config is None else []
     if config is not None and config.default is not None:
