@@ -1,6 +1,6 @@
 """One module for each API: it takes a request, and gives its answer.
 
-A request waits for records, replicas, members or a time only by an operation of timerd.
+If the request waits for records, replicas, members or a time, it waits for an operation of timerd.
 
 data/      records: produce, fetch, offsets, deletion of records, ids of producers
 topics/    the cluster: versions, metadata, topics, configurations

@@ -32,7 +32,7 @@ class Config(NamedTuple):
     most: float = inf
     also: int | None = None  # a number that is legal outside these bounds
     allowed: tuple[str, ...] = ()
-    has_effect: bool = False  # whether this broker does what the value demands; if not, the log says so
+    has_effect: bool = False  # whether this broker does what a value demands; else the log has a warning
 
 
 CONFIGS = {

@@ -84,7 +84,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             except Refused as refused:
                 outcome.refuse(key, refused)
     if any(map(is_read, sent.values())):
-        await to_its_end(append_all(broker, sent, outcome))  # also if the client leaves meanwhile, as with acks=0
+        await to_its_end(append_all(broker, sent, outcome))  # also if the client leaves, as one with acks=0 may
     else:
         await append_all(broker, sent, outcome)
     parts = await replicated(broker, call, outcome.appended, outcome.partitions)

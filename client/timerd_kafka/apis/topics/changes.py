@@ -1,4 +1,4 @@
-"""Changes of the topics: one broker at a time makes one. The request waits until all brokers have read its change."""
+"""Changes of the topics, by one broker at a time. A request waits until all brokers have read its change."""
 
 from __future__ import annotations
 

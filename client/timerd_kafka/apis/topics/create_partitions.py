@@ -84,7 +84,7 @@ def larger(broker: Broker, asked: Any, topics: Topics, left: int) -> Topic:
         )
     if asked.assignments:
         placed = (broker.store.replicas(topic, index) for index in added)
-        # This ends at the first difference, to be short: no other broker can change the topics meanwhile.
+        # This ends at the first difference, to be short: while it runs, no other broker can change the topics.
         if any(one.broker_ids != replicas for one, replicas in zip(asked.assignments, placed, strict=True)):
             first = [list(broker.store.replicas(topic, index)) for index in added[:PLACED_SHOWN]]
             raise Refused(

@@ -80,7 +80,7 @@ def entry(api: Api, kind: int, name: str, value: str, source: int, has_synonyms:
     )
 
 
-default_entry: Callable[..., Any] = cache(entry)  # made once, although an answer for many topics has it for each
+default_entry: Callable[..., Any] = cache(entry)  # made once, although an answer has it for each of many topics
 
 
 def synonyms(api: Api, name: str, value: str, source: int) -> tuple[Any, ...]:
