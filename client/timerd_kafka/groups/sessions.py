@@ -1,8 +1,8 @@
 """The sessions of members: each is a DelayedHeartbeat, which every heartbeat prolongs.
 
 When a session expires, coordinator.py removes the member from its group, unless the member waits for the others
-(Member.is_kept). The daemon holds the sessions. If it refuses a
-session, the member stays without one, and the session is tried again each second and with the next heartbeat.
+(Member.is_kept). The daemon holds the sessions. If it refuses a session, the member stays without one, and the session
+is tried again each second and with the next heartbeat.
 """
 
 from __future__ import annotations

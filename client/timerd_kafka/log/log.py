@@ -1,8 +1,8 @@
 """The file of a partition's record batches, and the position of each offset in it.
 
 A process that is killed leaves whole batches, and perhaps a part of a last batch, which the next opening of the log
-cuts off. Damage before the high watermark is an error of the disk; then the opening cuts off nothing. There is no fsync:
-written data survive the end of the process, but not a crash of the machine.
+cuts off. Damage before the high watermark is an error of the disk; then the opening cuts off nothing. There is no
+fsync: written data survive the end of the process, but not a crash of the machine.
 """
 
 from __future__ import annotations

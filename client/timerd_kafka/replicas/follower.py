@@ -82,7 +82,7 @@ class Followers:
     async def _fetch(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, again: dict[Partition, float]
     ) -> None:
-        """Send one request, and handle its answer. The leader waits only until a left-out partition is asked for again."""
+        """Send one request, and handle its answer. It may wait only until a left-out partition is asked for."""
         clock = asyncio.get_running_loop().time
         now = clock()
         partitions = [partition for partition, when in again.items() if when <= now]

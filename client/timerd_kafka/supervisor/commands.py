@@ -7,8 +7,9 @@
     {"number": 10, "do": "await_group", "group": "g", "state": "Stable", "members": 2, "timeout": 10}
     {"number": 11, "do": "await_records", "topic": "t", "count": 100, "partition": null, "timeout": 10}
 
-The caller numbers its commands, and an answer has its command's number, because it may come after the next command. The
-end of the standard input ends the cluster, so the cluster does not outlive its test.
+At the standard input, the caller numbers its commands, and an answer has its command's number, because it may come
+after the next command. At the socket, a command needs no number, and its answer has none. The end of the standard input
+ends the cluster, so the cluster does not outlive its test.
 """
 
 from __future__ import annotations
