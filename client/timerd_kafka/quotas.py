@@ -1,7 +1,7 @@
 """The quotas of client ids, over all workers of the cluster.
 
-Each worker counts the use of a client id in a number of its own, in a file of the cluster that all workers map. So a
-worker sees the counts of the others without asking, and a killed worker loses nothing.
+Each worker counts the use of a client id in a number of its own, in the client id's file, which all workers map. So a
+worker sees the counts of the others without asking, and the counts of a killed worker stay.
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ class _Client:
         return throttle
 
     def remove(self) -> None:
-        """Remove the file. Other workers go on with the file that they have mapped."""
+        """Remove the file. Other workers go on with the file that they have mapped, and do not see a new one."""
         self._used.close()
         self._path.unlink(missing_ok=True)

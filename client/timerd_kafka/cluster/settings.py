@@ -10,7 +10,7 @@ PARTITIONS_MAX = 4_000  # of all topics: a partition takes two descriptors of ea
 PORT_MAX = 65_535
 DELAY_MAX = 3_600.0
 ANY = ("0.0.0.0", "::")  # addresses that stand for all of this machine's
-LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where the brokers reach each other then
+LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where the brokers reach each other if `bind` is in ANY
 FRAME_MAX = 100 << 20  # Kafka's socket.request.max.bytes
 
 

@@ -1,4 +1,4 @@
-"""The faults that a broker has, and what they do to one request."""
+"""The rules of faults at one broker, and the faults that one request gets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("timerd_kafka.faults")
 class Fate(NamedTuple):
     """The faults of one request: none by default."""
 
-    error: Rule | None = None  # parts of the request get this rule's error, and are not carried out
+    error: Rule | None = None  # parts of the request get its error, and are not carried out (except in Metadata)
     seconds: float = 0.0  # the answer goes out later
     is_cut: bool = False  # the connection is closed in the middle of the answer
 
@@ -55,13 +55,13 @@ class Faults:
             return False
         if rule.client_id not in (None, request.client_id):
             return False
-        # An error has to stand somewhere: a request without parts has no place for it.
+        # An error needs a place in the answer: a request that names no topic may have none.
         if rule.fault == "fail":
             return form.has_place(request.body, ERRORS[rule.error or ""], rule.meets)
         return any(map(rule.meets, form.parts(request.body)))
 
     def _is_due(self, rule: Rule) -> bool:
-        """Count a request of this rule. Returns whether it gets the fault."""
+        """Count a request that this rule meets. Returns whether the request gets the fault."""
         try:
             number = count(count_file(self._data, rule))
         except OSError:  # a rule that was cleared at this moment, or a full disk
@@ -73,7 +73,10 @@ class Faults:
 
 
 def metadata_with(answer: Any, rule: Rule) -> Any:
-    """An answer of Metadata with a rule's error for the topics that the rule names."""
+    """An answer of Metadata with a rule's error, at each topic that the rule meets.
+
+    An error of the whole request stands at the top of the answer, and so does any error if the answer has no topic.
+    """
     error = ERRORS[rule.error or ""]
     if hasattr(answer, "error_code") and (error is ErrorCode.rebootstrap_required or not answer.topics):
         return replace(answer, error_code=error)

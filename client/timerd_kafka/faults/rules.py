@@ -1,9 +1,10 @@
 """Rules: which requests a fault meets, and what happens to them.
 
-    Rule.of({"fault": "fail", "api": "Produce", "error": "NOT_LEADER_OR_FOLLOWER", "topic": "t", "after": 2}, workers=3)
+    Rule.of({"fault": "fail", "api": "Produce", "error": "NOT_LEADER_OR_FOLLOWER", "topic": "t", "after": 2},
+            number=1, workers=3)
 
 A rule counts requests over the whole cluster. The count is the length of a file, to which each broker appends a byte:
-the place of the byte is the request's number. So two brokers never have the same number, and no lock is needed.
+the length up to this byte is the request's number. So two brokers never have the same number, and no lock is needed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from timerd_kafka.faults.shapes import SHAPES, Where
 
 FAULTS = "faults"  # the directory of the counts
 OWN_CLIENT = "timerd_kafka.testing"  # requests of the fixture itself meet no fault
-KINDS = {"fail": "error", "delay": "seconds", "cut": None}  # and the value that each kind of fault needs
+KINDS = {"fail": "error", "delay": "seconds", "cut": None}  # the kinds of faults, and the value that each needs
 ERRORS = {error.name.upper(): error for error in ErrorCode if error is not ErrorCode.none}
 SECONDS_MAX = 3_600.0
 WHOLE_MAX = 2**31 - 1
 COUNT_MAX = 10_000_000  # of `after`, and of `times`
-LENGTH_MAX = 2 * COUNT_MAX  # of a file of counts: a rule without an end, which is met for days, fills no disk
+LENGTH_MAX = 2 * COUNT_MAX  # of a file of counts: so a rule without an end, in use for days, fills no disk
 RULES_MAX = 1_000
 TEXT_MAX = 1_000  # characters: no name of a topic and no id of a group is longer
 SHOWN = 100  # characters of a text that is too long
@@ -104,7 +105,7 @@ class Rule(NamedTuple):
             raise RuleError(f"times={self.times!r}: {choices}")
 
     def meets(self, where: Where) -> bool:
-        """Whether the rule names a part of a request."""
+        """Whether a part of a request has the topic, the partition and the group that the rule names, if any."""
         return all(
             wanted is None or where.get(name) == wanted
             for name, wanted in (("topic", self.topic), ("partition", self.partition), ("group", self.group))
@@ -112,12 +113,12 @@ class Rule(NamedTuple):
 
     @property
     def last(self) -> float:
-        """The number of the last request that gets the fault."""
+        """The number of the last request that gets the fault; infinity if there is no last one."""
         return math.inf if self.times is None else self.after + self.times
 
 
 class Counted(NamedTuple):
-    """A rule, and the requests that met it: all of them, and those that got the fault."""
+    """A rule, and its counts: the requests that it met, up to its last one, and those of them that got the fault."""
 
     rule: Rule
     met: int
@@ -136,7 +137,10 @@ def count_file(data: Path, rule: Rule) -> Path:
 
 
 def count(path: Path) -> int:
-    """Count one request. Returns its number, from 1 on; the numbers end above LENGTH_MAX. Raises OSError."""
+    """Count one request. Returns its number, from 1 on. Raises OSError.
+
+    A file that is longer than LENGTH_MAX grows no further: then all requests get the same number.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         if (length := os.fstat(descriptor).st_size) > LENGTH_MAX:
@@ -148,10 +152,10 @@ def count(path: Path) -> int:
 
 
 def is_whole(value: object, least: int, most: int = WHOLE_MAX) -> bool:
-    """Whether a value is an integer in these bounds; True and False are none."""
+    """Whether a value is an integer in these bounds. True and False do not count as integers."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def is_number(value: object, above: float, most: float) -> bool:
-    """Whether a value is a number in these bounds; True and False are none."""
+    """Whether a value is a number in these bounds. True and False do not count as numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and above < value <= most

@@ -27,20 +27,22 @@ from timerd_kafka.cluster.catalog import Catalog
 from timerd_kafka.wire.codec import Api
 
 MESSAGE = "a fault that was set on demand"
-TOPIC_RESOURCE, GROUP_KEY = 2, 0  # the types of a resource, and of a coordinator's key
+TOPIC_RESOURCE, GROUP_KEY = 2, 0  # the resource type of topics, and the key type of groups (FindCoordinator)
 NEUTRAL: dict[str, Any] = {
     **{"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": None, "datetime_i64": None},
     **dict.fromkeys(("timedelta_i32", "timedelta_i64"), datetime.timedelta()),
     **dict.fromkeys(("int8", "int16", "int32", "int64", "float64"), -1),
 }
-# The fields that an answer has from its request, and other names of these fields in requests.
+# The fields that an answer takes from its request, and the names of these fields in requests.
 COPIED: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in ("name", "topic", "topic_id", "index", "group_id", "key", "member_id")},
     **{name: (name,) for name in ("group_instance_id", "resource_type", "resource_name")},
     "partition_index": ("partition_index", "partition"),
 }
-ALONE = {"name", "group_id", "key", "partition_index"}  # the fields for requests that list names or numbers alone
-# The arrays of requests, by the kind of their elements. The elements have these fields, or are a name or a number.
+# A request's array may have mere names or numbers, such as topic_names. These fields of the answer get them.
+ALONE = {"name", "group_id", "key", "partition_index"}
+# The arrays of requests, and the kind of their elements. An element is a name or a number, or it is an object,
+# whose name or number is in a field of NAMED_BY. A topic may have its topic_id instead.
 NOUNS = {
     **dict.fromkeys(("topic_data", "topics", "topic_names", "resources"), "topic"),
     **dict.fromkeys(("partition_data", "partitions", "partition_indexes"), "partition"),
@@ -51,7 +53,8 @@ NAMED_BY = {
     "partition": ("index", "partition_index", "partition"),
     "group": ("group_id",),
 }
-# Errors of the whole request. All other errors stand at the innermost parts: partitions, topics, groups.
+# Errors of the whole request. Other errors stand at the innermost parts (partitions, topics, groups), if the request
+# has parts, and Shape.is_outer is False.
 OF_REQUESTS = {
     ErrorCode.fetch_session_id_not_found,
     ErrorCode.invalid_fetch_session_epoch,
@@ -63,7 +66,7 @@ Where = Mapping[str, str | int | None]  # the "topic", "partition" and "group" o
 
 
 class Shape(NamedTuple):
-    """The parts that a fault may name, and the pairs of arrays: of the request, and of its answer."""
+    """What a fault may name, and pairs of arrays: an array of the request, and the array that answers it."""
 
     names: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
@@ -104,7 +107,7 @@ SHAPES: dict[str, Shape] = {
 
 
 class Form:
-    """The form of one request: its shape, and the topics that it names by id, or without a name."""
+    """The form of one request: its shape. The catalog has the topics that it names by id, or asks for without names."""
 
     def __init__(self, api: Api, catalog: Catalog) -> None:
         self._api, self._catalog, self._shape = api, catalog, SHAPES[api.name]
@@ -118,7 +121,7 @@ class Form:
                 yield from self.parts(element, self._within(here, name, element))
 
     def _elements(self, asked: Any, name: str) -> Iterable[Any]:
-        """The elements of a request's array. Metadata without names asks for all topics."""
+        """The elements of a request's array. Metadata without an array (v0: with an empty one) asks for all topics."""
         if not hasattr(asked, name):
             return ()
         found: Iterable[Any] | None = getattr(asked, name)
@@ -127,14 +130,14 @@ class Form:
         return found or ()
 
     def has_place(self, asked: Any, error: ErrorCode, meets: Callable[[Where], bool]) -> bool:
-        """Whether the answer of a request has a place for the error: a request may name no topic at all."""
+        """Whether a part that `meets` selects has a place for the error: a request may name no topic at all."""
         if self._api.name != "Metadata":
             return self.divide(asked, error, meets)[1] is not None
         parts = list(self.parts(asked))
         return any(map(meets, parts[1:] if parts[1:] or not has(self._api.response, "error_code") else parts))
 
     def divide(self, asked: Any, error: ErrorCode, meets: Callable[[Where], bool]) -> tuple[Any, Any]:
-        """The rest of a request, and the answer of its other parts. Either is None if it has no part."""
+        """The rest of a request, and the answer with the error for the parts that `meets` selects; None if empty."""
         kind = self._api.response
         has_place = has(kind, "error_code")
         if has_place and (self._shape.is_outer or error in OF_REQUESTS):
@@ -162,9 +165,9 @@ class Form:
         )
 
     def merge(self, answer: Any, failed: Any) -> Any:
-        """The answer of the rest, with the answer of the other parts in it.
+        """The answer of the rest, with the answer of the failed parts in it.
 
-        A request may name a topic in several entries, and a part twice. Then the answer has each of them as often.
+        A request may name a topic in several entries, and a partition twice. The answer has each partition as often.
         """
         name = next(name for _, name in self._shape.pairs if hasattr(answer, name))
         merged = list(getattr(answer, name))

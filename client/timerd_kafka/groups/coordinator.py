@@ -131,7 +131,7 @@ class Coordinator:
     # joining ----------------------------------------------------------------------------------------------------------
 
     async def join(self, asked: JoinRequest) -> JoinAnswer:
-        """Join a group. The answer waits until the rebalance has ended. A client that disconnects stays a member."""
+        """Join a group. The answer waits for the next generation. A client that disconnects stays a member."""
         answer = self._join(asked)
         return answer if isinstance(answer, JoinAnswer) else await asyncio.shield(answer)
 
@@ -155,7 +155,7 @@ class Coordinator:
         return self._join_again(group, asked) if asked.member else self._join_new(group, asked)
 
     def _unbearable(self, asked: JoinRequest) -> ErrorCode:
-        """The error of the request itself, or `none`."""
+        """The error if the request is out of its bounds, or the broker has no room for it; otherwise `none`."""
         if not self._settings.session_timeout_min <= asked.session_timeout <= self._settings.session_timeout_max:
             return ErrorCode.invalid_session_timeout
         if asked.instance is not None and not 0 < len(asked.instance) <= INSTANCE_ID_MAX:
@@ -232,8 +232,8 @@ class Coordinator:
     ) -> JoinAnswer | asyncio.Future[JoinAnswer]:
         """Give a restarted static member a new id, and fence the old id. A stable group goes on without a rebalance.
 
-        But if the member wants other topics than before, the group rebalances: the leader has to assign them
-        (KAFKA-12759).
+        But the group rebalances if the member wants other topics than before, because the leader has to assign them
+        (KAFKA-12759), or if the members prefer another protocol now.
         """
         leader, before = group.leader, topics_of(old.metadata(group.protocol))
         old.refuse(ErrorCode.fenced_instance_id, old.id)
@@ -331,7 +331,7 @@ class Coordinator:
     # offsets ----------------------------------------------------------------------------------------------------------
 
     def may_commit(self, who: Identity) -> ErrorCode:
-        """The error if a client may not commit offsets now, or `none`. This counts as a heartbeat, too."""
+        """The error if a client may not commit offsets now, or `none`. A member's commit counts as a heartbeat, too."""
         if error := self.refusal(who.group, may_be_empty=True):
             return error
         group = self.groups.get(who.group)

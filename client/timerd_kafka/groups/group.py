@@ -162,7 +162,7 @@ class Group:
     # generations ------------------------------------------------------------------------------------------------------
 
     def elect(self) -> bool:
-        """If the leader has not joined, one that has joined becomes the leader. Returns False if none has joined."""
+        """Make a member that has joined the leader, unless the leader has. Returns False if no member has joined."""
         leader = self.members.get(self.leader or "")
         if leader is None or leader.joining is None:
             joined = next((member for member in self.members.values() if member.joining is not None), None)

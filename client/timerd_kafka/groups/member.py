@@ -73,7 +73,7 @@ class Member:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the member needs no heartbeats, as it waits for others. A new member needs them: it may be gone."""
+        """Whether the member needs no heartbeats, as it waits for others. A new member is not kept: it may be gone."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     # protocols --------------------------------------------------------------------------------------------------------

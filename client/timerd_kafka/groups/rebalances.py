@@ -2,6 +2,7 @@
 
     Empty, Stable, CompletingRebalance --prepare--> PreparingRebalance: a DelayedJoin waits for all known members
     PreparingRebalance --the DelayedJoin ends-----> CompletingRebalance: a DelayedSync waits for all members
+    PreparingRebalance --it ends without members--> Empty
     CompletingRebalance --the leader syncs--------> Stable
 
 The operations wait in the timer daemon. If the daemon is lost, waiting members get an error after which clients try
@@ -25,14 +26,14 @@ from timerd_kafka.groups.sessions import Sessions
 from timerd_kafka.waits.waits import Wait, Waits
 
 PURGATORY = "rebalance"
-TIMEOUT_MIN_S = 0.1  # a group whose members are all absent static members tries again at this interval
+TIMEOUT_MIN_S = 0.1  # the shortest wait for joins or syncs: a group of absent static members waits again and again
 MAY_REBALANCE = (State.EMPTY, State.STABLE, State.COMPLETING)
 
 log = logging.getLogger("timerd_kafka.groups")
 
 
 class GenerationSync(DelayedSync):
-    """A DelayedSync that calls `ended` however it ends. In the loop, `_sync_ended` then drops unsynced members."""
+    """A DelayedSync that calls `ended` when it completes, expires or fails. Then `_sync_ended` runs in the loop."""
 
     def __init__(self, group: Group, ended: Callable[[], object]) -> None:
         super().__init__(

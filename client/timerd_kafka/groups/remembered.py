@@ -130,7 +130,7 @@ def _packed(kind: int, value: Any) -> bytes:
 
 
 def _records(path: Path) -> Iterator[tuple[int, Any, int]]:
-    """The complete records of a file, with the position of each end."""
+    """The complete records of a file: for each its kind, its value, and the position of its end."""
     data, end = path.read_bytes(), 0
     while end + SIZE.size <= len(data):
         begin = end + SIZE.size

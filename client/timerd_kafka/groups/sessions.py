@@ -1,7 +1,8 @@
 """The sessions of members: each is a DelayedHeartbeat, which every heartbeat prolongs.
 
-When a session expires, coordinator.py removes the member from its group. The daemon holds the sessions. If it refuses a
-session, the member stays without one, and the session is tried again each second and with the next heartbeat.
+When a session expires, coordinator.py removes the member from its group, unless the member waits for the others
+(Member.is_kept). The daemon holds the sessions. If it refuses a session, the member stays without one, and the session
+is tried again each second and with the next heartbeat.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def key_name(name: str) -> str:
 
 
 class Session:
-    """One session. When it expires, `expired` is called once, unless another session has replaced it."""
+    """One session. Its expiry is ignored if another session has replaced it, or if its holder has left."""
 
     beats: DelayedHeartbeat | None = None
 
@@ -109,7 +110,7 @@ class Sessions:
 
     def _over(self, group: str, holder: Holder, session: Session) -> None:
         if holder.session is not session:
-            return  # a heartbeat came meanwhile
+            return  # a heartbeat has begun another session meanwhile, or the holder has left
         if session.beats is not None and session.beats.error is not None:
             self._refused(group, holder, session.timeout, session.beats.error)
             return

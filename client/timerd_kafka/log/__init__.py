@@ -1,4 +1,5 @@
-"""The log of one partition on the disk: record batches as producers sent them, one behind the other, in one file.
+"""The log of one partition on the disk: record batches, one behind the other, in one file.
 
-Nothing here knows a leader, a follower or a client.
+The leader sets a few fields of their headers; the records stay as producers sent them. This folder imports nothing of
+leaders, followers or clients.
 """

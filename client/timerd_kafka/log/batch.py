@@ -1,4 +1,4 @@
-"""The header of a record batch. This module does not read the records behind it, which may be compressed.
+"""The header of a record batch. This module does not decode the records behind it, which may be compressed.
 
 Source: Kafka, org.apache.kafka.common.record.DefaultRecordBatch (magic 2).
 """
@@ -68,7 +68,7 @@ class Batch(NamedTuple):
 
 
 def read_batches(data: bytes | memoryview, *, check: bool = True) -> Iterator[Batch]:
-    """The consecutive batches in `data`. Raises CorruptBatch if a batch is damaged or cut.
+    """The consecutive batches in `data`. Raises CorruptBatch if a batch is damaged or cut, or UnsupportedBatch.
 
     With `check=False` the check sums are not verified.
     """
@@ -136,7 +136,7 @@ def read_produced(data: bytes) -> Batch:
 
 
 def place(data: bytes, batch: Batch, offset: int, append_time: int | None) -> tuple[bytearray, Batch]:
-    """A copy of the batch whose first offset is `offset`. The records stay as they are.
+    """A copy of the batch that begins with `offset` instead, and its header. The records stay as they are.
 
     `append_time`: the time (ms) that all records of the batch get; None: the records have their own times.
     """

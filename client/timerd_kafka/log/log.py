@@ -1,8 +1,8 @@
 """The file of a partition's record batches, and the position of each offset in it.
 
 A process that is killed leaves whole batches, and perhaps a part of a last batch, which the next opening of the log
-cuts off. Damage before the high watermark is an error of the disk; then nothing is cut off. There is no fsync: written
-data survive the end of the process, but not a crash of the machine.
+cuts off. Damage before the high watermark is an error of the disk; then the opening cuts off nothing. There is no
+fsync: written data survive the end of the process, but not a crash of the machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PartitionLog:
             opened.pop_all()
 
     def _recover(self) -> None:
-        """Read the headers of all batches. From the high watermark on, check the records, too."""
+        """Read all headers. From the high watermark on, verify the check sums, too, and cut off damage there."""
         length = os.fstat(self._file).st_size
         while self.size < length:
             header = os.pread(self._file, SIZE, self.size)
@@ -84,7 +84,10 @@ class PartitionLog:
         return moved.base_offset
 
     def append_copy(self, data: bytes) -> None:
-        """Append batches of the leader's log that follow the end of this log. Raises CorruptBatch, OSError."""
+        """Append batches of the leader's log that follow the end of this log.
+
+        Raises CorruptBatch, UnsupportedBatch, OSError.
+        """
         batches, offset = list(read_batches(data)), self.end_offset
         for batch in batches:
             if batch.base_offset != offset:
@@ -171,8 +174,8 @@ class PartitionLog:
     def kept_from(self, start_offset: int, end_offset: int, oldest: float, most_bytes: float) -> int:
         """The first offset that retention keeps; `start_offset` if it keeps all records.
 
-        It removes whole batches before `end_offset`, the oldest first. A batch goes if its largest timestamp is before
-        `oldest`, or if the batches behind it have `most_bytes` or more. The last batch of the log stays.
+        Retention removes whole batches before `end_offset`, the oldest first: a batch that states a largest timestamp
+        before `oldest`, or that has `most_bytes` or more behind it. The last batch of the log stays.
         """
         number = first = max(0, self._number_of(start_offset))
         end = self._number_of(end_offset)

@@ -1,7 +1,7 @@
 """The offsets, times and keys of single records. Only this module reads and decompresses the records of batches.
 
-Producers are not trusted: a batch of 1 MiB may state any number of records, or unpack to 32 GiB. So whoever reads takes
-a few records at a time, and a batch that unpacks to more than ROOM_MAX is unreadable.
+Producers are not trusted: a batch of 1 MiB may state any number of records, or unpack to 32 GiB. So readers take a
+few records at a time, and a batch that unpacks to more than ROOM_MAX is unreadable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kio.serial.readers import read_signed_varint, read_signed_varlong
 from timerd_kafka.log.batch import CODECS, SIZE, TIMESTAMP_IS_APPEND, Batch
 
 ROOM_MIN, ROOM_MAX = 16 << 20, 256 << 20  # bytes of the unpacked records; memory that is not written costs nothing
-RECORDS_MAX = 1_000_000  # of a compressed batch. Clients write fewer. While they are read, others wait for the memory
+RECORDS_MAX = 1_000_000  # of a compressed batch; clients write fewer. While it is read, others wait for the memory
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16
 GZIP_WINDOW = 31  # for zlib: the largest window, with a header of gzip
@@ -114,7 +114,7 @@ def joined(blocks: list[memoryview]) -> memoryview:
 
 
 def growing(unpack_into: Callable[[memoryview, memoryview], int], data: memoryview) -> memoryview:
-    """Unpack into a room, and again into a larger one if that fails: codecs do not say whether a room was too small."""
+    """Unpack into memory, and into more memory if that fails: codecs do not say whether the memory was too small."""
     size = ROOM_MIN
     while True:
         room = room_of(size)

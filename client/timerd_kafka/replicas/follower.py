@@ -29,7 +29,7 @@ BYTES = 4 << 20  # of an answer
 PARTITION_BYTES = 1 << 20  # of a partition in an answer
 AGAIN_S = 0.05  # after an error that soon passes: the leader or its timer daemon is being started again
 DISK_S = 1.0  # after an error of the leader's disk, or of this broker's
-SAY_S = 10.0  # between two messages in the log
+SAY_S = 10.0  # between two messages that a partition cannot be copied
 
 log = logging.getLogger("timerd_kafka.replicas")
 
@@ -64,7 +64,7 @@ class Followers:
             self._tasks[leader] = wanted, asyncio.get_running_loop().create_task(self._follow(leader, wanted))
 
     async def _follow(self, leader: int, partitions: list[Partition]) -> None:
-        again = dict.fromkeys(partitions, 0.0)  # partitions in the order of the next request, and when each is due
+        again = dict.fromkeys(partitions, 0.0)  # the order of the next request; the values: not to ask before this time
         while again:
             try:
                 reader, writer = await asyncio.open_connection(*self._addresses[leader])
@@ -73,7 +73,7 @@ class Followers:
                         await self._fetch(reader, writer, again)
                 finally:
                     writer.close()
-            except (OSError, EOFError):  # the leader does not run: it is being started again
+            except (OSError, EOFError):  # the leader is being started again, or it refuses the fetch
                 await asyncio.sleep(AGAIN_S)
             except Exception:
                 log.exception("following broker %d failed; it is tried again", leader)
@@ -82,7 +82,7 @@ class Followers:
     async def _fetch(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, again: dict[Partition, float]
     ) -> None:
-        """Send one request, and handle its answer. The leader may wait until a partition that was left out is due."""
+        """Send one request, and handle its answer. It may wait only until a left-out partition is asked for."""
         clock = asyncio.get_running_loop().time
         now = clock()
         partitions = [partition for partition, when in again.items() if when <= now]

@@ -61,7 +61,7 @@ class Partition:
     # replication, as the leader ---------------------------------------------------------------------------------------
 
     def follower_has(self, broker: int, end_offset: int, start_offset: int) -> bool:
-        """Note that a follower has the log up to `end_offset`. Returns whether the high or the low watermark rises."""
+        """Note where a follower's log begins and ends. Returns whether the high or the low watermark has risen."""
         low = self.low_watermark
         self._ends[broker] = end_offset
         self._starts[broker] = start_offset
@@ -81,15 +81,15 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The first offset that any replica still has."""
+        """The lowest start offset of all replicas, as their leader knows it; at a follower, its own start offset."""
         return min((self.start_offset, *self._starts.values())) if self.is_leader else self.start_offset
 
     def delete_before(self, offset: int) -> None:
-        """Delete the records before `offset`: they can no longer be read."""
+        """Delete the records before `offset`: they can no longer be read. Their bytes stay in the file."""
         self.start_offset = self.log.checkpoint.start_offset = max(self.start_offset, offset)
 
     def retain(self, now: int) -> bool:
-        """As the leader: delete the records that the topic's retention ends at `now` (ms). Returns whether any were."""
+        """As the leader: delete the records that the topic's retention ends at `now` (ms). Returns whether it did."""
         rules = self.topic.rules
         if not rules.has_retention or self.log.is_damaged:
             return False

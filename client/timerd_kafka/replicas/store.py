@@ -16,7 +16,7 @@ from timerd_kafka.cluster.catalog import Catalog, Topic
 from timerd_kafka.cluster.placement import replicas_of
 from timerd_kafka.replicas.partition import Partition
 
-SAY_S = 10.0  # between two messages in the log
+SAY_S = 10.0  # between two messages that a partition cannot be opened
 AGAIN_S = 1.0  # partitions that cannot be opened are tried again at this interval
 
 Missing = tuple[Topic, int, tuple[int, ...]]  # a partition that is to be opened: its topic, number and replicas
@@ -25,7 +25,7 @@ log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Store:
-    """The partitions on this broker's disk. A large topic takes seconds, so partitions are opened a few at a time."""
+    """The partitions on this broker's disk. Opening a large topic takes seconds, so it is done in parts."""
 
     def __init__(self, directory: Path, catalog: Catalog, broker: int, workers: int) -> None:
         self._directory, self._catalog = directory, catalog
@@ -75,7 +75,7 @@ class Store:
         return gone
 
     def open_some(self, seconds: float) -> bool:
-        """Open the noted partitions, for `seconds` at most. Returns whether any are left."""
+        """Open the noted partitions, for `seconds` at most. Returns whether some were not tried yet."""
         end = time.monotonic() + seconds
         while self._missing and time.monotonic() < end:
             topic, index, replicas = missing = self._missing.popleft()
@@ -88,7 +88,7 @@ class Store:
         return bool(self._missing)
 
     def try_again(self) -> bool:
-        """Once a second, note again the partitions that could not be opened. Returns whether there are any."""
+        """Once a second, note again the partitions that could not be opened. Returns whether any were noted now."""
         now = time.monotonic()
         if not self._failed or now < self._again_at:
             return False

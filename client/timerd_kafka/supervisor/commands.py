@@ -1,14 +1,15 @@
 """The commands to a running cluster, from its standard input (--commands) or from the socket in its directory.
 
     {"number": 7, "do": "stop_follower", "topic": "orders", "partition": 0, "broker": 2}
-        -> {"number": 7, "0": {}, "2": {"done": 1}, ...}    or {"number": 7, "error": ...}
+        -> {"number": 7, "2": {"done": 1}}    or {"number": 7, "error": ...}
     {"number": 8, "do": "kill", "broker": 1}    ... "kill_daemon"    ... "state"    ... "pids"
     {"number": 9, "do": "set_fault", "fault": "cut", "api": "Fetch"}    ... "faults"    ... "clear_faults"
     {"number": 10, "do": "await_group", "group": "g", "state": "Stable", "members": 2, "timeout": 10}
-    {"number": 11, "do": "await_records", "topic": "t", "count": 100, "partition": None, "timeout": 10}
+    {"number": 11, "do": "await_records", "topic": "t", "count": 100, "partition": null, "timeout": 10}
 
-The caller numbers its commands, and an answer has its command's number, because it may come after the next command. The
-end of the standard input ends the cluster, so the cluster does not outlive its test.
+At the standard input, the caller numbers its commands, and an answer has its command's number, because it may come
+after the next command. At the socket, a command needs no number, and its answer has none. The end of the standard input
+ends the cluster, so the cluster does not outlive its test.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from timerd_kafka.faults.rules import FAULTS, RULES_MAX, Counted, Rule, RuleErro
 from timerd_kafka.supervisor.conditions import Condition, ConditionError, GroupCondition, RecordsCondition
 
 BROKERS_S = 5.0  # the longest wait for brokers, shorter than the ten seconds that a test waits for the answer
-TAKE_OUT_S = 1.0  # the longest wait until brokers have taken a fault out that one of them has not taken
+TAKE_OUT_S = 1.0  # the longest wait for brokers to remove a fault again, after one did not answer
 LOOK_AGAIN_S = 0.02  # between two looks at a condition that a command awaits
 
 log = logging.getLogger("timerd_kafka.supervisor")
@@ -42,7 +43,7 @@ class Cluster(Protocol):
     """The parts of a supervisor that commands use."""
 
     def pids(self) -> dict[str, int]:
-        """The pids of the processes, by their names: "0" to "N", and "daemon"."""
+        """The pids of the processes that run: the brokers, by their numbers ("0", "1" ...), and "daemon"."""
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
         """Send a command to a broker. Returns False if it does not run."""
@@ -56,7 +57,7 @@ class Cluster(Protocol):
 
 @dataclass
 class Asked:
-    """A command that brokers have not all answered."""
+    """A command that some brokers have not answered yet."""
 
     answer: Answer
     awaited: set[int] = field(default_factory=set)
@@ -96,7 +97,7 @@ class Commands:
             self.take(command, partial(say, command["number"]))
 
     def take(self, command: dict[str, Any], answer: Answer) -> None:
-        """Do a command. `answer` is called once with its answer, also if the command is none."""
+        """Do a command. `answer` is called once with its answer, which is an error if there is no such command."""
         try:
             self._do(command, answer)
         except (RuleError, ConditionError) as error:
