@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.peer = "?"
         self.software = ""  # the name and version of the client, from ApiVersions (KIP-511); empty: not named
-        self.closing: list[Callable[[], object]] = []  # called when the connection ends
+        self.closing: list[Callable[[], object]] = []  # called when the connection ends; unmute() clears the list
 
     # asyncio calls these ----------------------------------------------------------------------------------------------
 
