@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
             self.unmute()  # read the later requests, up to the end
 
     def refuse(self, why: str) -> None:
-        """Close the connection: its client sent a wrong frame or holds too much, or a fault cut its answer."""
+        """Close the connection: its client sent a wrong frame or holds too much, or a fault on demand ends it."""
         log.info("the connection of %s is closed: %s", self.peer, why)  # no warning: hostile clients would fill the log
         self.transport.close()
         self._drop_buffer()
