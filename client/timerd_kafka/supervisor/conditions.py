@@ -18,7 +18,7 @@ class ConditionError(ValueError):
 
 
 class Condition(Protocol):
-    """A condition, which brokers' answers to its question show."""
+    """A condition that a command awaits. The brokers' answers to its question show whether it holds."""
 
     @property
     def timeout(self) -> float:
@@ -41,7 +41,7 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class GroupCondition:
-    """A group is in a state, and perhaps has a number of members."""
+    """A group is in a state. If `members` is given, the group also has this number of members."""
 
     group: str
     state: str
@@ -141,7 +141,7 @@ class RecordsCondition:
 
 
 def taken(given: dict[str, Any], **defaults: Any) -> dict[str, Any]:
-    """The arguments of a condition. Raises ConditionError."""
+    """The arguments of a condition: the given ones, and defaults for the others. Raises ConditionError."""
     if unknown := set(given) - set(defaults):
         raise ConditionError(f"{sorted(unknown)[0]}: give {', '.join(defaults)}")
     made = defaults | given

@@ -19,7 +19,7 @@ LAST_BYTES = 2_000
 
 
 class TimerDaemon:
-    """The daemon's process. Its arena is removed at the end of the cluster, not at the end of the daemon."""
+    """The daemon's process. A killed daemon leaves its arena to the next one, and stop() removes the arena."""
 
     def __init__(self, instance: str, runtime_dir: str | None, flags: tuple[str, ...], log: Path) -> None:
         self.paths: InstancePaths = make_instance(instance, runtime_dir)
@@ -72,7 +72,7 @@ class TimerDaemon:
             )
 
     def ended(self, pid: int) -> bool:
-        """Note that a process has ended. Returns whether it was the daemon's."""
+        """Note that a process has ended. Returns whether it was the daemon."""
         if pid != self.pid:
             return False
         assert self._process is not None

@@ -24,7 +24,8 @@ OWN = {"cluster.lock", "cluster_id", TOPICS}  # files of a cluster that was kill
 def claim(settings: Settings) -> int:
     """Take the directory for this cluster, and make missing files. Returns a descriptor that holds the directory.
 
-    Raises SettingsError if another cluster uses the directory, or if it was made with another number of workers.
+    Raises SettingsError if another cluster uses the directory, if it was made with another number of workers, if it
+    cannot be written or has files of other programs, or if its own files are damaged or missing.
     """
     try:
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)

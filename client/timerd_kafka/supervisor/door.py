@@ -1,6 +1,7 @@
 """The socket in the cluster's directory: the user of the cluster gives commands to it while it runs.
 
-A connection sends a command as a line of JSON, and gets the answer as a line of JSON. Each connection waits for itself.
+A connection sends a command as a line of JSON, and gets the answer as a line of JSON. A command that waits, such as
+`await_group`, does not delay the commands of other connections.
 """
 
 from __future__ import annotations

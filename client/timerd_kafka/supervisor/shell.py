@@ -11,7 +11,7 @@ from typing import Any
 from timerd_kafka.supervisor.door import ask
 
 ANSWER_S = 10.0
-NAME = "fault"  # the first argument, after which this program runs instead of a cluster
+NAME = "fault"  # if this is the first argument, this program runs instead of a cluster
 DESCRIPTION = """\
 Set faults in a cluster that runs: errors, late answers and cut answers.
 

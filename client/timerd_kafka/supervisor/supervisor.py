@@ -1,7 +1,7 @@
 """Starts the brokers and their timer daemon, and restarts each one that ends.
 
-Brokers are forked from this process, which has loaded all modules that they need, and has no other thread. So a new
-broker listens after some ten milliseconds. The supervisor keeps the ports while brokers are restarted.
+Brokers are forked from this process, which has loaded all modules that they need, and has one thread. So a new broker
+listens after some tens of milliseconds. The supervisor keeps the ports while brokers are restarted.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Supervisor:
     # running ----------------------------------------------------------------------------------------------------------
 
     def run(self, ready: Callable[[], None], *, commands: bool = False) -> None:
-        """Run the cluster until SIGTERM or SIGINT. `ready` is called once, when all brokers listen.
+        """Run the cluster until SIGTERM, SIGINT or SIGHUP. `ready` is called once, when all brokers listen.
 
         With `commands` the cluster takes commands from the standard input, and ends when the input ends.
         """
@@ -182,7 +182,7 @@ class Supervisor:
         return pids | ({"daemon": self.daemon.pid} if self.daemon and self.daemon.pid else {})
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
-        """Send a command to a broker, which may still be starting. Returns False if there is none with this number."""
+        """Send a command to a broker, which may still be starting. Returns False if no such broker runs."""
         link = self._workers[number].link if 0 <= number < len(self._workers) else None
         if link is None:
             return False
@@ -204,7 +204,7 @@ class Supervisor:
         )
 
     def _become(self, number: int, control: socket.socket) -> None:
-        """In the child: become the broker, and close the descriptors of the supervisor."""
+        """In the child: close the supervisor's sockets, and run the broker until it ends."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)

@@ -1,9 +1,10 @@
-"""For tests of programs that use Kafka; see docs/kafka.md. Each name is imported when it is first used.
+"""For tests of programs that use Kafka; see docs/kafka.md.
 
     plugin     the fixtures of pytest
     cluster    a cluster in processes of its own
 
-`from timerd_kafka.testing import KafkaCluster` has the type of the fixture.
+`from timerd_kafka.testing import KafkaCluster` imports the class of the clusters that the fixtures give, for
+annotations. This package imports `cluster` when KafkaCluster or KafkaClusterError is first used.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class KafkaCluster:
             self._scratch = None
 
     def _end_daemon(self) -> None:
-        """End the cluster's own timer daemon if the supervisor was killed: the daemon alone would wait for clients."""
+        """End the cluster's own timer daemon if the supervisor was killed. Else the daemon would run for 10 s more."""
         paths = InstancePaths(Path(self.runtime_dir), self.instance)
         is_own = self._scratch is not None and paths.directory == Path(self._scratch.name, "run")
         if not is_own or not daemon_running(paths):
@@ -197,7 +197,8 @@ class KafkaCluster:
     ) -> str:
         """Create a topic, and return its name when all brokers have it. Without `name` it gets a new name.
 
-        Without `replicas` it gets the cluster's default. Raises KafkaClusterError if the topic is refused.
+        Without `replicas` it gets the cluster's default. Raises KafkaClusterError if the topic is refused, or a broker
+        does not answer.
         """
         if self._process is None:
             raise KafkaClusterError("the cluster does not run: start()")
@@ -359,8 +360,9 @@ class KafkaCluster:
     ) -> dict[int, int]:
         """Wait until consumers can read at least `count` records of a topic, or of one partition.
 
-        Returns the number of records that each partition has. Raises KafkaClusterError after `timeout` seconds. A
-        broker that is stopped delays this call by five seconds, and the result lacks the partitions that it leads.
+        Returns the number of records that each partition has. Raises KafkaClusterError after `timeout` seconds. While a
+        broker is stopped, each look at the brokers takes up to five seconds, and the result lacks the partitions that
+        this broker leads.
         """
         wanted = {"topic": topic, "count": count, "partition": partition}
         found = self._ask("await_records", "wait_for_records", timeout, **wanted)["found"]
@@ -391,7 +393,7 @@ class KafkaCluster:
         return self.command({"do": "pids"})
 
     def state(self) -> dict[str, Any]:
-        """For each broker: its partitions, their offsets and files, and the number of requests that wait."""
+        """For each broker: its partitions, their offsets and files, and the number of its waits."""
         return self.command({"do": "state"})
 
     def command(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -428,5 +430,5 @@ class KafkaCluster:
 
 
 def patience(timeout: object) -> float:
-    """How much longer the answer to a command takes that waits itself; the cluster refuses a wrong timeout."""
+    """How much longer the answer may take if the command waits: its timeout. A wrong timeout is refused at once."""
     return float(timeout) if isinstance(timeout, int | float) and 0 <= timeout <= TIMEOUT_MAX else 0.0

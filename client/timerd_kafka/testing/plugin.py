@@ -3,7 +3,7 @@
     kafka_broker            a new cluster for each test: kafka_broker.bootstrap, .topic("orders", partitions=3)
     kafka_session_broker    one cluster for all tests of a session
 
-No module of timerd is imported before a test uses one of these fixtures.
+This module imports the cluster, and with it the rest of timerd, only when a test uses one of these fixtures.
 """
 
 from __future__ import annotations

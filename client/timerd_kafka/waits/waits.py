@@ -31,7 +31,7 @@ class DaemonLost(Exception):
 
 
 class Waits:
-    """The purgatories, and the waits in them. Call the methods in the broker's loop."""
+    """The purgatories, and the waits in them. Call the methods in the broker's loop; `call` is for all threads."""
 
     def __init__(self, client: td.Client, loop: asyncio.AbstractEventLoop) -> None:
         self.client, self.loop = client, loop
@@ -62,7 +62,10 @@ class Waits:
             raise
 
     def begin(self, purgatory: str, timeout: float, make: Callable[[Callable[..., Any]], NamedOperation]) -> Wait:
-        """As until(), but several requests may await the `future`, if they shield it. It may fail with DaemonLost."""
+        """As until(), but returns the wait at once. Several requests may await its `future`, if they shield it.
+
+        The future may fail with DaemonLost.
+        """
         wait = Wait(self)
         wait.operation, wait.deadline = make(wait.give), self.loop.time() + timeout
         self._open.add(wait)
@@ -97,7 +100,7 @@ class Waits:
 
     @property
     def pending(self) -> int:
-        """The number of waiting requests."""
+        """The number of waits that have not ended. A wait may stand for several requests."""
         return len(self._open)
 
 

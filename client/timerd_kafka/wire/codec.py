@@ -95,7 +95,7 @@ class Api:
 
 
 class Question:
-    """One API at one version, for requests of a broker to another broker."""
+    """One API at one version, for requests to a broker: by a follower, or by tests."""
 
     def __init__(self, key: int, version: int) -> None:
         self.request, response = load_request_schema(key, version), load_response_schema(key, version)

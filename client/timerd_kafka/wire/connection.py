@@ -1,7 +1,7 @@
 """One connection of a client: frames in, answers out, one request at a time, as in Kafka.
 
-A connection may hold one whole frame and the beginning of the next. The bytes of all connections together are bounded,
-including answers that clients do not read. So hostile clients cannot fill the memory.
+A connection may hold one whole frame and a little of what follows it: see AHEAD. The bytes of all connections together
+are bounded, including answers that clients do not read. So hostile clients cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.peer = "?"
         self.software = ""  # the name and version of the client, from ApiVersions (KIP-511); empty: not named
-        self.closing: list[Callable[[], object]] = []  # called when the connection ends
+        self.closing: list[Callable[[], object]] = []  # called when the connection ends; unmute() clears the list
 
     # asyncio calls these ----------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
             self.unmute()  # read the later requests, up to the end
 
     def refuse(self, why: str) -> None:
-        """Close the connection, because its client sent a wrong frame or holds too much."""
+        """Close the connection: its client sent a wrong frame or holds too much, or a fault on demand ends it."""
         log.info("the connection of %s is closed: %s", self.peer, why)  # no warning: hostile clients would fill the log
         self.transport.close()
         self._drop_buffer()

@@ -22,7 +22,7 @@ from kio.serial._introspect import (
     is_optional,
 )
 
-ELEMENTS_MAX = 200_000  # of all arrays of a frame together: for example, 20 topics with 10,000 partitions each
+ELEMENTS_MAX = 200_000  # of all arrays and tagged fields of a frame: for example, 19 topics with 10,000 partitions each
 SIZES = {
     "bool": 1,
     "int8": 1,

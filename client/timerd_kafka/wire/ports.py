@@ -15,8 +15,8 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")  # the first and the 
 def kept_port(host: str, port: int) -> socket.socket:
     """A socket that keeps a port for processes that share it. Port 0 stands for any free one. Raises OSError.
 
-    The free port is none that the system gives to outgoing connections: else it could be taken by one while the cluster
-    does not run, and the cluster could not come back to it.
+    If possible, the free port is not one of those that the system gives to outgoing connections. Else a connection
+    could take the port while the cluster does not run, and the cluster could not come back to it.
     """
     highest = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 0
     for _ in range(TRIES if not port and highest > LOWEST else 0):

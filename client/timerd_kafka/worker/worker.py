@@ -34,7 +34,7 @@ log = logging.getLogger("timerd_kafka.broker")
 def run(settings: Settings, number: int, control: socket.socket, rules: Iterable[Rule] = ()) -> None:
     """Serve as broker `number`, with these faults, until SIGTERM, or until the supervisor ends."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each partition and each connection takes a descriptor
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # partitions and connections take descriptors
     client = td.Client(settings.instance, runtime_dir=settings.runtime_dir, name=f"kafka-broker-{number}")
     client.ready(timeout=DAEMON_S)
     with asyncio.Runner() as runner:
@@ -91,7 +91,11 @@ class Complaints:
 
 
 def tick(broker: Broker, connections: set[Connection]) -> None:
-    """Look for changes whose events may be lost with the timer daemon. This repeats every LOOK_S."""
+    """Do the work that no event begins. This repeats every LOOK_S.
+
+    It looks for changes whose events may be lost with the timer daemon, ends waits that a lost daemon does not end,
+    deletes old records, and finds connections that clients have closed.
+    """
     try:
         broker.look()
         broker.retain_all()

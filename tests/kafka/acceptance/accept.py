@@ -13,11 +13,11 @@ The clients are kafka-python, aiokafka and confluent-kafka, each in processes of
     counts     the clients and the cluster count the same records and waits
     full       more waits than the timer daemon holds
     daemon     the timer daemon is stopped, and killed
-    damaged    damaged frames, and a bystander
+    damaged    damaged frames, while another client (the bystander) sends requests
     storm      the timer daemon and random workers are killed, again and again
 
-The figures depend on this machine, and on whatever else it does: the JSON document has its load. The exit status is 1
-if a check fails.
+The figures depend on this machine, and on whatever else it does: the JSON document has the machine's load. The exit
+status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CHECKS: dict[str, Callable[[Suite], None]] = {
 
 
 def play(suite: Suite) -> None:
-    """Run the lanes at once, and the checks of a lane one after the other. A broken check does not end the others."""
+    """Run the lists of --only (lanes) at once, each list in order. A broken check does not end the others."""
     suite.tables["checks"] = []
     lanes = suite.args.only or [list(CHECKS)]
     with ThreadPoolExecutor(len(lanes)) as pool:
@@ -69,7 +69,10 @@ def play(suite: Suite) -> None:
 
 
 def play_lane(suite: Suite, names: list[str]) -> None:
-    """Run checks that share a cluster. A claim that several checks make fails if one of them breaks it."""
+    """Run the checks of a lane. They share a cluster, unless a check needs flags.
+
+    Several checks may make the same claim. It fails if one of them breaks it.
+    """
     own = copy(suite)
     own.args = Namespace(**vars(suite.args))
     try:

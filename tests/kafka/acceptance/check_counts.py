@@ -73,7 +73,7 @@ def play_waits(suite: Suite, kafka: KafkaCluster) -> None:
             kafka.topic(partitions=1)
     kafka.start_follower(topic)
     for name, number in expected.items():
-        # The creator of a topic waits until all brokers have read it. If they already have, nothing is registered.
+        # A request that creates a topic waits until all brokers have read the topics, unless they already have.
         found = registered(kafka, name) if name == "topic" else settled(kafka, name, number)
         suite.add("waits_on_both_sides", purgatory=name, requests=requests, registered=found - number + requests)
         right = found == number if name != "topic" else found <= number

@@ -50,7 +50,7 @@ class Memory(threading.Thread):
 
 
 def play(suite: Suite) -> None:
-    # Each refused connection is a line in the log at the level of warnings.
+    # Without this level, the log has a warning for each unknown version in a frame, up to a thousand per worker.
     with cluster(suite, "--no-auto-create", "--log-level", "error") as kafka:
         topic, bystanders = kafka.topic(partitions=PARTITIONS, replicas=3), kafka.topic(replicas=3)
         with RawKafka(kafka.bootstrap) as raw:
@@ -100,7 +100,7 @@ def play(suite: Suite) -> None:
 
 
 def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> None:
-    """Open connections to one worker that send most of the largest frame, and then nothing. A bystander is served."""
+    """Fill the bytes that one worker may hold: by connections that send most of a frame. A bystander is served."""
     host, _, port = address.rpartition(":")
     lines: list[socket.socket] = []
     closed = 0
@@ -180,7 +180,7 @@ def all_answer(kafka: KafkaCluster) -> bool:
 
 
 def is_late(row: list[object]) -> bool:
-    """Whether a produce request has timed out. Only the check "a bystander was served in time" counts such requests."""
+    """Whether a request has timed out after 5 s or more. Only the check "a bystander was served in time" counts it."""
     return row[4] == "request_timed_out" and float(row[3]) >= BYSTANDER_MAX_S  # type: ignore[arg-type]
 
 

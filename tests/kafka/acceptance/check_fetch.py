@@ -75,7 +75,7 @@ def play_empty(suite: Suite, kafka: KafkaCluster) -> None:
 
 
 def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
-    """A fetch that has nothing to wait for does not wait, although max.wait is 3 s."""
+    """A fetch with max.wait 0, enough bytes, no partitions or an error does not wait."""
     rounds = 5 if suite.short else 100
     topic = kafka.topic(replicas=3)
     with RawKafka(kafka.bootstrap) as raw, RawKafka(raw.leaders(topic)[0]) as leader:
@@ -104,7 +104,7 @@ def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
 
 
 def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
-    """A consumer waits at one worker, and the producer sends to another worker."""
+    """A consumer waits at the leader, then at a follower. The producer sends to the leader."""
     rounds = 60 if suite.short else 200
     topic = kafka.topic(replicas=3)
     with RawKafka(kafka.bootstrap) as raw:
