@@ -147,7 +147,7 @@ class Frames:
         return struct.pack(">i", size) + bytes(frame[4:])
 
     def _crc(self, frame: bytearray) -> bytes:
-        """Damage the end. There a produce request has its records, whose check sum is then wrong."""
+        """Damage the end. There a produce request has its records, whose check sum is then mostly wrong."""
         for _ in range(2):
             frame[self._rng.randrange(max(8, len(frame) - 60), len(frame))] ^= 0x55
         return self._sized(frame)
