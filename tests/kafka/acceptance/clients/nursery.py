@@ -55,7 +55,7 @@ def live(plan: dict[str, Any], files: list[int]) -> None:
     """Play the plan's role in the forked child, and end the child. Does not return."""
     status = 1
     try:
-        os.setsid()  # a session of its own, as the nursery has: Ctrl-C reaches the acceptance alone, which ends the clients
+        os.setsid()  # a session of its own, as the nursery has: Ctrl-C ends the acceptance, which ends the clients
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
