@@ -1,4 +1,4 @@
-"""A cluster of four brokers for all tests of a process, and raw connections to it."""
+"""A cluster of four brokers for all tests of a process, raw connections to it, and scenarios on the manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of three members, each a process: a member is killed, another leaves, and workers with offsets are killed."""
+"""Groups: a member is killed, leaves, or does not join again. Committed offsets: each worker is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from world import WORKERS, cluster, eventually, side_by_side
 
 PARTITIONS, MEMBERS = 12, 3
 SESSION_MS, HEARTBEAT_MS = 3_000, 300
-KILLED_S, LEFT_S = 4.0, 1.0  # within these times other members have the partitions
+KILLED_S, LEFT_S = 4.0, 1.0  # at most, from a member's SIGKILL or close() until others have its partitions
 REBALANCE_S, LATE_S = 2.0, 0.1
 
 
@@ -87,7 +87,7 @@ def play_client(suite: Suite, kafka: KafkaCluster, client: str) -> None:
 
 
 def assigned(member: Peer) -> list[int]:
-    """The partitions of a member, from its output."""
+    """The partitions that a member has printed last."""
     said = member.last("assigned")
     return said["assigned"] if said else []
 

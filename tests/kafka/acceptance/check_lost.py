@@ -1,4 +1,4 @@
-"""More waits than the timer daemon holds, and a timer daemon that is stopped or killed: waiting clients try again."""
+"""The timer daemon is full, stopped or killed: requests that wait get errors after which clients try again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BYSTANDER_MAX_S = 1.0
 
 
 def play_full(suite: Suite) -> None:
-    """Thousands of fetches wait, although the daemon has room for five hundred operations."""
+    """Send more fetches that must wait than the daemon has room for: those without room get an error."""
     count, wait_s = (1_000, 2.0) if suite.short else (4_000, 5.0)
     with cluster(suite, "--capacity", str(CAPACITY)) as kafka:
         topic, busy = kafka.topic(partitions=4, replicas=1), kafka.topic(replicas=3)
@@ -76,7 +76,7 @@ def play_full(suite: Suite) -> None:
 
 
 def works_again(suite: Suite, kafka: KafkaCluster, after: str) -> None:
-    """Check that all kinds of waits work again."""
+    """Check that produce, fetch and group requests work again, and that a fetch waits for its time, but not longer."""
     topic = kafka.topic(replicas=3)
     with RawKafka(kafka.bootstrap) as raw:
         address = raw.leaders(topic)[0]
@@ -111,7 +111,7 @@ def play_daemon(suite: Suite) -> None:
 
 
 def play_lost(suite: Suite, kafka: KafkaCluster, how: str, lasts: float) -> None:
-    """Send requests that wait and requests that do not, while the daemon does not answer."""
+    """Stop or kill the daemon. Requests that wait are sent before and during the outage, a bystander's all the time."""
     topic, stuck = kafka.topic(partitions=4, replicas=3), kafka.topic(partitions=4, replicas=3)
     kafka.stop_follower(stuck)
     with RawKafka(kafka.bootstrap) as raw:
@@ -252,8 +252,8 @@ def report_lost(suite: Suite, how: str, before: list[Waiting], during: list[Wait
             beyond_timeout_max_s=max(late),
         )
         suite.check("answered_in_time", max(late) <= GRACE_S, "each request is answered at most 2 s after its timeout")
-        # A fetch whose timeout is over may get an empty answer, as always. The request to create a topic may have been
-        # carried out before the daemon was lost.
+        # A fetch whose timeout is over may get an empty answer, as always. The request to create a topic may be carried
+        # out before the daemon is lost, or, if a killed daemon is back in time, during the outage.
         allowed = RETRIABLE | ({"none"} if kind != "produce" else set())
         if kind == "acks=1, muted":
             allowed = {"none"}

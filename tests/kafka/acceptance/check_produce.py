@@ -85,7 +85,7 @@ def play_control(suite: Suite, kafka: KafkaCluster) -> None:
 
 
 def play_stopped(suite: Suite) -> None:
-    """Stop a follower: its partition times out, but the other partitions of the same request do not."""
+    """Stop the followers of one partition: it times out, but the other partitions of the same request do not."""
     rounds = 2 if suite.short else 20
     took: list[float] = []
     codes: dict[str, set[str]] = {"stopped": set(), "neighbour": set(), "unknown": set()}

@@ -19,7 +19,7 @@ from world import cluster, percentile, percentiles, produce_fields, settled
 
 QUOTA = 1e6  # bytes a second
 VALUE = 20_000
-WITHIN, WITHIN_SHORT = 0.05, 0.45  # shares of the quota; a short run includes the first second's burst
+WITHIN, WITHIN_SHORT = 0.05, 0.45  # shares of the quota; the first second's burst adds a third to a short run
 EARLY_S = 0.003  # a throttle time is stated in whole milliseconds
 
 
@@ -62,7 +62,7 @@ def play(suite: Suite) -> None:
 
 
 def at_once(topic: str, places: list[tuple[str, int]], name: str, seconds: float) -> list[list[Sent]]:
-    """Send as fast as the answers come, from all places with the same client id."""
+    """Send to all places (address, partition) at once with one client id, to each as fast as its answers come."""
     with ThreadPoolExecutor() as pool:
         turns = [pool.submit(send, topic, *place, f"quota of {name}", seconds) for place in places]
         return [turn.result() for turn in turns]
@@ -92,7 +92,8 @@ def judge(suite: Suite, what: str, all_sent: list[list[Sent]], seconds: float, w
     throttled = sum(one.throttle > 0 for one in flat)
     pairs = [pair for sent in all_sent for pair in pairwise(sent) if pair[0].throttle > 0]
     early = max((one.at + one.throttle - following.answered for one, following in pairs), default=0.0)
-    # The mute begins with the answer. If this process is late, it sees the answer late.
+    # The mute begins when the broker answers. If this process sees that answer late, the mute looks too short: so one
+    # tenth of the answers do not count here.
     short_of = percentile([one.answered + one.throttle - following.answered for one, following in pairs], 0.9)
     rate = size / took
     suite.add(

@@ -80,7 +80,10 @@ def read_by(client: str, readers: list[Peer]) -> int:
 
 
 def rage(suite: Suite, kafka: KafkaCluster, stuck: str) -> dict[str, int]:
-    """Kill the daemon and a random worker in turn. The topic `stuck` is not copied. Returns the numbers of kills."""
+    """Kill the daemon and a random worker in turn. The topic `stuck` is not copied.
+
+    Returns the numbers of kills, and of kills that failed because the process was already down.
+    """
     rng, kills = random.Random(suite.seed), Counter[str]()
     end, said = time.monotonic() + suite.args.seconds, time.monotonic()
     for turn in itertools.count():

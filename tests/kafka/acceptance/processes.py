@@ -142,7 +142,7 @@ class Peer:
         return said["read"] if said else 0
 
     def ready(self) -> None:
-        """Wait until it is connected. Raises Failed if that takes too long."""
+        """Wait until the process says that it is ready. Raises Failed if it ends, or takes too long."""
         self._await(lambda: self.last("ready") is not None, END_S)
 
     def _await(self, condition: Callable[[], bool], patience: float) -> None:
@@ -174,7 +174,7 @@ class Peer:
         return found
 
     def end(self) -> None:
-        """Kill its process, if it has not ended."""
+        """Kill its process, if it has not ended, and remove its files."""
         self.process.kill()
         self.process.forget()
         self._thread.join(5.0)

@@ -21,7 +21,7 @@ from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 
 WORKERS = 4
-# Purgatories in which requests of clients wait. In the other purgatories workers wait for each other, all the time.
+# Purgatories with operations of clients. In "replica" followers wait, all the time. In "fault" nothing waits here.
 PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota")
 QUIET_S = 5.0
 PATIENCE_S = 15.0
@@ -86,12 +86,15 @@ def current(suite: Suite) -> str:
 
 
 def registered(kafka: KafkaCluster, purgatory: str) -> int:
-    """The number of operations that a purgatory has had. The daemon counts an operation just after it has answered."""
+    """The number of operations that a purgatory has had. It may rise late: see `settled`."""
     return kafka.purgatories()[purgatory]["registered"]
 
 
 def settled(kafka: KafkaCluster, purgatory: str, expected: int, patience: float = PATIENCE_S) -> int:
-    """As `registered`, but waits for the expected number. After `patience` seconds, returns the number as it is."""
+    """As `registered`, but waits for the expected number. After `patience` seconds, returns the number as it is.
+
+    A worker does not wait until the daemon has registered an operation, so the answer to a request may come earlier.
+    """
     end = time.monotonic() + patience
     while (found := registered(kafka, purgatory)) != expected and time.monotonic() < end:
         time.sleep(0.02)

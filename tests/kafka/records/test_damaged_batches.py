@@ -1,4 +1,4 @@
-"""Record batches that are damaged, or state wrong numbers of records: they are refused, and cost little."""
+"""More than one batch for a partition, and batches that state a wrong number of records: refused, at little cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a partition: compared with a plain list, and after crashes at every byte."""
+"""The log of a partition: compared with a plain list, cut at every byte, damaged. Its batches, and its producers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_log_that_was_cut_at_any_byte_has_its_whole_batches(tmp_path: Path) ->
         opened = PartitionLog(tmp_path)
         kept = sum(end <= cut for end in ends) - 1
         assert (opened.end_offset, opened.size) == (2 * kept, ends[kept])
-        if opened.is_damaged:  # records below the high watermark are lost: only a crash of the machine can cause this
+        if opened.is_damaged:  # a batch below the high watermark is cut: a killed process cannot cause this
             assert opened.end_offset < 4 and cut > ends[kept]
             opened.cut_damage()
         assert opened.checkpoint.high_watermark <= opened.end_offset
@@ -115,7 +115,7 @@ def test_damage_behind_the_high_watermark_is_cut_off(tmp_path: Path, rng: random
     size = log.size
     log.close()
     data = bytearray(log.path.read_bytes())
-    leader_epoch = range(12, 16)  # in each batch, the bytes that no check sum covers
+    leader_epoch = range(12, 16)  # of a batch; no check sum covers it, and a start does not check it otherwise
     data[rng.choice([at for at in range(size // 3 + 12, size) if at % (size // 3) not in leader_epoch])] ^= 0x10
     log.path.write_bytes(data)
     opened = PartitionLog(tmp_path)

@@ -1,4 +1,4 @@
-"""Records of a compacted topic have keys: compaction keeps the last record of each key."""
+"""Records of a compacted topic need keys, as in Kafka, where compaction keeps the last record of each key."""
 
 from __future__ import annotations
 

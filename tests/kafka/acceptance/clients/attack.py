@@ -14,8 +14,8 @@ from typing import Any
 from clients.damaged_frames import Frames
 
 CONNECTIONS = 48
-SILENT_S = 0.25  # a waiting request and a frame that was cut get no answer: their connection is closed after this time
-FRAMES_OF_ONE = 40  # frames on one connection, if the broker does not close it earlier
+SILENT_S = 0.25  # a request that waits and a frame that was cut get no answer: then the attack closes the connection
+FRAMES_OF_ONE = 40  # on one connection, at most
 
 
 class Line:

@@ -51,7 +51,7 @@ class Frames:
         ]
 
     def damaged(self) -> tuple[str, bytes]:
-        """The way in which a frame was damaged, and the frame with its size."""
+        """The name of a random way to damage frames, and a frame that was damaged so: the bytes to send."""
         way = self._rng.choice(self._ways)
         return way.__name__[1:], way(bytearray(self._rng.choice(self.valid)))
 
@@ -85,7 +85,7 @@ class Frames:
                 if field == "transactional_id":
                     return rng.choice((None, None, "tx"))
                 if key == DELETE_TOPICS:
-                    return "a topic that is not there"  # the other topics are used all along
+                    return "a topic that is not there"  # the topics of the cluster are needed until the end
                 return rng.choice((self._topic, self._topic, self._group, "consumer", "range", "é" * 5, "x" * 100))
             case "bytes" | "records":
                 return batch([rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 4))])
@@ -105,7 +105,7 @@ class Frames:
     # damaged ----------------------------------------------------------------------------------------------------------
 
     def _at(self, frame: bytearray) -> int:
-        """A random place in the frame, mostly behind its key and version: with these damaged, the API is unknown."""
+        """A random place in the frame, mostly behind its key and version: if damaged, these often name no API."""
         return self._rng.randrange(8 if self._rng.random() < 0.95 else 0, len(frame))
 
     def _bits(self, frame: bytearray) -> bytes:
@@ -133,7 +133,7 @@ class Frames:
         return self._sized(frame[: self._rng.randrange(4, len(frame))])
 
     def _cut_short(self, frame: bytearray) -> bytes:
-        """Send only the beginning of a frame, so that the broker waits for the rest in vain."""
+        """Cut the frame. In 2 % of calls it still states its old size: then the broker waits for the rest in vain."""
         return bytes(frame[: self._rng.randrange(1, len(frame))]) if self._rng.random() < 0.02 else self._cut(frame)
 
     def _longer(self, frame: bytearray) -> bytes:
@@ -147,7 +147,7 @@ class Frames:
         return struct.pack(">i", size) + bytes(frame[4:])
 
     def _crc(self, frame: bytearray) -> bytes:
-        """Damage the end, where the records are, so that their check sum is wrong."""
+        """Damage the end. There a produce request has its records, whose check sum is then mostly wrong."""
         for _ in range(2):
             frame[self._rng.randrange(max(8, len(frame) - 60), len(frame))] ^= 0x55
         return self._sized(frame)

@@ -52,10 +52,10 @@ def reap(children: set[int]) -> None:
 
 
 def live(plan: dict[str, Any], files: list[int]) -> None:
-    """Run a child. Does not return."""
+    """Play the plan's role in the forked child, and end the child. Does not return."""
     status = 1
     try:
-        os.setsid()  # so that Ctrl-C reaches only the acceptance, which then ends the clients
+        os.setsid()  # a session of its own, as the nursery has: Ctrl-C ends the acceptance, which ends the clients
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)

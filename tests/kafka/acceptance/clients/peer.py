@@ -1,10 +1,11 @@
 """The roles of the process of one client.
 
-produce   sends `count` records, or sends until "stop"; `rate` a second, or as fast as its window of `in_flight` allows
+produce   sends `count` records, or for `seconds`, or until "stop"; `rate` a second, or as fast as the answers come;
+          `in_flight` records have no answer yet, at most
 consume   reads `expect` records, and whatever comes just after them; or reads until "stop"
 member    reads as a member of a group, and prints its partitions whenever they change
           (member and consume print how many records they have read, each counted once)
-commit    commits plan["offsets"];  committed  prints the committed offsets
+commit    commits plan["offsets"];  committed  has the committed offsets as its result
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ async def produce(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 async def consume(plan: dict[str, Any]) -> dict[str, Any]:
-    """Read until there are `expect` records and no further record comes, or until "stop"."""
+    """Read until "stop"; with `expect`, until no record came for AFTER_S, or for `patience` if records are missing."""
     assigned: list[int] = []
 
     def look() -> None:

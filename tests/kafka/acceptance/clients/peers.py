@@ -1,8 +1,8 @@
 """Three unmodified clients of Kafka behind one interface: kafka-python, aiokafka and confluent-kafka.
 
 A process has one client, so a call that blocks the process's loop disturbs no other client. Settings that are not given
-here have the client's defaults. kafka-python's producer is idempotent by default; here the others are set to be
-idempotent.
+here have the client's defaults. All producers are set to be idempotent, unless the plan has `acks`. By default only
+kafka-python's is.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class KafkaPythonProducer(Producer):
 
 class KafkaPythonConsumer(Consumer):
     # This client joins its group in its polls, and needs many polls if they are short. And version 3.0.12 loses the
-    # answer to its SyncGroup if the answer comes as a poll ends: then the member sends heartbeats without partitions.
+    # answer to its SyncGroup if the answer comes as a poll ends: then the member has no partitions, but goes on to send
+    # heartbeats.
     POLL_S = 1.0
 
     async def start(self) -> None:
@@ -289,7 +290,7 @@ class ConfluentConsumer(Consumer):
             {
                 "bootstrap.servers": plan["bootstrap"],
                 "client.id": plan["name"],
-                "group.id": plan.get("group") or f"alone-{plan['name']}",  # this client requires one of each consumer
+                "group.id": plan.get("group") or f"alone-{plan['name']}",  # this client requires a group id
                 "auto.offset.reset": "earliest",
                 **({} if plan.get("group") else {"enable.auto.commit": False}),
                 **session_of(plan, "session.timeout.ms", "heartbeat.interval.ms"),

@@ -1,6 +1,6 @@
 """The roles of a raw client, in a process of its own.
 
-bystander  produces and reads, again and again, until "stop"; notes how long each request took, and its answer
+bystander  produces, reads and asks for metadata, again and again, until "stop"; notes the time and the outcome of each
 requests   sends requests of many kinds with random timeouts to all workers, until "stop"
 attack     sends `count` damaged frames
 """
@@ -57,7 +57,7 @@ def bystander(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def look(raw: RawKafka, kind: str, plan: dict[str, Any]) -> str:
-    """Send one request. Returns the name of its error code."""
+    """Send one request. Returns the name of the answer's error code. A fetch without records counts as an error."""
     topic, partition = plan["topic"], plan.get("partition", 0)
     match kind:
         case "acks=1" | "acks=all":
