@@ -224,7 +224,7 @@ def test_others_are_served_while_a_request_reads(partition: Partition, monkeypat
 def test_others_are_served_between_partitions_that_have_no_wanted_record(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request may name some 4,000 partitions, and the broker reads headers of batches for each of them."""
+    """A request may name some 4,000 partitions, and for each the broker goes through the times of all its batches."""
     monkeypatch.setattr(reading, "SLICE_S", 0.0)
     add(partition, timed([1_000]))
     served = 0
