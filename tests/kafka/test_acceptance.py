@@ -1,7 +1,7 @@
 """The acceptance of the broker in a short form, its parts side by side. `make accept-kafka` runs the full form.
 
-Only `make test-long` runs the checks: most take seconds of CPU, and the tests beside this file check the same behaviour
-at less cost, with the same three clients.
+Of make's targets for tests, only `make test-long` runs the checks: most take seconds of CPU. The tests beside this file
+check the same behaviour at less cost, those of test_clients.py with the same three clients.
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ def test_each_record_is_consumed_once_whoever_has_produced_it(
         time.sleep(0.05)
 
 
-# Runs a cluster of one broker in a network namespace of its own, and connects each connection that it gets to the port.
+# A program that runs a cluster of one broker in a network namespace of its own. The test process accepts connections
+# outside, and sends their descriptors: the program connects each of them to the cluster's port.
 IN_NAMESPACE = """
 import contextlib, ctypes, fcntl, os, socket, struct, subprocess, sys, threading
 from pathlib import Path
@@ -208,7 +209,9 @@ main(*sys.argv[1:])
 
 @contextlib.contextmanager
 def forwarded(port: int) -> Iterator[str]:
-    """Run a cluster of one broker in a namespace. Gives its bootstrap address outside, where only `port` leads to it.
+    """Run a cluster of one broker in a network namespace. From outside, only `port` leads to it.
+
+    Yields the bootstrap address, which is the same inside and outside.
 
     Raises PermissionError if this process may make no namespace.
     """
@@ -217,7 +220,7 @@ def forwarded(port: int) -> Iterator[str]:
         outer,
         inner,
         socket.create_server(("127.0.0.1", port)) as listener,
-        TemporaryDirectory(prefix="kafka-") as data,  # a short path, as sockets need
+        TemporaryDirectory(prefix="kafka-") as data,  # the path is short, because the path of a Unix socket must be
     ):
         command = [sys.executable, "-c", IN_NAMESPACE, str(port), data, str(inner.fileno())]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[inner.fileno()])

@@ -1,4 +1,7 @@
-"""The processes of a cluster: how they start, end and are killed, and what they leave on the disk."""
+"""The processes of a cluster: how they start, end and are killed, and what they leave on the disk.
+
+Also: wrong settings and calls, the file of the topics, ids of producers, and quotas.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +229,9 @@ def test_a_cluster_ends_quietly_and_removes_its_directory(name: signal.Signals, 
 def test_a_cluster_that_ends_right_after_its_daemon_leaves_no_arena() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         shared = [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
-        for _ in range(2):  # the daemon restarts half a second after the second kill, because it had just been started
+        # The second kill may hit a daemon that has just been started. Then the supervisor waits half a second before it
+        # starts the daemon again, and the cluster ends meanwhile, without a daemon.
+        for _ in range(2):
             cluster.kill_daemon()
     assert shared and not [path for path in shared if path.exists()]
 

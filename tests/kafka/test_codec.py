@@ -76,7 +76,7 @@ def frames(rng: random.Random) -> Iterator[tuple[Api, bytearray]]:
 
 
 def test_damaged_frames_are_read_or_refused_and_cost_no_memory(rng: random.Random) -> None:
-    """Many of these frames state arrays of billions of elements. Without the check, kio would end the process."""
+    """Many of these frames state arrays of billions of elements. Without wire/guard.py, kio would end the process."""
     tracemalloc.start()
     refused = 0
     for _, (api, frame) in zip(range(1_500), frames(rng), strict=False):

@@ -1,4 +1,4 @@
-"""Errors, late answers and cut answers that a test sets, and the waits for groups and records."""
+"""Errors, late answers and cut answers that a test or the shell sets, and the waits for groups and records."""
 
 from __future__ import annotations
 
@@ -236,7 +236,10 @@ def test_topics_by_id_are_known_by_name(cluster: KafkaCluster, raw: RawKafka) ->
 
 
 def test_requests_are_counted_as_a_plain_model_counts_them(tmp_path: Path, rng: random.Random) -> None:
-    """Two brokers share the counts. Each request gets the first due fault of each kind."""
+    """Two brokers share the counts. A request gets one fault of each kind at most.
+
+    When it has got one, the faults of this kind that were set later do not count the request.
+    """
     heartbeat: Any = Question(12, 4).request
     brokers = [Faults(tmp_path, number, "secret") for number in range(2)]
     rules, counts = [], {}
@@ -301,7 +304,7 @@ def asked(broker: str) -> ErrorCode:
 
 
 def test_requests_are_counted_over_the_whole_cluster(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """Clients ask any broker for a coordinator. So the first requests at four brokers are four requests."""
+    """Clients ask any broker for a coordinator. So one request at each of four brokers counts as four requests."""
     cluster.fail("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", group="x", after=1, times=2)
     found = []
     for broker in raw.metadata("x").brokers:

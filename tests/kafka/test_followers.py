@@ -1,6 +1,6 @@
 """Followers: one partition of a leader does not hold up the others.
 
-Also: the answers of KafkaCluster's methods while a broker is stopped.
+Also: a fetch whose topic is deleted meanwhile, and the answers of KafkaCluster's methods while a broker is stopped.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def append(leader: Partition, data: bytes) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A batch. An answer of Fetch has room for four batches of this size, and for one of each partition."""
+    """A batch. An answer of Fetch has room for four batches of this size: one at most of each partition."""
     one = batch([b"x" * 100])
     monkeypatch.setattr(follower, "BYTES", 4 * len(one))
     monkeypatch.setattr(follower, "PARTITION_BYTES", len(one), raising=False)

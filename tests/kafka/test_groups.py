@@ -79,7 +79,7 @@ def test_a_client_without_an_id_is_given_one_and_its_join_is_waited_for(run: Run
 
 
 def test_the_first_join_of_an_empty_group_does_not_wait_for_ids_that_never_joined(run: Run) -> None:
-    """Before, a client that had got an id, and asked for another one, waited for the session of the first id: 45 s."""
+    """Before, a client that had got an id, and asked for another, waited until the first id's session ended: 45 s."""
 
     async def scenario(broker: Broker) -> None:
         lost, used = Consumer(broker, "a", needs_known_id=True), Consumer(broker, "a", needs_known_id=True)
@@ -331,7 +331,10 @@ def test_a_static_member_that_is_started_again_goes_on_without_a_rebalance(run: 
 
 
 def test_a_static_member_that_comes_back_with_other_topics_causes_one_rebalance(run: Run) -> None:
-    """Before, nobody read its new topics (KAFKA-12759). The user data of its metadata change with each start."""
+    """Before, no rebalance followed, so the leader did not assign the new topics (KAFKA-12759).
+
+    The user data in its metadata change with each start: if only they change, there is no rebalance.
+    """
 
     def wants(*topics: str, user_data: bytes) -> tuple[GroupProtocol, ...]:
         names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)

@@ -1,4 +1,7 @@
-"""ListOffsets by time: the answer is exact, however many records have to be read, and others are served meanwhile."""
+"""ListOffsets by time: the answer is exact, however many records have to be read, and others are served meanwhile.
+
+Also: the times of records that the broker checks or sets, and the end of records by their topic's retention.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +142,7 @@ def test_a_compressed_batch_of_more_records_than_clients_write_is_not_read() -> 
 
 
 def test_the_found_records_are_those_of_a_list(partition: Partition, rng: random.Random) -> None:
-    """Batches of all codecs with times in no order, of which the first records are deleted meanwhile."""
+    """The batches have random codecs, and times in no order. At times the partition's first records are deleted."""
     model: list[int] = []
     for _ in range(30):
         times_of_batch = [rng.randrange(1_000) for _ in range(rng.randint(1, 20))]
@@ -157,7 +160,7 @@ def test_the_found_records_are_those_of_a_list(partition: Partition, rng: random
 
 
 def test_the_latest_record_is_one_that_was_not_deleted(partition: Partition) -> None:
-    """Before, the answer was that there is none: the header of the batch states the time of a deleted record."""
+    """Before, no record was found: the header still states the largest time, which is that of a deleted record."""
     add(partition, batch([b"a", b"b", b"c"], timestamps=[300, 100, 200]))
     partition.delete_before(1)
     assert find(partition, MAX_TIMESTAMP) == (200, 2)
@@ -221,7 +224,7 @@ def test_others_are_served_while_a_request_reads(partition: Partition, monkeypat
 def test_others_are_served_between_partitions_that_have_no_wanted_record(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request may name 4,000 partitions, and the headers of each may be many."""
+    """A request may name some 4,000 partitions, and for each the broker goes through the times of all its batches."""
     monkeypatch.setattr(reading, "SLICE_S", 0.0)
     add(partition, timed([1_000]))
     served = 0
@@ -245,7 +248,7 @@ def test_others_are_served_between_partitions_that_have_no_wanted_record(
 def test_a_batch_is_unpacked_alone_although_the_client_of_another_has_left(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread goes on when its request is cancelled, and so does the memory that it takes."""
+    """A thread goes on, and keeps its memory, after its request was cancelled. So the next batch waits for it."""
     add(partition, timed([5], codec=ZSTD))
     begun, may_end = threading.Event(), threading.Event()
 
@@ -261,7 +264,7 @@ def test_a_batch_is_unpacked_alone_although_the_client_of_another_has_left(
         left = asyncio.create_task(look(partition, 5, Reading(unpacking)))
         try:
             await asyncio.to_thread(begun.wait)
-            for _ in range(5):  # a connection cancels its request when the client closes its end, and at the end
+            for _ in range(5):  # a connection does so when the client closes its end, and when it is lost
                 left.cancel()
                 await asyncio.sleep(0)
             assert unpacking.locked()
@@ -307,7 +310,7 @@ def offsets_at(broker: RawKafka, topic: str, timestamp: int, partitions: int = 1
 
 
 def test_one_request_about_many_records_is_answered_exactly(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """Before, it got a wrong offset for each partition beyond 20,000 records, and for batches of over 16 MiB."""
+    """Before, a request read 20,000 records at most, so it got wrong offsets for its later partitions."""
     begin, partitions = 10**9, 8
     topic = cluster.topic(partitions=partitions, replicas=1)
     data = timed([begin + 10 * number for number in range(9_000)], codec=ZSTD, value=b"x" * 60)
@@ -401,7 +404,10 @@ def test_records_of_a_topic_with_log_append_time_get_the_time_of_the_broker(
 def test_a_batch_that_was_appended_before_is_answered_with_the_time_of_its_records(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
-    """As in Kafka. A client's datetime ends with the year 9999: then there is no time, and before, no answer either."""
+    """As in Kafka. The time of an answer is a datetime, which ends with the year 9999.
+
+    For a later time the answer has none. Before, there was no answer at all.
+    """
     topic = cluster.topic(replicas=1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
     sent = [
         batch([b"a"], timestamps=[each], producer=77, epoch=0, sequence=number)
@@ -443,7 +449,7 @@ def test_a_producers_bit_for_append_time_does_not_count(partition: Partition) ->
 
 
 def retained(partition: Partition, now: int, **configs: str) -> int:
-    """The start offset after a look at `now`, with these configurations."""
+    """Delete what retention ends at the time `now`, with these configurations. Returns the start offset after that."""
     named = {name.replace("_", "."): value for name, value in configs.items()}
     partition.topic = dataclasses.replace(partition.topic, configs=named)
     moved, before = partition.retain(now), partition.start_offset
@@ -502,7 +508,7 @@ def test_all_replicas_forget_records_whose_retention_has_ended(cluster: KafkaClu
 
 
 def test_an_idle_partition_ends_old_records_when_its_retention_is_changed(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """Nothing is appended: the broker looks once a second."""
+    """An append ends old records, too, but nothing is appended here: the broker looks for them once a second."""
     topic = cluster.topic(replicas=1)
     leader = raw.leaders(topic)[0]
     for _ in range(3):

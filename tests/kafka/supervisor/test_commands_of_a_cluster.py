@@ -88,7 +88,7 @@ def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere() -> None:
             assert [asked(addresses[number]) for number in (0, 2)] == [ErrorCode.none] * 2
         finally:
             cluster.kill(1, signal.SIGCONT)
-        cluster.clear_faults()  # all brokers answer, so broker 1 has taken the commands before
+        cluster.clear_faults()  # all brokers have answered, so broker 1 has taken the earlier commands, too
         assert asked(addresses[1]) is ErrorCode.none
         assert cluster.fail("FindCoordinator", "NOT_CONTROLLER") == 2
 
