@@ -59,7 +59,7 @@ def test_a_frame_that_is_no_request_ends_its_connection_alone(
 
 
 def test_a_client_that_is_too_old_is_named_in_the_log_once(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """Its connection is closed. Some clients then try again for ever without an error, so the log has the reason."""
+    """Its connection is closed. Some clients then try again for ever and do not say why, so the log has the reason."""
     broker = raw.leaders(cluster.topic(replicas=1))[0]
     old = struct.pack(">hhih", 1, 0, 1, 6) + b"sarama"  # Fetch v0
     for _ in range(3):
@@ -254,7 +254,7 @@ def test_every_version_of_every_api_is_answered(cluster: KafkaCluster, key: int)
 
 
 def test_a_client_that_is_gone_no_longer_waits_whatever_it_has_sent(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """More than 64 KiB (AHEAD) follow the waiting request, so the broker stops reading: no read shows the client's end."""
+    """More than 64 KiB follow the waiting fetch, so the broker stops reading: no read shows it the client's end."""
     topic = cluster.topic(replicas=1)
     with RawKafka(raw.leaders(topic)[0]) as client:
         client.send(client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 1_000.0))[1])

@@ -7,7 +7,7 @@ The files of these tests run unchanged. Where they start a broker in a container
 upstream_kafka_python.py start a KafkaCluster instead. A skipped test counts as "cannot": the tables below say why it
 cannot pass with this broker, or the test skips itself. "used" counts the other tests that connected to the broker; the
 rest tests the client alone. The tests of kafka-python run again for each of three older versions of Kafka: the client
-takes the broker for that version, and uses older versions of the APIs.
+takes the broker for one of that version, and uses older versions of the APIs.
 
 The tests use the installed clients. The sdist of kafka-python includes its tests, and pip downloads it. The sdist of
 aiokafka includes no tests: DIR/aiokafka must be a checkout of aio-libs/aiokafka, best at the tag of the installed
