@@ -59,7 +59,7 @@ def test_a_frame_that_is_no_request_ends_its_connection_alone(
 
 
 def test_a_client_that_is_too_old_is_named_in_the_log_once(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """Before, its connection was closed without a word, and some clients tried again for ever."""
+    """Its connection is closed. Some clients then try again for ever and do not say why, so the log has the reason."""
     broker = raw.leaders(cluster.topic(replicas=1))[0]
     old = struct.pack(">hhih", 1, 0, 1, 6) + b"sarama"  # Fetch v0
     for _ in range(3):
@@ -111,7 +111,7 @@ def test_a_client_that_sends_slowly_is_understood(cluster: KafkaCluster) -> None
 
 
 def memory_of(pid: int) -> int:
-    """The unshared memory of a process, in bytes."""
+    """The memory that a process has written and shares with no other process, in bytes."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Private_Dirty"):
             return int(line.split()[1]) * 1024
@@ -181,7 +181,10 @@ def test_many_connections_at_once_are_all_served(cluster: KafkaCluster, raw: Raw
 def test_records_sent_with_acks_0_before_the_connection_was_closed_are_kept(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
-    """A waiting fetch is withdrawn when its connection closes, although requests are queued behind the fetch."""
+    """Each second connection sends a fetch that waits, and then the records.
+
+    When the connection closes, the fetch is withdrawn, and the requests behind it are carried out all the same.
+    """
     topic = cluster.topic(replicas=1)
     address = raw.leaders(topic)[0]
     with RawKafka(address) as client:
@@ -244,14 +247,14 @@ def test_every_version_of_every_api_is_answered(cluster: KafkaCluster, key: int)
     with RawKafka(cluster.bootstrap) as client:
         for version in versions_of(APIS[key][0]):
             if key == METADATA and version in (10, 11):
-                continue  # in these versions the name of a topic may be null, but `least` always gives a name
+                continue  # test_topics.py asks in these: test_metadata_of_an_unknown_id_is_answered
             question = Question(key, version)
             client.send(question.write(version, "least", least(question.request)))
             assert question.read(client.frame()) is not None, version
 
 
 def test_a_client_that_is_gone_no_longer_waits_whatever_it_has_sent(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """The broker does not read the bytes behind the waiting request, so no read shows it that the client is gone."""
+    """More than 64 KiB follow the waiting fetch, so the broker stops reading: no read shows it the client's end."""
     topic = cluster.topic(replicas=1)
     with RawKafka(raw.leaders(topic)[0]) as client:
         client.send(client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 1_000.0))[1])

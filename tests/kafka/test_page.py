@@ -1,4 +1,4 @@
-"""The examples on the page of the broker work: pytest runs their code, as it would run a user's tests."""
+"""docs/kafka.md: pytest runs its examples as it would run a user's tests. Its table has the versions of all APIs."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster
         consumer.send(frame)
         for number in mine[:-1]:
             producer.produce(topic, {number: one}, acks=1)
-        # A wait on more than 64 keys is several operations in the daemon, which counts them a little later.
+        # The fetch waits on 70 keys. In the daemon these are two operations: one has 64 keys at most.
         eventually(lambda: cluster.purgatories()["fetch"]["pending"] >= 2)
         producer.produce(topic, {mine[-1]: one}, acks=1)
         answer = Question(FETCH, 12).read(consumer.frame())
@@ -319,7 +319,7 @@ def test_offsets_by_time_are_those_of_single_records(cluster: KafkaCluster, raw:
 
 
 def listed(broker: RawKafka, topic: str, version: int, *asked: dict[str, int]) -> list[tuple[int, int, int]]:
-    """The answers of ListOffsets about the first partition, which may be named again: error, time, offset."""
+    """The answers of ListOffsets: error, time, offset. Each of `asked` is about the first partition."""
     module = Question(LIST_OFFSETS, version).module
     parts = tuple(module.ListOffsetsPartition(partition_index=0, **one) for one in asked)
     fields: dict[str, object] = {"isolation_level": 0} if version >= 2 else {}

@@ -1,4 +1,7 @@
-"""Checks of the broker's sources: a request waits for an operation of timerd, and for nothing else."""
+"""Checks of the broker's sources: a request waits for an operation of timerd.
+
+It also waits for work of its own broker (see EXCEPTIONS), and for a client that reads its answer slowly (see AWAITED).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ WAITS = {
     *("Event", "Condition", "Semaphore", "Barrier", "Lock", "RLock", "Queue", "Timer"),
     *("to_thread", "run_in_executor", "acquire", "wait"),
 }
-# The places of such calls, each with the reason why no request waits there.
+# The places of such calls, each with its reason. A request that waits there waits for work of its own broker.
 EXCEPTIONS = {
     ("apis/frames.py", "to_thread"): "a large answer is written: for seconds, if it describes thousands of topics",
     ("apis/topics/bounds.py", "sleep"): "for 0 s: others are served while a request makes a large answer",
@@ -32,7 +35,8 @@ EXCEPTIONS = {
     ("testing/cluster.py", "wait"): "a test waits for its cluster",
     ("testing/cluster.py", "Lock"): "threads of a test ask one after the other",
 }
-# A request may await an answer of timerd, a function of its own module, or room in its connection's buffer.
+# These modules await only the function that answers a request, a client that reads its answer slowly, and the end of
+# an operation of timerd.
 AWAITED = {
     "wire/connection.py": {"self._handle(...)", "self._drained"},
     "waits/waits.py": {"wait.future"},
@@ -69,9 +73,10 @@ def awaited_in(path: Path) -> set[str]:
 
 
 def test_an_api_awaits_functions_of_its_own_room_that_end_in_an_operation() -> None:
-    """This reads the chain backwards: `until` awaits an operation, and each other awaited function leads to `until`.
+    """`until` awaits an operation. Each other coroutine awaits only what leads to `until`, over any number of steps.
 
-    Or it leads to a pause of 0 s, or to a thread that unpacks or writes: the test above says where these are.
+    It may also lead to a pause of 0 s, or to a thread that unpacks or writes: EXCEPTIONS says where these are. This
+    test accepts asyncio.shield() without a look at what is shielded.
     """
     for name, allowed in AWAITED.items():
         assert awaited_in(SOURCES / name) == allowed

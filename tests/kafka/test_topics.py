@@ -1,4 +1,4 @@
-"""Topics: topics that several brokers create at once, large topics, configurations, requests that name too many."""
+"""Topics: created by several brokers at once, large ones, configurations, requests that name too many topics."""
 
 from __future__ import annotations
 
@@ -112,7 +112,11 @@ def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: 
 def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full, so a broker's own change fails while the broker opens the partitions of newer topics."""
+    """A broker is opening the partitions of version 1. For a change of its own it reads version 2, but does not use it.
+
+    The change fails, because the disk is full. The broker acknowledges version 1 when its partitions are open, and
+    version 2 only after it has opened the partitions of version 2.
+    """
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -352,7 +356,7 @@ def test_names_collide_that_differ_only_in_dots_and_underscores(catalog: Catalog
 
 
 def config_errors(raw: RawKafka, name: str, configs: dict[str, str | None]) -> tuple[ErrorCode, str | None]:
-    """The answer to CreateTopics."""
+    """Create a topic with these configurations. Returns the error and the text of the answer."""
     module = Question(CREATE_TOPICS, 7).module
     given = tuple(module.CreatableTopicConfig(name=key, value=value) for key, value in configs.items())
     topic = module.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=given)
@@ -415,7 +419,7 @@ def alter(
     validate_only: bool = False,
     times: int = 1,
 ) -> tuple[ErrorCode, str | None]:
-    """The answer to IncrementalAlterConfigs: for each configuration its name, an operation, and a value."""
+    """The error and the text of IncrementalAlterConfigs. `configs`: names of configurations, operations, values."""
     module = Question(INCREMENTAL_ALTER_CONFIGS, 1).module
     given = tuple(module.AlterableConfig(name=n, config_operation=op, value=value) for n, op, value in configs)
     one = module.AlterConfigsResource(resource_type=kind, resource_name=topic, configs=given)
@@ -424,7 +428,7 @@ def alter(
 
 
 def alter_all(raw: RawKafka, topic: str, configs: dict[str, str | None], *, validate_only: bool = False) -> ErrorCode:
-    """The answer to AlterConfigs."""
+    """The error of AlterConfigs, which replaces all configurations of the topic by these."""
     module = Question(ALTER_CONFIGS, 2).module
     given = tuple(module.AlterableConfig(name=name, value=value) for name, value in configs.items())
     one = module.AlterConfigsResource(resource_type=TOPIC, resource_name=topic, configs=given)
@@ -474,7 +478,7 @@ def test_a_wrong_change_of_configurations_changes_nothing(cluster: KafkaCluster,
         ("retention.ms", APPEND, "5"): ErrorCode.invalid_config,
         ("retention.ms", SET, None): ErrorCode.invalid_request,
         ("retention.ms", 9, "5"): ErrorCode.invalid_request,
-        ("flush.ms", SET, "6"): ErrorCode.invalid_request,  # a second time
+        ("flush.ms", SET, "6"): ErrorCode.invalid_request,  # `good` sets it, too
     }.items():
         found, why = alter(raw, topic, [good, change])
         assert found == code and change[0] in str(why), change
@@ -496,7 +500,7 @@ def test_a_wrong_change_of_configurations_changes_nothing(cluster: KafkaCluster,
 def grow(
     raw: RawKafka, *wanted: tuple[str, int, list[int] | None], validate_only: bool = False
 ) -> dict[str, ErrorCode]:
-    """The answer to CreatePartitions: for each topic its name, its partitions, and the brokers of a new one."""
+    """The errors of CreatePartitions, by topic. `wanted`: name, number of partitions, brokers of a new partition."""
     module = Question(CREATE_PARTITIONS, 3).module
     topics = tuple(
         module.CreatePartitionsTopic(

@@ -42,7 +42,7 @@ def waits(client: td.Client, loop: Loop) -> Waits:
 
 
 def turn(loop: Loop) -> None:
-    """Run the callbacks that are due in the loop."""
+    """Run the callbacks that are ready in the loop."""
     loop.call_soon(loop.stop)
     loop.run_forever()
 
@@ -159,7 +159,7 @@ def test_a_request_that_a_full_arena_refuses_ends_as_with_a_lost_daemon(
 
 
 def test_a_daemon_that_stays_away_stops_no_loop(manual: Manual, waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more than 65,536 unacknowledged commands a call would wait for room, and so block the broker's loop."""
+    """At 65,536 unacknowledged commands (a full window) a call would wait for room, and block the broker's loop."""
     monkeypatch.setattr("timerd_kafka.waits.waits.COMMANDS_MAX", 100)
     manual.stop()
     for _ in range(101):

@@ -1,4 +1,4 @@
-"""Requests that change topics: a topic that is there twice, a full disk, two at once, wrong assignments."""
+"""Requests that change topics: a topic that is named twice, a full disk, two changes at once, wrong assignments."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_change_waits_for_the_change_of_another_broker_and_others_are_served(m
 def test_a_change_that_waits_for_another_broker_ends_at_its_deadline(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerd_kafka.apis.topics.alter_configs.READ_S", 0.1)  # this request has no timeout of its own
+    monkeypatch.setattr("timerd_kafka.apis.topics.alter_configs.READ_S", 0.1)  # AlterConfigs has no timeout of its own
 
     async def main() -> None:
         with brokers(tmp_path, 1) as (one,):

@@ -1,4 +1,4 @@
-"""Names that no topic and no broker has: each is refused with the error of Kafka, in old versions of requests, too."""
+"""Names that no topic and no broker has: the answers are those of Kafka, in old versions of requests, too."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_name_that_no_topic_may_have_is_not_just_unknown(raw: RawKafka, versio
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_defaults_of_all_brokers_are_empty(raw: RawKafka, version: int) -> None:
-    """The broker without a name stands for them. No configuration of a broker can be set while it runs."""
+    """The name "" asks for the defaults of all brokers that were set while they ran. Here none can be set."""
     found = describe(raw, version, BROKER, "")
     assert (found.error_code, found.configs) == (ErrorCode.none, ())
     assert describe(raw, version, BROKER, "99").error_code == INVALID

@@ -4,10 +4,10 @@
                                               [--all] [--short] [--json FILE]
 
 The files of these tests run unchanged. Where they start a broker in a container or in Java, upstream_aiokafka.py and
-upstream_kafka_python.py start a KafkaCluster instead. A test "cannot" pass if it needs something that this broker
-lacks: see the tables below. "used" counts the tests that connected to the broker; the other tests test the client
-alone. The tests of kafka-python run again with older versions of Kafka: then the client uses older versions of the
-APIs.
+upstream_kafka_python.py start a KafkaCluster instead. A skipped test counts as "cannot": the tables below say why it
+cannot pass with this broker, or the test skips itself. "used" counts the other tests that connected to the broker; the
+rest tests the client alone. The tests of kafka-python run again for each of three older versions of Kafka: the client
+takes the broker for one of that version, and uses older versions of the APIs.
 
 The tests use the installed clients. The sdist of kafka-python includes its tests, and pip downloads it. The sdist of
 aiokafka includes no tests: DIR/aiokafka must be a checkout of aio-libs/aiokafka, best at the tag of the installed
@@ -88,7 +88,7 @@ class Upstream:
 
     project: str  # its package, and its folder in DIR
     folder: str  # the folder of its tests
-    files: tuple[str, ...]  # the files that use a broker
+    files: tuple[str, ...]  # the files that use a broker; "" is the whole folder
     plugin: str  # the plugin that starts a KafkaCluster for it
     flags: tuple[str, ...]  # flags of pytest
     cannot: Mapping[str, str]

@@ -1,7 +1,7 @@
 """A plugin of pytest for other projects' tests: notes the result of each test, and skips tests that cannot pass.
 
 Its environment variables:
-UPSTREAM_RESULTS    a file of JSON lines, one for each test
+UPSTREAM_RESULTS    a file of JSON lines: one for each test, and one for the log of each cluster
 UPSTREAM_CANNOT     a JSON object: patterns of tests, and the reasons why they cannot pass
 UPSTREAM_ALL        1: run these tests all the same; if such a test fails, it still counts as "cannot"
 UPSTREAM_FLAGS      flags of the cluster
