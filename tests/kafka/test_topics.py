@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+import timerd as td
 from support.kafka.rawkafka import (
     ALTER_CONFIGS,
     API_VERSIONS,
@@ -140,6 +141,36 @@ def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
             assert two._opened == 2 and told[1] == [ANY, topic_key("y")]
 
     manual.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the loop stands still while a purgatory is made
+def test_a_version_of_the_topics_that_the_timer_daemon_has_refused_is_acknowledged_later(
+    manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each change at another broker would wait for its timeout, until the topics change again."""
+
+    def refuse(*_: object) -> None:
+        raise td.BackpressureError("65,536 of 65,536 commands are unacknowledged")
+
+    async def main() -> ErrorCode:
+        with brokers(tmp_path, 2) as (one, two):
+            for broker in (one, two):
+                await asyncio.to_thread(broker.readers.prepare, CATALOG)  # as a worker does before its loop runs
+            one.catalog.create({"x": (1, 1, {})})
+            with monkeypatch.context() as full:
+                full.setattr(two.readers, "acknowledge", refuse)
+                two._looked = 0.0  # otherwise the broker would not look at the file again so soon
+                two.look()
+            assert two._opened == 1
+            one._looked = 0.0
+            one.refresh()
+            waiting = asyncio.ensure_future(all_read(one, {"x": ErrorCode.none}, 5.0))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            two.look()
+            return (await waiting)["x"].error
+
+    assert manual.run(main()) == ErrorCode.none
 
 
 def test_a_change_of_the_topics_is_seen_although_the_file_looks_as_before(tmp_path: Path) -> None:

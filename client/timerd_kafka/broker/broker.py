@@ -67,8 +67,8 @@ class Broker:
         self.catalog.refresh()
         self._looked = self._retained = 0.0
         # `_taken`: the version whose topics the broker uses; it may be older than the catalog's version.
-        # `_opened`: the version whose partitions are open.
-        self._taken, self._opened = self.catalog.version, 0
+        # `_opened`: the version whose partitions are open. `_acknowledged`: the version that the timer daemon has.
+        self._taken, self._opened, self._acknowledged = self.catalog.version, 0, 0
         self._taken_topics, self._opened_topics = self._topics(), set[tuple[str, UUID]]()
         self._is_opening = False
         self.pause: asyncio.Future[Any] | None = None  # the last pause because another broker changed the topics
@@ -115,10 +115,12 @@ class Broker:
         return True
 
     def look(self) -> None:
-        """Look for new topics, and try again to open partitions that could not be opened."""
+        """Look for new topics, and try again what has failed: to open partitions, to acknowledge the topics."""
         self.refresh()
         if not self._is_opening and self.store.try_again():
             self._open()
+        if self._acknowledged != self._opened and self._acknowledge():
+            self.waits.fire("topic", ANY)  # requests that wait for this version look again
 
     def take_topics(self) -> None:
         """Open and drop partitions as the topics demand, and then acknowledge the version of the topics.
@@ -144,13 +146,20 @@ class Broker:
         self.followers.refresh()
         is_new = self._opened != self._taken
         self._opened = self._taken  # even if some partitions cannot be opened: nobody waits for them
+        self._acknowledge()
+        changed, self._opened_topics = self._opened_topics ^ self._taken_topics, self._taken_topics
+        told = [topic_key(name) for name in {name for name, _ in changed}]
+        self.waits.fire("topic", *[ANY] * is_new, *told)
+
+    def _acknowledge(self) -> bool:
+        """Acknowledge the version whose partitions are open. Returns whether the timer daemon has taken it."""
         try:
             self.readers.acknowledge(CATALOG, str(self.id), self._opened)
         except td.TimerdError:
             log.warning("the timer daemon did not take the version of the topics, which is sent again", exc_info=True)
-        changed, self._opened_topics = self._opened_topics ^ self._taken_topics, self._taken_topics
-        told = [topic_key(name) for name in {name for name, _ in changed}]
-        self.waits.fire("topic", *[ANY] * is_new, *told)
+            return False
+        self._acknowledged = self._opened
+        return True
 
     def _topics(self) -> set[tuple[str, UUID]]:
         return {(topic.name, topic.id) for topic in self.catalog.by_id.values()}
