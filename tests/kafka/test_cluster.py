@@ -229,10 +229,12 @@ def test_a_cluster_ends_quietly_and_removes_its_directory(name: signal.Signals, 
 def test_a_cluster_that_ends_right_after_its_daemon_leaves_no_arena() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         shared = [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
-        # The second kill may hit a daemon that has just been started. Then the supervisor waits half a second before it
-        # starts the daemon again, and the cluster ends meanwhile, without a daemon.
-        for _ in range(2):
-            cluster.kill_daemon()
+        daemon = cluster.pids()["daemon"]
+        cluster.kill_daemon()
+        eventually(lambda: cluster.pids().get("daemon") not in (None, daemon))
+        # The second daemon has just been started. So the supervisor waits half a second before it starts another one,
+        # and the cluster ends meanwhile, without a daemon.
+        cluster.kill_daemon()
     assert shared and not [path for path in shared if path.exists()]
 
 

@@ -19,7 +19,6 @@ THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
 SHOWN = 40  # characters of a refused name or value in an error: an escaped name may be longer than a text in an answer
 VALUE_MAX = 4_096  # characters: all brokers hold all values
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # sources of values, as DescribeConfigs numbers them
-KAFKA_RETENTION_MS = "604800000"
 
 
 class Config(NamedTuple):
