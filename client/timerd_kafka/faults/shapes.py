@@ -66,7 +66,7 @@ Where = Mapping[str, str | int | None]  # the "topic", "partition" and "group" o
 
 
 class Shape(NamedTuple):
-    """What a fault may name, and pairs of arrays: an array of the request, and the array that answers it."""
+    """The names that a fault may have, and pairs of arrays: an array of the request, and the array that answers it."""
 
     names: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
