@@ -148,8 +148,8 @@ class Broker:
         self._opened = self._taken  # even if some partitions cannot be opened: nobody waits for them
         self._acknowledge()
         changed, self._opened_topics = self._opened_topics ^ self._taken_topics, self._taken_topics
-        told = [topic_key(name) for name in {name for name, _ in changed}]
-        self.waits.fire("topic", *[ANY] * is_new, *told)
+        names = [topic_key(name) for name in {name for name, _ in changed}]
+        self.waits.fire("topic", *[ANY] * is_new, *names)
 
     def _acknowledge(self) -> bool:
         """Acknowledge the version whose partitions are open. Returns whether the timer daemon has taken it."""

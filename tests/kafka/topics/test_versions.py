@@ -23,9 +23,9 @@ def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, 
     """Two brokers create topics at once. The second has read the first one's topics before it reports its own topic."""
 
     async def main() -> list[list[str]]:
-        told: list[list[str]] = []
+        fired: list[list[str]] = []
         with brokers(tmp_path, 2) as (one, two):
-            two.waits.fire = lambda purgatory, *keys: told.append(sorted(keys)) if purgatory == "topic" else None  # type: ignore[method-assign]
+            two.waits.fire = lambda purgatory, *keys: fired.append(sorted(keys)) if purgatory == "topic" else None  # type: ignore[method-assign]
             for name in ("x", "z"):
                 one.catalog.create({name: (1, 1, {})})
                 one.say_catalog_changed()
@@ -35,7 +35,7 @@ def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, 
             one.catalog.delete(lambda topic: topic.name == "z")
             one.catalog.create({"z": (1, 1, {})})  # a new topic with the same name
             two.say_catalog_changed()
-        return told
+        return fired
 
     x, y, z = (topic_key(name) for name in "xyz")
     assert manual.run(main()) == [[ANY, x, y, z], [ANY, z]]
@@ -100,13 +100,13 @@ def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
                 full.setattr(Path, "replace", refuse)
                 with pytest.raises(OSError, match="No space"):
                     two.catalog.create({"z": (1, 1, {})})
-            told: list[list[str]] = []
-            two.waits.fire = lambda _, *keys: told.append(sorted(keys))  # type: ignore[method-assign]
+            fired: list[list[str]] = []
+            two.waits.fire = lambda _, *keys: fired.append(sorted(keys))  # type: ignore[method-assign]
             monkeypatch.setattr("timerd_kafka.broker.broker.OPEN_S", 60.0)
             two._open()
-            assert (two._opened, two.catalog.version) == (1, 2) and told == [[ANY, topic_key("x")]]
+            assert (two._opened, two.catalog.version) == (1, 2) and fired == [[ANY, topic_key("x")]]
             two.say_catalog_changed()
-            assert two._opened == 2 and told[1] == [ANY, topic_key("y")]
+            assert two._opened == 2 and fired[1] == [ANY, topic_key("y")]
 
     manual.run(main())
 
