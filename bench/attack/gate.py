@@ -5,10 +5,11 @@
                      the median of the attacked runs (witnesses.py)
     the daemon's end none. With `locks` the suite kills the daemon once, and its unit starts it again
 
-The runs of an attack alternate with runs at peace, without it. A crowd of eight attackers takes the processors from the
-witnesses, whatever the daemon does. So in a crowd's runs at peace it attacks another daemon, and the witnesses' limits
-apply to what their p99 is above the p99 of these runs. A run is repeated if the host took over 2 % of the machine's
-time meanwhile, or as much time as a turn took beyond its limit: such a run does not measure the daemon.
+Each attack has several stages: a new daemon with its witnesses, first at peace and then attacked. A crowd of eight
+attackers takes the processors from the witnesses, whatever the daemon does. So while its stage is at peace, a crowd
+attacks another daemon, and the witnesses' limits apply to what their p99 is above the p99 at peace. A run is repeated
+if the host took over 2 % of the machine's time meanwhile, or as much time as a turn took beyond its limit: such a run
+does not measure the daemon.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -35,7 +36,7 @@ from timerd_shm.read.reader import ArenaReader
 from .attackers import ATTACKS, Attack
 from .attackers.attacker import attacking
 from .serving import Unit, unit
-from .witnesses import WITNESSES, witnesses
+from .witnesses import WITNESSES, Witness, witnesses
 
 TURN_CPU_MS_MAX = 20.0
 GROWN_MB_MAX = 64.0
@@ -75,61 +76,77 @@ class Run(NamedTuple):
         return self.stolen > STOLEN_MAX or 0 < self.turn_cpu_max_ms - TURN_CPU_MS_MAX <= self.stolen_ms
 
 
-def play_run(
-    name: str, attack: Attack, seconds: float, seed: int, *, attacked: bool = True, elsewhere: bool = False
-) -> Run:
-    """Run a daemon and the witnesses, and beside them the attack if this is an attacked run.
+class Stage:
+    """A daemon as an attack needs it, and the witnesses beside it. One run at a time is played on it."""
 
-    With `elsewhere` the attack goes to a second daemon. The figures are then the floor that this machine sets: they
-    show only what the attacker's processes take from the witnesses by running on the same processors.
-    """
-    stolen = Stolen()
-    with contextlib.ExitStack() as stack:
-        flags = stack.enter_context(own_flags(attack.flags))
-        attacked_paths = stack.enter_context(unit(flags)).paths if elsewhere else None
-        served = stack.enter_context(unit(flags, attack.files))
-        beside = stack.enter_context(witnesses(served.paths, attack.transport))
+    def __init__(self, name: str, attack: Attack, flags: list[str], served: Unit, beside: list[Witness]) -> None:
+        self._name, self._attack, self._flags, self._served, self._beside = name, attack, flags, served, beside
+
+    def at_peace(self, seconds: float, seed: int) -> Run:
+        """Attack nobody, or if the attack is a crowd's, another daemon.
+
+        The figures are then the floor that this machine sets: they show only what the attackers' processes take from
+        the witnesses by running on the same processors.
+        """
+        if not self._attack.is_crowd:
+            return self._run(seconds, contextlib.nullcontext())
+        with unit(self._flags) as other:
+            return self._run(seconds, self._attacking(other, seed))
+
+    def attacked(self, seconds: float, seed: int) -> Run:
+        """Attack the daemon. This is the last run on its stage: nothing is left as it was."""
+        run = self._run(seconds, self._attacking(self._served, seed), self._attack.kills)
+        return run._replace(attacked=True, wrong=run.wrong + wrong_with(self._attack, self._served))
+
+    def _attacking(self, victim: Unit, seed: int) -> contextlib.AbstractContextManager[Any]:
+        attack = self._attack
+        return attacking(attack.act, attack.transport, victim.paths, seed, attack.is_stranger)
+
+    def _run(self, seconds: float, during: contextlib.AbstractContextManager[Any], kills: int = 0) -> Run:
+        memory = Memory(self._served)
+        with during as count:
+            for witness in self._beside:
+                witness.look()
+            stolen = Stolen()
+            for _ in range(kills):
+                pause(seconds / (kills + 1))
+                self._served.kill()
+            pause(seconds / (kills + 1))
+            acts = count.value if count else 0
+        if count:
+            pause(AFTER_S)
+        seen = {witness.name: witness.look() for witness in self._beside}
+        times = {name: percentiles(each.took_ns) for name, each in seen.items()}
+        return Run(
+            self._name,
+            False,
+            acts,
+            round(turn_cpu_max_ms(self._served.paths), 2),
+            round(memory.end() / MB, 1),
+            round(times["member"]["p99"] / 1e3, 2),
+            round(times["newcomer"]["p99"] / 1e3, 2),
+            round(times["call"]["p99"] / 1e3, 2),
+            round(max(each["max"] for each in times.values()) / 1e3, 2),
+            sum(each.unavailable for each in seen.values()),
+            min(len(each.took_ns) for each in seen.values()),
+            round(stolen.share(), 4),
+            round(stolen.ms(), 1),
+            self._served.runs and daemon_running(self._served.paths),
+            self._served.restarts,
+            [text for each in seen.values() for text in each.wrong],
+        )
+
+
+@contextlib.contextmanager
+def stage(name: str, attack: Attack) -> Iterator[Stage]:
+    """Run a daemon and the witnesses. Each witness has been served when the block begins."""
+    with (
+        own_flags(attack.flags) as flags,
+        unit(flags, attack.files) as served,
+        witnesses(served.paths, attack.transport) as beside,
+    ):
         pause(WARM_S)
-        memory = Memory(served)
-        for witness in beside:
-            witness.look()
-        acts = 0
-        if attacked:
-            with attacking(
-                attack.act, attack.transport, attacked_paths or served.paths, seed, attack.is_stranger
-            ) as count:
-                for _ in range(attack.kills):
-                    pause(seconds / (attack.kills + 1))
-                    served.kill()
-                pause(seconds / (attack.kills + 1))
-                acts = count.value
-        else:
-            pause(seconds)
-        pause(AFTER_S)
-        seen = {witness.name: witness.end() for witness in beside}
-        grown, alive = memory.end(), served.runs and daemon_running(served.paths)
-        cpu_ms = turn_cpu_max_ms(served.paths)
-        wrong = [text for each in seen.values() for text in each.wrong]
-        wrong += wrong_with(attack, served) if attacked else []
-    times = {name: percentiles(each.took_ns) for name, each in seen.items()}
-    return Run(
-        name,
-        attacked,
-        acts,
-        round(cpu_ms, 2),
-        round(grown / MB, 1),
-        round(times["member"]["p99"] / 1e3, 2),
-        round(times["newcomer"]["p99"] / 1e3, 2),
-        round(times["call"]["p99"] / 1e3, 2),
-        round(max(each["max"] for each in times.values()) / 1e3, 2),
-        sum(each.unavailable for each in seen.values()),
-        min(len(each.took_ns) for each in seen.values()),
-        round(stolen.share(), 4),
-        round(stolen.ms(), 1),
-        alive,
-        served.restarts,
-        wrong,
-    )
+        yield Stage(name, attack, flags, served, beside)
 
 
 def wrong_with(attack: Attack, served: Unit) -> list[str]:
@@ -162,23 +179,24 @@ def resume(suite: Suite, path: Path) -> None:
 
 
 def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
-    """Play an attack's runs, each after a run without the attack. Add all to the tables, and check the gate."""
+    """Play an attack's stages: at peace, then attacked. Add all runs to the tables, and check the gate."""
     attack = ATTACKS[name]
     if attack.is_stranger and os.geteuid():
         return suite.say(f"{name} is left out: its attacker is another user, and that needs root")
-    played: dict[bool, list[Run]] = {False: [], True: []}
+    peace: list[Run] = []
+    war: list[Run] = []
     for number in range(runs):
-        for attacked in (False, True):
-            for _ in range(1 + REPEATS_MAX):
-                suite.say(f"{name}: run {number + 1} of {runs}, {'attacked' if attacked else 'at peace'}")
-                elsewhere, seed = attack.is_crowd and not attacked, suite.seed + number
-                run = play_run(name, attack, seconds, seed, attacked=attacked or elsewhere, elsewhere=elsewhere)
-                run = run._replace(attacked=attacked)
-                suite.add("runs", **run._replace(wrong=[])._asdict() | {"wrong": "; ".join(run.wrong)[:200]})
-                if not run.is_spoiled:
-                    break
-            played[attacked].append(run)
-    peace, war = played[False], played[True]
+        peace_left, left = 1 + REPEATS_MAX, 1 + REPEATS_MAX
+        while left:
+            suite.say(f"{name}: stage {number + 1} of {runs}")
+            with stage(name, attack) as made:
+                while peace_left:
+                    run = note(suite, made.at_peace(seconds, suite.seed + number))
+                    peace_left = peace_left - 1 if run.is_spoiled else 0
+                    peace[number:] = [run]
+                run = note(suite, made.attacked(seconds, suite.seed + number))
+            left = left - 1 if run.is_spoiled else 0
+            war[number:] = [run]
     cpu, grown = max(run.turn_cpu_max_ms for run in war), max(run.grown_mb for run in war)
     p99 = {name: medians(war, f"{name}_p99_ms") for name in WITNESSES}
     floor = {name: medians(peace, f"{name}_p99_ms") * attack.is_crowd for name in WITNESSES}
@@ -223,6 +241,12 @@ def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
     says += "" if acted else "; an attacker did nothing"
     says += f"; {wrong[0]}" if wrong else ""
     suite.check(name, holds, says)
+
+
+def note(suite: Suite, run: Run) -> Run:
+    """Add a run to the tables."""
+    suite.add("runs", **run._replace(wrong=[])._asdict() | {"wrong": "; ".join(run.wrong)[:200]})
+    return run
 
 
 def medians(runs: list[Run], of: str) -> float:

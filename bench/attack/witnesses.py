@@ -51,7 +51,7 @@ class Kind(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The results of a witness from `look()` to `end()`."""
+    """The results of a witness between two looks."""
 
     took_ns: list[int]
     unavailable: int  # outcomes and requests that were UNAVAILABLE
@@ -113,20 +113,22 @@ WITNESSES = {
 
 
 class Witness:
-    """A witness, from outside: `look()` begins the measurement, `end()` returns what it saw."""
+    """A witness, from outside."""
 
     def __init__(self, name: str, pipe: Any) -> None:
         self.name = name
         self._pipe = pipe
 
-    def look(self) -> None:
+    def look(self) -> Seen:
+        """What the witness has seen since the last look. Waits for the request that it is making."""
         self._pipe.send("look")
-
-    def end(self) -> Seen:
-        self._pipe.send("end")
         if not self._pipe.poll(3 * PATIENCE_S):
-            return Seen([], 1, [f"the witness {self.name!r} did not end"])
+            return Seen([], 1, [f"the witness {self.name!r} did not answer"])
         return Seen(*self._pipe.recv())
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self._pipe.send("end")
 
 
 def enter_namespace() -> None:
@@ -153,18 +155,18 @@ def stand(name: str, paths: InstancePaths, transport: Transport, pipe: Any) -> N
         trip = stack.enter_context(kind.trips(client, paths.instance, transport))
         trip()
         pipe.send("ready")
-        pipe.send(observe(trip, kind.interval_s, pipe))
+        observe(trip, kind.interval_s, pipe)
 
 
-def observe(trip: Trip, interval_s: float, pipe: Any) -> Seen:
-    """Make requests until the pipe says "end". Requests before "look" do not count."""
+def observe(trip: Trip, interval_s: float, pipe: Any) -> None:
+    """Make requests until the pipe says "end". After "look", send what was seen since the last look."""
     seen = Seen([], 0, [])
-    counts = False
     while True:
         if pipe.poll(interval_s):
             if pipe.recv() == "end":
-                return seen._replace(wrong=seen.wrong[:WRONG_MAX])
-            seen, counts = Seen([], 0, []), True
+                return
+            pipe.send(seen._replace(wrong=seen.wrong[:WRONG_MAX]))
+            seen = Seen([], 0, [])
         before_ns = time.monotonic_ns()
         try:
             trip()
@@ -172,8 +174,7 @@ def observe(trip: Trip, interval_s: float, pipe: Any) -> Seen:
             seen = seen._replace(unavailable=seen.unavailable + 1)
         except (td.TimerdError, Wrong) as error:
             seen.wrong.append(repr(error)[:200])
-        if counts:
-            seen.took_ns.append(time.monotonic_ns() - before_ns)
+        seen.took_ns.append(time.monotonic_ns() - before_ns)
 
 
 @contextlib.contextmanager
@@ -193,6 +194,8 @@ def witnesses(paths: InstancePaths, transport: Transport, names: Iterable[str] =
             ours.recv()
         yield [witness for witness, _, _ in standing]
     finally:
+        for witness, _, _ in standing:
+            witness.end()
         for _, _, process in standing:
             process.join(1)
             if process.is_alive():

@@ -85,7 +85,7 @@ def measure(suite: Suite, capacity: int, name: str, transport: Transport, seed: 
         member.look()
         event.apply(one)
         time.sleep(AFTER_S * max(1.0, capacity / 131_072))
-        seen = member.end()
+        seen = member.look()
         states = (
             {outcome.state for batch in batches for outcome in batch.outcomes(PATIENCE_S)} if event.completes else set()
         )

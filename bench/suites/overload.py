@@ -28,10 +28,11 @@ it), `single` (the same commands, one in a frame), `largest` (frames of 4 MiB, f
 `snapshots`. For the kinds without commands, RATES in attack/frames.py has the rate asked for.
 
 --flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): a hostile process, or
-several, beside three witnesses, whose requests are measured: a member, a newcomer, and a worker of a group. Runs with
-and without the attack alternate. With `locks` the daemon is also killed and started again, as by its systemd unit.
-`--gate` plays all attacks, which takes two hours. After Ctrl-C, `--gate --resume` goes on. attack/gate.py has the
-gate's limits, and judges the runs. The results of `--gate` go to results/gate.json, unless --json says otherwise.
+several, beside three witnesses, whose requests are measured: a member, a newcomer, and a worker of a group. Each daemon
+is first at peace and then attacked, for as many seconds. With `locks` the daemon is also killed and started again, as
+by its systemd unit. `--gate` plays all attacks, which takes an hour and a half. After Ctrl-C, `--gate --resume` goes
+on. attack/gate.py has the gate's limits, and judges the runs. The results of `--gate` go to results/gate.json, unless
+--json says otherwise.
 
 The bounds are in attack/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
 `--slack 3` makes the bounds of time three times as wide, and a flood of commands must then offer at least 1.7 times the

@@ -8,9 +8,9 @@ that the worst of member, newcomer and call has 0.4 of its bound at p99.
 
 A climb begins with the worst of DRAWS new mixtures, and then changes it a little, step by step. A change is kept if the
 lateness grows. The median of three runs counts here, because one run may have been late by chance. After STALE changes
-without growth the next climb begins. At the end the worst mixture of each climb has five further runs. Beside each of
-these there is a run whose attack goes to another daemon. It shows the *floor*: how long the witnesses wait only because
-the attacker's processes take their processors.
+without growth the next climb begins. At the end the worst mixture of each climb has five further runs. Before each of
+these the attack goes to another daemon. That shows the *floor*: how long the witnesses wait only because the attacker's
+processes take their processors.
 
 The suite writes each worst mixture as JSON, which from_rows() in attack/attackers/mixtures.py reads.
 """
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from bench.attack.attackers import Attack
 from bench.attack.attackers.mixtures import Mix, Mixture, changed, drawn
-from bench.attack.gate import GROWN_MB_MAX, TURN_CPU_MS_MAX, Run, play_run
+from bench.attack.gate import GROWN_MB_MAX, TURN_CPU_MS_MAX, Run, stage
 from bench.attack.witnesses import WITNESSES
 from bench.lib.common import Parser, Suite, real, run_suite
 
@@ -66,16 +66,25 @@ class Search:
     def is_over(self) -> bool:
         return self.suite.seconds >= self._until_s
 
-    def run(self, mixture: Mixture, *, elsewhere: bool = False) -> Run:
+    def run(self, mixture: Mixture) -> Run:
         """Play a mixture once."""
         self.runs += 1
-        run = play_run("mixture", Attack(Mix(mixture)), self._each_s, self.suite.seed, elsewhere=elsewhere)
-        if not elsewhere:
-            if not run.alive or run.wrong:
-                self.broken.append(f"{'; '.join(run.wrong) or 'the daemon has ended'}: {as_text(mixture)}")
-            if run.turn_cpu_max_ms > TURN_CPU_MS_MAX or run.grown_mb > GROWN_MB_MAX:
-                figures = f"{run.turn_cpu_max_ms:.1f} ms of CPU in a turn, {run.grown_mb:.1f} MB more"
-                self.broken.append(f"{figures}: {as_text(mixture)}")
+        with stage("mixture", Attack(Mix(mixture))) as made:
+            return self._noted(mixture, made.attacked(self._each_s, self.suite.seed))
+
+    def run_beside_floor(self, mixture: Mixture) -> tuple[Run, Run]:
+        """Play a mixture once at another daemon, which gives the floor, and then once as `run()` does."""
+        self.runs += 1
+        with stage("mixture", Attack(Mix(mixture), is_crowd=True)) as made:
+            floor = made.at_peace(self._each_s, self.suite.seed)
+            return floor, self._noted(mixture, made.attacked(self._each_s, self.suite.seed))
+
+    def _noted(self, mixture: Mixture, run: Run) -> Run:
+        if not run.alive or run.wrong:
+            self.broken.append(f"{'; '.join(run.wrong) or 'the daemon has ended'}: {as_text(mixture)}")
+        if run.turn_cpu_max_ms > TURN_CPU_MS_MAX or run.grown_mb > GROWN_MB_MAX:
+            figures = f"{run.turn_cpu_max_ms:.1f} ms of CPU in a turn, {run.grown_mb:.1f} MB more"
+            self.broken.append(f"{figures}: {as_text(mixture)}")
         return run
 
     def look(self, mixture: Mixture, least: float) -> Found:
@@ -114,8 +123,7 @@ def play(suite: Suite) -> None:
         climbs.append(search.climb())
         suite.say(f"climb {len(climbs)}: lateness {climbs[-1].lateness:.2f}")
     for number, found in enumerate(sorted(climbs, key=lambda each: -each.lateness)):
-        pairs = [(search.run(found.mixture), search.run(found.mixture, elsewhere=True)) for _ in range(LAST_RUNS)]
-        attacked, floor = ([pair[side] for pair in pairs] for side in (0, 1))
+        floor, attacked = zip(*(search.run_beside_floor(found.mixture) for _ in range(LAST_RUNS)), strict=True)
         last = statistics.median(lateness(run) for run in attacked)
         suite.add(
             "mixtures",
