@@ -120,7 +120,7 @@ class Witness:
         self._pipe = pipe
 
     def look(self) -> Seen:
-        """What the witness has seen since the last look. Waits for the request that it is making."""
+        """Return the results since the last look, after the request that the witness is making."""
         self._pipe.send("look")
         if not self._pipe.poll(3 * PATIENCE_S):
             return Seen([], 1, [f"the witness {self.name!r} did not answer"])
