@@ -47,7 +47,7 @@ class Producer(OneProcess):
     `settings` have Kafka's names, with times in seconds: see `settings.Settings`. Deadlines are operations of timerd:
     they pass on time, even while this process is stuck. While the daemon is lost, they are up to 1.5 s late.
 
-    Sources: KIP-91; KIP-19 and KIP-580. docs/deliveries.md has the phases of a record.
+    Sources: KIP-91; KIP-19 and KIP-580. docs/howto/deliveries.md has the phases of a record.
     """
 
     IN_PLACE = "make a producer in each process"
