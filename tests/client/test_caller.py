@@ -24,6 +24,7 @@ from timerd_client.outcome import State
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.seat import Seat
+from timerd_client.threaded.sender import Bell
 from timerd_shm.declare.errors import ErrorCode
 
 PATIENCE_S = 3.0
@@ -108,6 +109,26 @@ def test_a_result_does_not_wake_the_links_thread(client: Client, monkeypatch: py
             operation.result(PATIENCE_S)
         thread.join()
     assert wakers.count("MainThread") <= 4, wakers
+
+
+def test_a_bell_that_is_closed_while_it_rings_writes_to_no_file_that_was_opened_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bell, opened, write = Bell(), list[int](), os.eventfd_write
+    bell.open()
+
+    def written_late(descriptor: int, value: int) -> None:
+        bell.close()  # in another thread, as os.eventfd_write() has no GIL
+        opened.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        write(descriptor, value)
+
+    monkeypatch.setattr(os, "eventfd_write", written_late)
+    bell.ring()
+    bell.ring()  # it is closed
+    assert len(opened) == 1
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(opened[0])
+    os.close(opened[0])
 
 
 def test_a_caller_that_waits_sends_its_frame_itself_however_recently_frames_were_sent(
