@@ -54,7 +54,7 @@ def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
     """The frames that a sender repeats, without their headers: (kind, number of commands, bytes)."""
     keys = [b"%d/%d" % (sender, number) for number in range(BODIES * COMMANDS // 2)]
     now_ns = time.monotonic_ns()
-    # Each registration has an id, like the web sessions of docs/recipes.md. Such a command costs the daemon more time
+    # Each registration has an id, like the sessions of docs/howto/recipes.md. Such a command costs the daemon more time
     # than it costs a sender.
     pairs = [command for key in keys for command in (register(key, PENDING_NS, now_ns, id_hash(key)), fire(key))]
     match flood:

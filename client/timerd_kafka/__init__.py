@@ -15,5 +15,5 @@ worker/      the process of one broker
 supervisor/  the process that starts brokers
 testing/     a cluster for tests, and its fixtures
 
-No other part of timerd imports this package. docs/kafka.md describes its use.
+No other part of timerd imports this package. docs/howto/kafka.md describes its use.
 """

@@ -1,4 +1,4 @@
-"""format("timerd"): a journal to read, registrations and events to write; docs/spark-read.md, docs/spark-write.md.
+"""format("timerd"): a journal to read, registrations and events to write. The pages: docs/howto/spark-*.md.
 
 Spark finds the format by the name of the package `pyspark_timerd`. This module imports source/ and sink/, which do not
 import each other.

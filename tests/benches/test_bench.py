@@ -29,7 +29,7 @@ from timerd_client.workload import Events, Workload, plan
 
 BENCH = ROOT / "bench"
 TIMEOUT_S = 120
-PAGE_OF_DELIVERIES = (ROOT / "docs" / "deliveries.md").read_text()
+PAGE_OF_DELIVERIES = (ROOT / "docs/howto/deliveries.md").read_text()
 FIGURE = re.compile(r"^\| (\d+) \| ([\d.]+) s \| ([\d.]+) s \| ([\d.]+) s \|$", re.MULTILINE)
 PRINTED = re.compile(r"^ *(\d+) +([\d.]+) +([\d.]+) +([\d.]+) *$", re.MULTILINE)
 JITTER = 0.02  # relative; the backoffs are random

@@ -10,7 +10,7 @@ import timerd as td
 from support.real.daemons import Daemon
 from support.real.trees import ROOT
 
-PAGE = (ROOT / "docs" / "deliveries.md").read_text()
+PAGE = (ROOT / "docs/howto/deliveries.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

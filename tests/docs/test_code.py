@@ -21,7 +21,7 @@ from timerd_shm.declare.fields import Role, fields
 TYPED = ["shm_layout", "client", "timerd", "tests", "bench", "examples"]
 # The agreed files and folders at the top, and those that every Python project has beside them.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
-BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "examples"}
+BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", ".gitignore", ".ci", "docs", "examples"}
 # Each package may import these packages of this tree, and these third-party modules.
 MAY_IMPORT = {
     "timerd_shm": set[str](),
@@ -283,7 +283,7 @@ def test_the_readme_answers_its_three_questions_and_maps_the_folders() -> None:
     text = (ROOT / "README.md").read_text()
     for heading in ("## Try it", "## What it does not do", "## Where to go on"):
         assert heading in text
-    contributing = (ROOT / "docs" / "contributing.md").read_text()
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
     for folder in (name for name in TOP_LEVEL if (ROOT / name).is_dir()):
         assert f"{folder}/" in contributing, f"no line for {folder}/"
     assert "reboot" in text.partition("## Where to go on")[0], "the README says that timers do not outlive a reboot"

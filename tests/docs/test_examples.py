@@ -32,14 +32,14 @@ def end_schedule(names: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("page", "printed", "end"),
     [
-        ("calls", lambda text: all(line in text for line in CALLS), end_schedule),
-        ("delayed", lambda text: text == "answer with 1 records\n", None),
+        ("docs/howto/calls.md", lambda text: all(line in text for line in CALLS), end_schedule),
+        ("docs/howto/delayed.md", lambda text: text == "answer with 1 records\n", None),
         (
-            "operations",
+            "docs/howto/operations.md",
             lambda text: sorted(text.splitlines()) == ["['a', 'b'] []", "read [b'second']", "wrote 0"],
             None,
         ),
-        ("subscriptions", lambda text: re.match(SUBSCRIPTIONS, text) is not None, None),
+        ("docs/howto/subscriptions.md", lambda text: re.match(SUBSCRIPTIONS, text) is not None, None),
     ],
 )
 def test_the_code_of_a_page_prints_what_the_page_says(
@@ -50,8 +50,8 @@ def test_the_code_of_a_page_prints_what_the_page_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names: dict[str, Any] = {}
-    for block in BLOCK.findall((ROOT / "docs" / f"{page}.md").read_text()):
-        exec(compile(block, f"docs/{page}.md", "exec"), names)
+    for block in BLOCK.findall((ROOT / page).read_text()):
+        exec(compile(block, page, "exec"), names)
     text = ""
 
     def is_complete() -> bool:

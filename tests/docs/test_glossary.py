@@ -1,4 +1,4 @@
-"""docs/glossary.md: its terms stand in order, each names its file or another term, and all paths exist."""
+"""docs/reference/glossary.md: its terms stand in order, each names its file or another term, and all paths exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from support.real.trees import ROOT
 
-TEXT = (ROOT / "docs/glossary.md").read_text()
+TEXT = (ROOT / "docs/reference/glossary.md").read_text()
 ENTRY = re.compile(r"^### (.+)\n\n((?:.+\n)+)", re.MULTILINE)
 PATH = re.compile(r"`((?:timerd|client|shm_layout|tests|bench)/[\w./]+)`")
 

@@ -1,4 +1,4 @@
-"""docs/neighbours.md names every quota, and the bounds of connections as the code has them."""
+"""docs/explanation/neighbours.md names every quota, and the bounds of connections as the code has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timerd.config.knobs import Formula
 from timerd.host.budget import Budget
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 
-PAGE = (ROOT / "docs" / "neighbours.md").read_text()
+PAGE = (ROOT / "docs/explanation/neighbours.md").read_text()
 
 
 def test_the_table_of_quotas_has_a_row_for_each_knob() -> None:

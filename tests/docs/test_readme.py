@@ -1,4 +1,4 @@
-"""The examples of README and docs/recipes.md work: their code is run as it stands, while others fire."""
+"""The examples of README and docs/howto/recipes.md work: their code is run as it stands, while others fire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from timerd_shm.host.paths import daemon_running
 from timerd_shm.host.search import find_instance
 
 README = (ROOT / "README.md").read_text()
-RECIPES = (ROOT / "docs" / "recipes.md").read_text()
+RECIPES = (ROOT / "docs/howto/recipes.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINES_MAX = 150
@@ -36,7 +36,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_page_of_the_surface_has_every_call() -> None:
-    page = (ROOT / "docs" / "api.md").read_text()
+    page = (ROOT / "docs/reference/api.md").read_text()
     members = (td.Client, aio.Client, td.Outcome, td.GroupOutcome, td.Subscription, td.ScheduledCall)
     calls = {name for kind in members for name in dir(kind) if name[0].islower()}
     calls |= {name for name in td.__all__ if name[0].islower() or name.isupper()}

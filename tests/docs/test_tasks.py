@@ -1,4 +1,4 @@
-"""docs/tasks.md has some forty questions, docs/answers.md an answer to each, and the names in an answer exist."""
+"""tasks.md (docs/contributing) has some forty questions, answers.md an answer to each, and the names there exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from support.real.trees import ROOT
 
 ITEM = re.compile(r"^(\d+)\. (.+(?:\n {3}.+)*)", re.MULTILINE)
 NAMES = re.compile(r"`([\w/]+/[\w.]+\.\w+)`: ((?:`[^`]+`(?:, )?)+)")
-QUESTIONS = dict(ITEM.findall((ROOT / "docs/tasks.md").read_text()))
-ANSWERS = dict(ITEM.findall((ROOT / "docs/answers.md").read_text()))
+QUESTIONS = dict(ITEM.findall((ROOT / "docs/contributing/tasks.md").read_text()))
+ANSWERS = dict(ITEM.findall((ROOT / "docs/contributing/answers.md").read_text()))
 ROOMS = ("shm_layout", "client", "timerd", "tests", "bench")
 WRITTEN = {".py", ".pyx", ".pxd", ".h"}
 

@@ -1,4 +1,4 @@
-"""docs/web.md: its applications are served as they stand there; an application of Django is served as it says."""
+"""docs/howto/web.md: its applications are served as they stand there; an application of Django is served as it says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.web.servers import ENDS_S, Answer, Polls, Server
 from support.web.streams import EventSource
 
 BLOCK = re.compile(r"^```py\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGE = (ROOT / "docs/web.md").read_text()
+PAGE = (ROOT / "docs/howto/web.md").read_text()
 
 PID = {
     "flask": """
@@ -192,7 +192,7 @@ def test_the_remedies_of_the_page_for_several_workers_of_uvicorn_hold_no_answer_
     assert kinds_of_answers(directory, *gunicorn) == b"at once"
     plain = ("uvicorn", "--fd={fd}", "--workers=2", "app:application")
     assert kinds_of_answers(directory, *plain) == b"held back", (
-        "plain uvicorn holds nothing back now: change docs/web.md"
+        "plain uvicorn holds nothing back now: change docs/howto/web.md"
     )
 
 

@@ -1,4 +1,4 @@
-"""docs/kafka.md: pytest runs its examples as it would run a user's tests. Its table has the versions of all APIs."""
+"""docs/howto/kafka.md: pytest runs its examples as a user's tests are run. Its table has the versions of all APIs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.real.trees import ROOT
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.wire.codec import api_of, versions_of
 
-PAGE = ROOT / "docs/kafka.md"
+PAGE = ROOT / "docs/howto/kafka.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

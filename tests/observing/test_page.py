@@ -1,4 +1,4 @@
-"""docs/observing.md: its blocks run, and its tables have each metric of clients and each logger."""
+"""docs/howto/observing.md: its blocks run, and its tables have each metric of clients and each logger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.real.imports import PACKAGES
 from support.real.trees import ROOT
 from timerd_client.metrics import FIGURES
 
-PAGE = (ROOT / "docs/observing.md").read_text()
+PAGE = (ROOT / "docs/howto/observing.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/testing.md: each of its blocks is a test file, and passes."""
+"""docs/howto/testing.md: each of its blocks is a test file, and passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_tests_of_the_page_pass(runtime_dir: Path) -> None:
-    blocks = BLOCK.findall((ROOT / "docs/testing.md").read_text())
+    blocks = BLOCK.findall((ROOT / "docs/howto/testing.md").read_text())
     assert len(blocks) >= 6
     for number, block in enumerate(blocks):
         (runtime_dir / f"test_block_{number}.py").write_text(block)

@@ -1,4 +1,4 @@
-"""For tests of programs that use timerd; docs/testing.md says how.
+"""For tests of programs that use timerd; docs/howto/testing.md says how.
 
     plugin     the fixtures of pytest
     real/      a daemon of its own for a session of tests, with an arena of its own for each test

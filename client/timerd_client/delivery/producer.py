@@ -47,7 +47,7 @@ class Producer(OneProcess):
     `settings` have Kafka's names, with times in seconds: see `settings.Settings`. Deadlines are operations of timerd:
     they pass on time, even while this process is stuck. While the daemon is lost, they are up to 1.5 s late.
 
-    Sources: KIP-91; KIP-19 and KIP-580. docs/deliveries.md has the phases of a record.
+    Sources: KIP-91; KIP-19 and KIP-580. docs/howto/deliveries.md has the phases of a record.
     """
 
     IN_PLACE = "make a producer in each process"
@@ -198,7 +198,7 @@ class Producer(OneProcess):
         """Records have settled, the courier was woken, or an error has ended the courier."""
         if (error := self._courier.broken) is not None:
             text = text_of(error)
-            self._closed, self._why_closed = True, f"this producer has ended by {text}; make another one"
+            self._closed, self._why_closed = True, f"an error has ended this producer: {text}. Make another one"
             deliveries = [
                 Delivery(item, DeliveryOutcome.FAILED, 0, 0, text)
                 for item in self._items.all()

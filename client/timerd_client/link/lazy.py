@@ -168,7 +168,7 @@ class CommonClient(Generic[LinkT]):
         (they stay pending, and nobody gets their outcomes) or "group" (the client's group adopts them). `autostart`
         starts the instance's daemon if none runs; such a daemon ends 10 s after its last client. `name` is a label for
         `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
-        $TIMERD_RUNTIME_DIR, else the first of the user's places in which a daemon listens; see docs/operating.md).
+        $TIMERD_RUNTIME_DIR, else the first of the user's places in which a daemon listens: docs/howto/operating.md).
 
         A live process may be silent, for example in a handler that keeps the GIL. The client keeps its unfinished calls
         and outcomes for `takeover` seconds of silence. Then other members of the group get them (default: 300; from 2

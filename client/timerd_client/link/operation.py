@@ -41,7 +41,7 @@ class Operation(OneProcess, Handle, Promise):
     A handle belongs to the process that has registered the operation: a forked child gets ClosedError. Any thread may
     use it. It cannot be pickled: register with `id=`, and another process can name the operation by this id. Dropping
     the handle leaves the operation pending. If a limited event completes an operation without a handle, or nobody
-    looked at the outcome before the handle was dropped, the event goes to another operation (docs/api.md).
+    looked at the outcome before the handle was dropped, the event goes to another operation (docs/reference/api.md).
 
     Operation derives from Handle: with two objects for each request, `register` would need a third more instructions.
     """

@@ -21,7 +21,7 @@ class Statistics(NamedTuple):
     outcomes_after_giving_up: int  # late outcomes, except cancellations, of operations UNAVAILABLE or withdrawn by then
     outcomes_unknown: int  # outcomes for which nobody waited
     grants_requeued: int  # limited events that were requeued: the operation was dropped, or its `await` cancelled
-    grants_unseen: int  # limited events that were acknowledged although nobody had looked: see docs/api.md
+    grants_unseen: int  # limited events that were acknowledged although nobody had looked: see docs/reference/api.md
     frames_ignored: int  # frames of another daemon or version, or malformed
     commands_refused: int  # refused commands that have no operation, such as fire() and advance()
     calls_done: int  # calls that this client has ended, with success or without

@@ -37,7 +37,7 @@ class DelayedOperation(Delayed):
     alone); several operations may share a lock. The functions must not block; a thread that holds the lock must not
     wait for the client.
 
-    Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
+    Source: Kafka, kafka.server.DelayedOperation. docs/howto/delayed.md says what differs.
     """
 
     NAME = "td.DelayedOperation"

@@ -4,7 +4,7 @@
     application = ASGI(application)              # FastAPI, Django, any ASGI application
     from timerd_client.web.gunicorn import *     # in gunicorn.conf.py: SIGTERM drains
 
-docs/web.md is the page for users. No framework and no server is imported here.
+docs/howto/web.md is the page for users. No framework and no server is imported here.
 """
 
 from .asgi import ASGI

@@ -1,4 +1,4 @@
-"""For tests of programs that use Kafka; see docs/kafka.md.
+"""For tests of programs that use Kafka; see docs/howto/kafka.md.
 
     plugin     the fixtures of pytest
     cluster    a cluster in processes of its own

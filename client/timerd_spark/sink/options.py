@@ -52,7 +52,7 @@ class WriteOptions(NamedTuple):
         if "opId" not in given:
             raise InvalidConfigError(
                 'option opId is missing: name the column whose value makes a row idempotent, or "auto" where the '
-                "plan is deterministic (docs/spark-write.md)"
+                "plan is deterministic (docs/howto/spark-write.md)"
             )
         if "key" not in given:
             raise InvalidConfigError("option key is missing: name the column with the watch key")

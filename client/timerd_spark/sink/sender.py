@@ -7,7 +7,7 @@ An event has no id, so it is fired under a *claim*: an operation whose id is the
 out in one frame. A frame arrives whole or not at all, and it is applied whole, even over several turns
 (tests/core/test_frames.py). If the task dies before the frame, its claim is cancelled (orphans="cancel"), and another
 attempt may replace a cancelled claim. A completed claim proves that its event was fired. So a task that is killed at
-any point loses nothing and repeats nothing. docs/spark-write.md lists the exceptions.
+any point loses nothing and repeats nothing. docs/howto/spark-write.md lists the exceptions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""format("timerd") as a sink: rows become registrations or events, from the executors; docs/spark-write.md."""
+"""format("timerd") as a sink: rows become registrations or events, from the executors; docs/howto/spark-write.md."""
 
 from __future__ import annotations
 

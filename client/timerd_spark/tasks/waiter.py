@@ -3,7 +3,7 @@
     answered = timerd_spark.await_events(df, key="callback_key", timeout="2s")
 
 A task holds its slot while its rows wait, so this is for short waits. For longer waits, use Spark's own timers
-(transformWithState), or the sink and the journal: a table in docs/spark-tasks.md compares them.
+(transformWithState), or the sink and the journal: a table in docs/howto/spark-tasks.md compares them.
 """
 
 from __future__ import annotations

@@ -344,14 +344,14 @@ def test_the_last_calls_before_a_server_that_raises_sigterm_again_arrive(daemon:
     assert daemon.stats()["counters"]["clients_died"] == 0, "a client ended without a goodbye"
 
 
-# docs/processes.md --------------------------------------------------------------------------------------------------
+# docs/howto/processes.md ---------------------------------------------------------------------------------------------
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ARRIVE = ({"done", "bye"}, {"step/1", "step/2"})
 
 
 def test_the_events_of_each_program_of_the_page_arrive(client: td.Client) -> None:
-    blocks = BLOCK.findall((ROOT / "docs" / "processes.md").read_text())
+    blocks = BLOCK.findall((ROOT / "docs/howto/processes.md").read_text())
     for block, keys in zip(blocks, ARRIVE, strict=True):
         mark = client.mark()
         subprocess.run([sys.executable, "-c", block], check=True, timeout=4 * PATIENCE_S)

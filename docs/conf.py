@@ -1,0 +1,21 @@
+"""The settings of the site: `make docs` builds it from the pages of the whole tree, and fails at each warning.
+
+The source directory is the root of the tree, because DESIGN.md, PROTOCOL.md and others stand beside their code.
+"""
+
+from __future__ import annotations
+
+project = "timerd"
+author = copyright = "the timerd authors"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/**/*.md", "timerd/*.md", "client/**/*.md", "shm_layout/**/*.md", "bench/*.md", "examples/*.md"]
+exclude_patterns = ["build/**", ".venv/**", ".venv-spark/**"]
+nitpicky = True
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+html_theme = "furo"
+html_title = "timerd"
+html_static_path: list[str] = []
+html_copy_source = False
+html_show_copyright = False
