@@ -50,7 +50,7 @@ class ErrorCode(IntEnum):
 
 
 class TimerdError(Exception):
-    """Base of every error of timerd. `code` is what travels on the wire."""
+    """Base of the errors of timerd, except RequestEnded. Catch it for all of them. `code` is the one on the wire."""
 
     code: ClassVar[ErrorCode] = ErrorCode.NONE
     by_code: ClassVar[dict[ErrorCode, type[TimerdError]]] = {}
@@ -119,7 +119,7 @@ class PayloadTooLargeError(TimerdError, ValueError):
 
 
 class TimeoutOutOfRangeError(TimerdError, ValueError):
-    """A timeout is negative, not a number, or above ten years. None means no deadline."""
+    """A timeout is negative, not a number, or above ten years. Give 0 s to ten years; None means no deadline."""
 
     code = ErrorCode.TIMEOUT_OUT_OF_RANGE
 
