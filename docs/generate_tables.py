@@ -1,7 +1,7 @@
 """Writes what the site has from the code: the page of errors, the table of sizes, the table of versions.
 
     PYTHONPATH=shm_layout:. python docs/generate_tables.py          writes them
-    PYTHONPATH=shm_layout:. python docs/generate_tables.py --check  exit status 1 and the names of stale pages, if there are any
+    PYTHONPATH=shm_layout:. python docs/generate_tables.py --check  names stale pages; exit status 1 if there are any
 
 `make generate` calls it. A part of a page that is made stands between two comments: BEGIN and END. Nothing that is
 compiled is imported, and errors are read from the sources without an import. The pages are committed, and a test
@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
 from timerd.arena.plan import SIZED_BY, plan_of
 from timerd.config.config import KNOBS, Config, dashed
 from timerd_shm.declare import journal, layout, wire
 from timerd_shm.declare.fields import size_of
 
+ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs"
 NOTICE = "Made by docs/generate_tables.py from the code. Do not modify: run `make generate`."
 BEGIN = "<!-- {part}: " + NOTICE + " -->"
