@@ -71,6 +71,13 @@ def make_older(path: Path) -> None:
         file.write(struct.pack("<Q", LAYOUT_VERSION - 1))
 
 
+def text_of_refusal(client: td.Client) -> str:
+    """The text of the error of a call that waits."""
+    with pytest.raises(td.TimerdUnavailableError) as raised:
+        client.fire_wait("inbox/9")
+    return str(raised.value)
+
+
 def restart(daemon: Daemon, patch: str) -> None:
     daemon.stop()
     daemon.patch = patch
@@ -112,9 +119,7 @@ def test_a_client_of_another_protocol_is_refused_and_works_again_when_its_versio
         assert f"refused: UnsupportedVersionError: a frame of protocol {PROTOCOL_VERSION};" in daemon.log
         eventually(lambda: not old.connected)
         old.fire("inbox/7", value=b"while it was refused")
-        with pytest.raises(td.TimerdUnavailableError) as raised:
-            old.fire_wait("inbox/9")
-        assert f"it refuses this client: {REFUSED}" in str(raised.value)
+        eventually(lambda: f"it refuses this client: {REFUSED}" in text_of_refusal(old))
         assert short.result(PATIENCE_S).state is td.State.UNAVAILABLE
         restart(daemon, "")
         assert kept.result(PATIENCE_S).value == b"while it was refused"
