@@ -57,7 +57,7 @@ def config_of(capacity: int, clients: int, ring_events: int) -> Config:
 
 
 def sizes() -> list[str]:
-    """What a record of each kind takes, and the sizes of some arenas."""
+    """The bytes of a record of each kind, and the sizes of some arenas."""
     lines = ["| knob | default | bytes for each |", "|---|---|---:|"]
     for region, name in SIZED_BY.items():
         default = KNOBS[name].show(Config._field_defaults[name]).strip("()")

@@ -1,4 +1,4 @@
-"""What docs/generate_tables.py makes is fresh, and the page of errors has every public error, its cause and remedy."""
+"""The pages of docs/generate_tables.py are fresh, and the page of errors has every error, its cause and remedy."""
 
 from __future__ import annotations
 
