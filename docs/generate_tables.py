@@ -5,7 +5,7 @@
 
 `make generate` calls it. A part of a page that is made stands between two comments: BEGIN and END. Nothing that is
 compiled is imported, and errors are read from the sources without an import. The pages are committed, and a test
-(tests/docs/test_made_pages.py) compares them with freshly made ones.
+(tests/docs/operating/test_made_pages.py) compares them with freshly made ones.
 """
 
 from __future__ import annotations

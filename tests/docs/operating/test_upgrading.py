@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_the_versions_that_the_page_quotes_are_the_present_ones() -> None:
 
 @pytest.mark.parametrize("transport", ["zeromq", "unix"])
 def test_a_client_of_another_protocol_is_refused_and_works_again_when_its_version_is_back(
-    make_daemon: Callable[..., Daemon], transport: str, timerctl: Timerctl
+    make_daemon: Callable[..., Daemon], transport: Literal["zeromq", "unix"], timerctl: Timerctl
 ) -> None:
     daemon = make_daemon()
     with td.connect(transport=transport) as old:

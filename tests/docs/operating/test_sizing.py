@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from timerd.host.descriptors import CONNECTIONS_PER_CLIENT, DESCRIPTORS_BESIDE, 
 from timerd.testing.real.daemon import SMALL
 from timerd_shm.declare.limits import CLIENTS_MAX
 from timerd_shm.declare.records import BLOCK_DATA
+from timerd_shm.read.reader import Table
 
 PAGE = (DOCS / "howto/sizing.md").read_text()
 MIB = 1 << 20
@@ -85,7 +87,12 @@ def test_the_arena_of_the_delayed_jobs_has_room_within_quotas_and_three_quarters
 
 def used(daemon: Daemon) -> dict[str, int]:
     with open_arena(daemon.paths) as reader:
-        tables = {"operations": reader.ops, "nodes": reader.nodes, "blocks": reader.blocks, "ids": reader.ids}
+        tables: dict[str, Table[Any]] = {
+            "operations": reader.ops,
+            "nodes": reader.nodes,
+            "blocks": reader.blocks,
+            "ids": reader.ids,
+        }
         return {name: table.row().in_use for name, table in tables.items()}
 
 
