@@ -13,6 +13,7 @@ import pytest
 
 import timerd as td
 from support.real.daemons import Daemon
+from support.real.shell import Run
 from support.site import DOCS, generator
 from timerctl.instance import open_arena
 from timerd.arena.plan import plan_of
@@ -172,6 +173,14 @@ def test_the_arena_of_the_delayed_jobs_takes_them_all_and_the_capacity_alone_doe
     make_daemon("--capacity", str(524_288 // SMALLER))
     with pytest.raises(td.QuotaExceededError):
         fill()
+
+
+def test_stats_shows_its_capacity_as_the_page_does(daemon: Daemon, run: Run) -> None:
+    printed = run("stats")[1]
+    head, row = re.findall(r"^ {4}(capacity .*|ops .*)$", PAGE, re.MULTILINE)
+    assert head.split() in [line.split() for line in printed.splitlines()]
+    form = re.sub(r"[\d.]+", "0", " ".join(row.split()))
+    assert form in [re.sub(r"[\d.]+", "0", " ".join(line.split())) for line in printed.splitlines()]
 
 
 def test_the_figures_of_files_and_blocks_are_those_of_the_code() -> None:
