@@ -19,7 +19,7 @@
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
-#   make generate   generate the C header, the Cython declarations and LAYOUT.md, after an edit of the declarations
+#   make generate   generate the C header, Cython declarations, LAYOUT.md, parts of docs/, after an edit of declarations
 #   make fmt        format the Python sources
 #   make clean      remove the environments, the compiled files and the caches that these targets have made
 
@@ -175,6 +175,7 @@ build: | machine
 
 generate: | machine
 	@PYTHONPATH=shm_layout "$$(sh .ci/machine)" -m timerd_shm.generate
+	@PYTHONPATH=shm_layout:. "$$(sh .ci/machine)" docs/generate_tables.py
 
 fmt: $(VENV)/installed-test
 	@$(PY) -m ruff check --quiet --fix-only .
