@@ -37,6 +37,11 @@ class Interpreter(NamedTuple):
     version: str
 
 
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def interpreters(asked: list[str]) -> Iterator[Interpreter]:
     """The interpreters that were asked for, or all that are in the PATH. Ends the script if one cannot be used."""
     names = asked or [f"python3.{minor}" for minor in range(OLDEST_MINOR, NEWEST_MINOR + 1)] + [sys.executable]
@@ -119,7 +124,7 @@ def tagged(wheel: Path, tools: Path, glibc: str, into: Path) -> Path:
         raise SystemExit(f"wheels: {wheel.name} cannot have the tag {tag}\n{ran.stderr}\n{shown}")
     (made,) = set(into.glob("*.whl")) - before or {max(into.glob("*.whl"), key=lambda one: one.stat().st_mtime)}
     needs = NEEDS.findall(shown)
-    print(f"  {made.name}: {made.stat().st_size / 1e6:.1f} MB, needs {needs[0] if needs else 'no glibc'}", flush=True)
+    say(f"  {made.name}: {made.stat().st_size / 1e6:.1f} MB, needs {needs[0] if needs else 'no glibc'}")
     return made
 
 
@@ -135,11 +140,11 @@ def main() -> int:
     cc = compiler(tools, args.glibc)
     found = list(interpreters(args.python))
     for number, one in enumerate(found, start=1):
-        print(f"CPython {one.version} ({number} of {len(found)}): two minutes without output", flush=True)
+        say(f"CPython {one.version} ({number} of {len(found)}): two minutes without output")
         tagged(build(one, cc), tools, args.glibc, args.into)
     absent = sorted({f"cp3{minor}" for minor in range(11, 16)} - {one.tag for one in found})
     if absent:
-        print(f"not built, because no such interpreter is in the PATH: {', '.join(absent)}")
+        say(f"not built, because no such interpreter is in the PATH: {', '.join(absent)}")
     return 0
 
 

@@ -15,7 +15,9 @@ from timerd.config.config import KNOBS, dashed
 from timerd_shm.host.places import RUNTIME_DIR_VARIABLE
 
 MANIFESTS = ROOT / "systemd"
-NAMES = ("spark-executor.yaml", "spark-daemonset.yaml")
+SIDECARS = ("spark-executor.yaml", "web-sidecar.yaml")
+DAEMON_SETS = ("spark-daemonset.yaml", "web-daemonset.yaml")
+NAMES = SIDECARS + DAEMON_SETS
 
 
 def manifest(name: str) -> dict[str, Any]:

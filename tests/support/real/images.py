@@ -21,7 +21,15 @@ from support.real.trees import ROOT
 
 DOCKERFILE = ROOT / "systemd" / "Dockerfile"
 BASE = "debian:trixie-slim"
-TREE = ("pyproject.toml", "README.md", "LICENSE", "shm_layout", "client", "timerd", "examples")  # Dockerfile.dockerignore
+TREE = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "shm_layout",
+    "client",
+    "timerd",
+    "examples",
+)  # Dockerfile.dockerignore
 Lines = list[tuple[str, str]]
 
 
@@ -128,7 +136,11 @@ def play(root: Path, environment: Mapping[str, str], command: list[str]) -> None
     own = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}
     given = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
     ran = subprocess.run(
-        ["chroot", str(root), *command], env={**given, **own, **environment}, capture_output=True, text=True, timeout=900
+        ["chroot", str(root), *command],
+        env={**given, **own, **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
     assert not ran.returncode, f"RUN {shlex.join(command)}\n{ran.stdout[-2_000:]}\n{ran.stderr[-4_000:]}"
 
