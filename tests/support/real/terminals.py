@@ -71,11 +71,12 @@ def files_of(page: str) -> dict[str, str]:
 
 
 class Terminal:
-    """A terminal: one command after the other, and the lines that it has shown and that were not compared yet."""
+    """A terminal: one command after the other, and the lines that it has shown."""
 
     def __init__(self, name: str, directory: Path, environment: Mapping[str, str]) -> None:
         self.name = name
-        self.lines: list[str] = []
+        self.shown: list[str] = []  # all lines
+        self.lines: list[str] = []  # those that were not compared yet
         self.skips = False
         self._directory = directory
         self._environment = environment
@@ -103,9 +104,14 @@ class Terminal:
         with open(ours, "rb", buffering=0) as shown, contextlib.suppress(OSError):  # EIO: the command has ended
             while data := shown.read(65536):
                 *lines, rest = (rest + data).split(b"\n")
-                self.lines += [ESCAPE.sub("", line.decode()).rstrip() for line in lines]
+                self._show(*lines)
         if rest:
-            self.lines.append(rest.decode().rstrip())
+            self._show(rest)
+
+    def _show(self, *lines: bytes) -> None:
+        for line in lines:
+            self.shown.append(ESCAPE.sub("", line.decode()).rstrip())
+            self.lines.append(self.shown[-1])
 
     def send(self, number: int) -> None:
         """Send a signal to the command and its children."""
@@ -117,13 +123,13 @@ class Terminal:
         return self._process is None or self._process.poll() is not None
 
     def end(self) -> list[str]:
-        """Wait for the command's end. Returns the lines that nobody has compared."""
+        """Wait for the command's end. Returns the lines that nobody has compared, without empty ones."""
         if self._process is not None and self._reading is not None:
             eventually(self.has_ended, f"{self.name}: {self._process.args!r} does not end: {self.lines}")
             self._reading.join()
             if (text := ENDS.get(self._process.returncode)) is not None:
                 self.lines.append(text)
-        left = [] if self.skips else self.lines
+        left = [] if self.skips else [line for line in self.lines if line]
         self.lines, self.skips, self._process = [], False, None
         return left
 
@@ -136,15 +142,15 @@ class Player:
         directory: Path,
         *,
         replace: Mapping[str, str] | None = None,
-        before: Mapping[str, Callable[[], object]] | None = None,
+        after: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
-        """`replace` has texts of the page, such as a port, and what stands in their place here. `before` has the
-        beginnings of lines of terminals, and what the test does before it comes to such a line, such as a wait.
+        """`replace` has texts of the page, such as a port, and what stands in their place here. `after` has commands of
+        the page, and what to wait for after each: a reader needs longer to go on to the next terminal.
         """
         self._directory = directory
         self._replace = replace or {}
-        self._before = before or {}
-        self._terminals: dict[str, Terminal] = {}
+        self._after = after or {}
+        self.terminals: dict[str, Terminal] = {}
         self._bound: dict[str, str] = {}
         self._environment = {
             **os.environ,
@@ -161,16 +167,14 @@ class Player:
                 (self._directory / block.name).write_text(self._replaced(block.text))
                 continue
             new = Terminal(block.name, self._directory, self._environment)
-            terminal = self._terminals.setdefault(block.name, new)
+            terminal = self.terminals.setdefault(block.name, new)
             for line in block.text.splitlines()[1:]:
                 self._play(terminal, self._replaced(line))
-        for terminal in self._terminals.values():
+                self._after.get(line.removeprefix("$ "), bool)()
+        for terminal in self.terminals.values():
             self._end(terminal)
 
     def _play(self, terminal: Terminal, line: str) -> None:
-        for begin, wait in self._before.items():
-            if line.startswith(begin):
-                wait()
         if line.startswith("$ "):
             self._end(terminal)
             command = TOKEN.sub(lambda found: self._bound.get(found[0], found[0]), line[2:])
@@ -235,7 +239,7 @@ class Player:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for terminal in self._terminals.values():
+        for terminal in self.terminals.values():
             if not terminal.has_ended():
                 terminal.send(signal.SIGKILL)
                 terminal.end()
