@@ -12,6 +12,7 @@ import pytest
 
 from support.real.daemons import Daemon
 from support.real.patience import eventually
+from support.real.shell import command_of
 from support.real.terminals import Player, files_of
 from support.real.trees import ROOT
 from support.web.pending import pending
@@ -131,3 +132,26 @@ class Browser:
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None
                 pipe.close()
+
+
+def test_the_nightly_job(directory: Path) -> None:
+    def is_missed() -> bool:
+        """Whether a call is due and no worker is there."""
+        rows = subprocess.run(command_of("calls", "--json"), capture_output=True, text=True).stdout
+        return '"state": "deserted"' in rows
+
+    def is_slow() -> bool:
+        return "this one takes a minute" in player.terminals["terminal 1"].shown
+
+    def have_started() -> bool:
+        """Whether all workers have started again. A worker that is only starting takes no signal."""
+        return "\n".join(player.terminals["terminal 1"].shown).count(" serves report ") == 8
+
+    ends = iter([is_missed, is_missed])  # the first two times the workers are started again
+    after = {
+        "touch slow": lambda: eventually(is_slow),
+        "12:41:47 in process 4719, delivery 1, missed 7": lambda: eventually(have_started),
+        "^C": lambda: eventually(next(ends, lambda: True)),
+    }
+    with Player(directory, after=after) as player:
+        player.play(page_of("nightly-job"))

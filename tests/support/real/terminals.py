@@ -5,8 +5,8 @@ A file of a page is a fenced block whose first line is a comment with the file's
     # terminal 1                       its name. Terminals run side by side
     $ python wait.py inbox/7 60        a command. The earlier command of this terminal must have ended
     process 4711 waits for inbox/7     its output, which is awaited. A later block of the terminal goes on with it
-    ...                                any lines
-    ^C                                 SIGINT to the command
+    ...                                any lines here, and between the further lines of this block
+    ^C                                 SIGINT to the command, which then ends
 
 A number from 4700 to 4799 on a page stands for a pid, and means the same process everywhere, also in later commands.
 So does a mark. Dates, times and durations stand for any others. Runs of spaces are equal.
@@ -42,6 +42,7 @@ PLACEHOLDERS = {
     MARK: MARK,
     r"\d{4}-\d\d-\d\d": r"\d{4}-\d\d-\d\d",
     r"\d\d:\d\d:\d\d(?:[.,]\d+)?": r"\d\d:\d\d:\d\d(?:[.,]\d+)?",
+    r"\bmissed \d+": r"missed \d+",
     rf"\b{DURATION}(?: {DURATION})?": rf"{DURATION}(?: {DURATION})?",
     r"\b\d\.\d\ds\b": r"\d+\.\d\ds(?: \(.*\))?",  # of pytest
     r"/run/user/\d+/timerd": r"/\S+",
@@ -77,7 +78,8 @@ class Terminal:
         self.name = name
         self.shown: list[str] = []  # all lines
         self.lines: list[str] = []  # those that were not compared yet
-        self.skips = False
+        self.skips = False  # lines, until one is as on the page
+        self.is_loose = False  # whether it skips further lines of this block
         self._directory = directory
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
@@ -168,6 +170,7 @@ class Player:
                 continue
             new = Terminal(block.name, self._directory, self._environment)
             terminal = self.terminals.setdefault(block.name, new)
+            terminal.is_loose = False
             for line in block.text.splitlines()[1:]:
                 self._play(terminal, self._replaced(line))
                 self._after.get(line.removeprefix("$ "), bool)()
@@ -182,8 +185,9 @@ class Player:
                 terminal.run(command)
         elif line == "^C":
             terminal.send(signal.SIGINT)
+            eventually(terminal.has_ended, f"{terminal.name}: Ctrl-C ends nothing: {terminal.lines}")
         elif line == "...":
-            terminal.skips = True
+            terminal.skips = terminal.is_loose = True
         elif line in ENDS.values():
             left = terminal.end()
             assert left == [line], f"{terminal.name}: {left} instead of {line}"
@@ -204,7 +208,7 @@ class Player:
             if found is not None:
                 break
             assert terminal.skips, f"{terminal.name}: it shows\n{seen[-1]}\ninstead of\n{line}"
-        terminal.skips = False
+        terminal.skips = terminal.is_loose
         for name, shown in names.items():
             self._bound[shown] = found[name]
 
