@@ -155,3 +155,12 @@ def test_the_nightly_job(directory: Path) -> None:
     }
     with Player(directory, after=after) as player:
         player.play(page_of("nightly-job"))
+
+
+def test_the_tests_of_the_tutorials(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The import hook of an editable install makes pytest warn.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-n0 -p no:cacheprovider -W ignore::pytest.PytestAssertRewriteWarning")
+    (directory / "tasks.py").write_text(files_of(page_of("nightly-job"))["tasks.py"])
+    (directory / "app.py").write_text(files_of(page_of("chat"))["app.py"])
+    with Player(directory) as player:
+        player.play(page_of("testing-it"))
