@@ -30,14 +30,14 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from support.real.daemons import SMALL_BY_ENVIRONMENT
-from support.real.patience import eventually
+from support.real.patience import PATIENCE_S, eventually
 
 BLOCK = re.compile(r"^```(\w+)\n((?:# |<!-- )(\S+(?: \S+)*?)(?: -->)?\n.*?)^```$", re.MULTILINE | re.DOTALL)
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 SET_UP = ("python3 -m venv ", ". env/", "pip install ")  # the environment of the tests has all that
 DURATION = r"\d+(?:\.\d+)? (?:ns|us|ms|s|min|h|d)\b"
 PID, MARK = r"\b47\d\d\b", r"\b[0-9a-f]{16}-\d+\b"
-# What a page shows, and a pattern for what a reader may see in its place.
+# A text of a page, and a pattern for the text that a reader sees in its place.
 PLACEHOLDERS = {
     MARK: MARK,
     r"\d{4}-\d\d-\d\d": r"\d{4}-\d\d-\d\d",
@@ -124,11 +124,24 @@ class Terminal:
     def has_ended(self) -> bool:
         return self._process is None or self._process.poll() is not None
 
+    def next_line(self, wanted: str) -> str:
+        """Wait for a line, and take it."""
+        eventually(lambda: self.lines or self.has_ended(), f"{self.name}: it does not show {wanted}: {self.shown}")
+        if not self.lines:
+            self._read_rest()
+        assert self.lines, f"{self.name}: it has ended and does not show {wanted}: {self.shown}"
+        return self.lines.pop(0)
+
+    def _read_rest(self) -> None:
+        assert self._reading is not None, f"{self.name}: no command has run"
+        self._reading.join(PATIENCE_S)
+        assert not self._reading.is_alive(), f"{self.name}: the command has left a process behind: {self.shown}"
+
     def end(self) -> list[str]:
         """Wait for the command's end. Returns the lines that nobody has compared, without empty ones."""
-        if self._process is not None and self._reading is not None:
+        if self._process is not None:
             eventually(self.has_ended, f"{self.name}: {self._process.args!r} does not end: {self.lines}")
-            self._reading.join()
+            self._read_rest()
             if (text := ENDS.get(self._process.returncode)) is not None:
                 self.lines.append(text)
         left = [] if self.skips else [line for line in self.lines if line]
@@ -197,20 +210,11 @@ class Player:
     def _compare(self, terminal: Terminal, line: str) -> None:
         """Take the terminal's lines up to the one that the page shows."""
         pattern, names = self._pattern(line)
-        seen: list[str] = []
-        while True:
-            eventually(
-                lambda: terminal.lines or terminal.has_ended(), f"{terminal.name}: nothing instead of {line}; {seen}"
-            )
-            eventually(lambda: terminal.lines, f"{terminal.name}: it ends instead of {line}; {seen}", seconds=1)
-            seen.append(terminal.lines.pop(0))
-            found = pattern.fullmatch(seen[-1].strip())
-            if found is not None:
-                break
-            assert terminal.skips, f"{terminal.name}: it shows\n{seen[-1]}\ninstead of\n{line}"
+        while (found := pattern.fullmatch((shown := terminal.next_line(line)).strip())) is None:
+            assert terminal.skips, f"{terminal.name}: it shows\n{shown}\ninstead of\n{line}"
         terminal.skips = terminal.is_loose
-        for name, shown in names.items():
-            self._bound[shown] = found[name]
+        for name, placeholder in names.items():
+            self._bound[placeholder] = found[name]
 
     def _pattern(self, line: str) -> tuple[re.Pattern[str], dict[str, str]]:
         """The pattern of a line, and the placeholders that it binds, by the names of their groups."""
@@ -252,4 +256,3 @@ class Player:
 def spaced(text: str) -> str:
     """A pattern of this text, in which runs of spaces are equal."""
     return r"\s+".join(re.escape(part) for part in re.split(r"\s+", text))
-
