@@ -49,13 +49,13 @@ def test_the_chat(directory: Path, at_rest: Daemon) -> None:
     browsers = [Browser(f"http://localhost:{port}") for _ in range(2)] if shutil.which("node") else []
 
     def poll_waits() -> None:
-        eventually(lambda: pending(at_rest) == 1)
+        eventually(lambda: pending(at_rest) == 1, "no poll waits")
 
     def browsers_open() -> None:
         poll_waits()
         for browser in browsers:
             browser.open(files_of(page_of("chat"))["page.html"])
-        eventually(lambda: pending(at_rest) == 1 + len(browsers))
+        eventually(lambda: pending(at_rest) == 1 + len(browsers), "the browsers do not poll")
         send("before")
         all_have("before")
 

@@ -52,6 +52,8 @@ PLACEHOLDERS = {
     PID: r"\d+",
 }
 TOKEN = re.compile("|".join(f"({shown})" for shown in PLACEHOLDERS))
+COLUMNS = 100  # of a terminal: `timerctl` cuts its tables in a narrower one
+SHOWN_S = 3 * PATIENCE_S  # a line may be the first one of four workers that import a framework each
 ENDS = {-signal.SIGKILL: "Killed", -signal.SIGTERM: "Terminated"}  # what a shell shows
 
 
@@ -87,7 +89,7 @@ class Terminal:
 
     def run(self, command: str) -> None:
         ours, its = os.openpty()
-        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 300, 0, 0))
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
         self._process = subprocess.Popen(
             ["bash", "-c", command],
             cwd=self._directory,
@@ -126,7 +128,9 @@ class Terminal:
 
     def next_line(self, wanted: str) -> str:
         """Wait for a line, and take it."""
-        eventually(lambda: self.lines or self.has_ended(), f"{self.name}: it does not show {wanted}: {self.shown}")
+        eventually(
+            lambda: self.lines or self.has_ended(), f"{self.name}: it does not show {wanted}: {self.shown}", SHOWN_S
+        )
         if not self.lines:
             self._read_rest()
         assert self.lines, f"{self.name}: it has ended and does not show {wanted}: {self.shown}"
@@ -168,7 +172,7 @@ class Player:
         self.terminals: dict[str, Terminal] = {}
         self._bound: dict[str, str] = {}
         self._environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")},
             **SMALL_BY_ENVIRONMENT,
             "HOME": str(directory),  # some versions of gunicorn keep a socket there
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
