@@ -135,7 +135,7 @@ class Browser:
                 pipe.close()
 
 
-def test_the_nightly_job(directory: Path) -> None:
+def test_the_nightly_job(directory: Path, at_rest: Daemon) -> None:
     def is_missed() -> bool:
         """Whether a call is due and no worker is there."""
         rows = subprocess.run(command_of("calls", "--json"), capture_output=True, text=True).stdout
@@ -144,16 +144,18 @@ def test_the_nightly_job(directory: Path) -> None:
     def is_slow() -> bool:
         return "this one takes a minute" in player.terminals["terminal 1"].shown
 
-    def have_started() -> bool:
-        """Whether all workers have started again. A worker that is only starting takes no signal."""
-        return "\n".join(player.terminals["terminal 1"].shown).count(" serves report ") == 8
+    def has_a_dead_letter() -> bool:
+        return bool(at_rest.stats()["counters"]["dead_letters"] == 1)
 
-    ends = iter([is_missed, is_missed])  # the first two times the workers are started again
+    ends = iter([is_missed])  # the workers do not start again after the later ones
     after = {
         "touch slow": lambda: eventually(is_slow),
-        "12:41:47 in process 4719, delivery 1, missed 7": lambda: eventually(have_started),
         "^C": lambda: eventually(next(ends, lambda: True)),
+        "gave up the report after attempt 3: [Errno 2] No such file or directory: 'orders.csv'": lambda: eventually(
+            has_a_dead_letter
+        ),
     }
+    assert all(f"{line}\n" in page_of("nightly-job") for line in after)
     with Player(directory, after=after) as player:
         player.play(page_of("nightly-job"))
 
