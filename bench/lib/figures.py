@@ -118,14 +118,17 @@ def crossover(documents: Documents, *, first_of_zeromq: bool) -> int:
     raise NotMeasuredError("cost")
 
 
-def worst_prediction(documents: Documents) -> float:
-    """The largest error of the model of the CPU, in percent."""
-    return float(value_of(documents, "cost/predictions/max off_percent"))
+def over_bare(documents: Documents) -> float:
+    """The core's time for an insert divided by a bare loop's, on pages of 2 MiB, beside a million pending timers."""
+    name = "rivals/recent_on_huge_pages/pending=1000000/contestant={}/insert_ns"
+    core, bare = (float(value_of(documents, name.format(contestant))) for contestant in ("timerd", "bare"))
+    return core / bare
 
 
 DERIVED: dict[str, Callable[[Documents], Any]] = {
     "last rate of unix": lambda documents: crossover(documents, first_of_zeromq=False),
     "first rate of zeromq": lambda documents: crossover(documents, first_of_zeromq=True),
+    "insert over bare": over_bare,
 }
 
 
