@@ -125,10 +125,23 @@ def over_bare(documents: Documents) -> float:
     return core / bare
 
 
+def versions_of(document: Mapping[str, Any]) -> str:
+    """The versions of the programs that a run compared with timerd, or had beside it; empty if it did not note them."""
+    return ", ".join(f"{name} {version}" for name, version in document["machine"].get("versions", {}).items())
+
+
+def redis_of(documents: Documents, suite: str) -> str:
+    """The Redis that a suite was measured with."""
+    if suite not in documents:
+        raise NotMeasuredError(suite)
+    return versions_of(documents[suite]) or "a Redis whose version the run did not note"
+
+
 DERIVED: dict[str, Callable[[Documents], Any]] = {
     "last rate of unix": lambda documents: crossover(documents, first_of_zeromq=False),
     "first rate of zeromq": lambda documents: crossover(documents, first_of_zeromq=True),
     "insert over bare": over_bare,
+    "versions of longpolls": lambda documents: redis_of(documents, "longpolls"),
 }
 
 

@@ -21,7 +21,7 @@ from textwrap import wrap
 from typing import Any, TypeAlias
 
 from bench.lib.common import ROOT, Row, columns_of, is_number, shown
-from bench.lib.figures import NotMeasuredError, WrongNameError, filled, pages
+from bench.lib.figures import NotMeasuredError, WrongNameError, filled, pages, versions_of
 from bench.lib.pictures import PICTURES, Picture
 from bench.lib.plots import PLOTS, draw, points
 from bench.lib.quoted import KAFKA_OF_THE_HOUR, MACHINE_OF_THE_HOUR
@@ -106,11 +106,6 @@ def machine_of(document: Document) -> str:
     parts += [f"Linux {machine['kernel']}", machine["python"], f"libzmq {machine['libzmq']}", machine["compiler"]]
     parts += ["huge pages in /dev/shm"] if machine.get("huge_pages") else []
     return ", ".join(parts)
-
-
-def versions_of(document: Document) -> str:
-    """The versions of the programs that were compared with timerd; empty if the run did not note them."""
-    return ", ".join(f"{name} {version}" for name, version in document["machine"].get("versions", {}).items())
 
 
 def how(document: Document, letter: str) -> str:

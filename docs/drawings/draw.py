@@ -42,7 +42,7 @@ def items_of(text: str) -> Iterator[Item]:
             continue
         head, _, rest = line.partition(":")
         what, *words = head.split()
-        kind = words.pop() if what == "box" else ""
+        kind = words.pop() if what == "box" and words else ""
         lines = [part.strip() for part in rest.split(" / ") if part.strip()]
         try:
             numbers = tuple(float(word) for word in words)

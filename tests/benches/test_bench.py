@@ -352,7 +352,7 @@ def test_the_report_says_on_which_machine_each_figure_was_measured(tmp_path: Pat
     write_document(tmp_path, "idle", {"idle": [{"pending": 1_000_000, "wakeups_in_10_s": 0}]})
     rows = [{"pending": 1_000_000, "first_turn_ms": 92.0}]
     write_document(tmp_path, "recovery", {"recovery": rows}, cpu="another", commit="c0ffee")
-    write_document(tmp_path, "gate", {"gate": [{"attack": "large"}]}, commit="c0ffee")
+    write_document(tmp_path, "gate", {"runs": [{"attack": "large"}]}, commit="c0ffee")
     text = report_of(tmp_path, call)
     assert "* Machine A: a, 2 cores, 1 GiB, " in text and "* Machine B: another, 2 cores, 1 GiB, " in text
     assert "| [gate](tables/gate.md) | The core alone. | A |" in text and "| [recovery](tables/recovery.md) | The core alone. | B |" in text
