@@ -45,7 +45,7 @@ def saying(text: str) -> Callable[[Documents], str]:
 
 DESIGNS = (
     ("timerd", "timerd's core", BLUE, ""),
-    ("old, purge every 1,000", "the article's old design, rebuilt, purged every 1,000", ORANGE, ""),
+    ("old, purge every 1,000", "the old design, rebuilt, purged every 1,000", ORANGE, ""),
     ("old, purge every 10,000", "the same, purged every 10,000", ORANGE, "6 3"),
 )
 QUOTES = {"Kafka, old": RED, "Kafka, timing wheels": PURPLE, "Kafka, trunk of 2024": GREEN}
@@ -83,7 +83,7 @@ say_article = saying(
 
 WAYS = (
     ("timerd unix", 'timerd, transport="unix"', BLUE),
-    ("timerd", "timerd, the default transport (ZeroMQ)", BLUE),
+    ("timerd", "timerd, default transport (ZeroMQ)", BLUE),
     ("redis blpop", "Redis, BLPOP by redis-py", ORANGE),
     ("redis pubsub", "Redis, pub/sub by redis-py", ORANGE),
     ("hops", "no timer: two bare hops of ZeroMQ", GREY),
@@ -120,7 +120,8 @@ def draw_latency(documents: Documents) -> Sheet:
             series.append(Curve(label, [(row["rate"], row["completion_p99_ms"]) for row in held], colour, dash))
     if not series:
         raise NotMeasuredError("alternatives")
-    sheet.curves(series, Axis("operations a second; a line ends where a way no longer keeps up", log=True), Axis("ms", log=True))
+    sheet.note("a line ends where the way no longer kept up")
+    sheet.curves(series, Axis("operations a second", log=True), Axis("ms", log=True))
     return sheet
 
 
@@ -263,7 +264,7 @@ say_recovery = saying(
 
 WITNESS = {  # the heading, and the words of the sentence
     "member": ("A client's round trip", "a round trip"),
-    "newcomer": ("A new client, to the end of its first round trip", "a new client's first round trip"),
+    "newcomer": ("A new client: connect and first round trip", "a new client's first round trip"),
     "call": ("A call, from due to the begin of its handler", "a call"),
     "bystander": ("A client's round trip", "a round trip"),
 }
@@ -290,7 +291,7 @@ def draw_attacks(documents: Documents) -> Sheet:
         ]
         sheet.heading(WITNESS[name][0])
         worst = ordered[-1]
-        label = f"the attacks, in order; the last: {worst['attack']}, {shown(worst[column])} ms"
+        label = f"attacks in order; last: {worst['attack']}, {shown(worst[column])} ms"
         sheet.curves(last, Axis(label, has_ticks=False), Axis("p99, ms", log=True), height=110, legend=False)
     sheet.legend(last)
     return sheet

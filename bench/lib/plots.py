@@ -60,7 +60,7 @@ PLOTS: tuple[Plot, ...] = (
     of_ladder("cpu", "cpu_us", "CPU of all processes for a request", "us"),
     Plot("alternatives-latency", "From fire() to the owner, p99", "alternatives", "runs", "rate", "completion_p99_ms",
          ("way",), RATE, "ms", log_x=True, log_y=True),
-    Plot("alternatives-unheard", "Completions lost because the event came too early", "alternatives", "runs", "rate",
+    Plot("alternatives-unheard", "Completions lost: the event came too early", "alternatives", "runs", "rate",
          "unheard_percent", ("way",), RATE, "% of the operations", log_x=True),
 )  # fmt: skip
 

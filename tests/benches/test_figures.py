@@ -124,7 +124,7 @@ def test_attacks_are_drawn_for_each_witness_that_the_gate_had() -> None:
         rows = [row | figures_of | {"attack": name} for name in ("ids", "fan")]
         documents: dict[str, Any] = {"gate": {"tables": {"gate": rows}}}
         drawn = draw_attacks(documents).text()
-        assert drawn.count("the attacks, in order; the last: ids") == len(figures_of) // 2
+        assert drawn.count("attacks in order; last: ids") == len(figures_of) // 2
         assert "2 attacks" in say_attacks(documents) and says in say_attacks(documents)
 
 
