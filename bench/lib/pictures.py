@@ -53,6 +53,7 @@ QUOTES = {"Kafka, old": RED, "Kafka, timing wheels": PURPLE, "Kafka, trunk of 20
 
 def draw_article(documents: Documents) -> Sheet:
     points = rows_in(documents, "article", "points_high")
+    most = max(row["asked"] for row in points)
     series = []
     for design, label, colour, dash in DESIGNS:
         found = [(row["asked"], row["reached"]) for row in rows_with(points, {"design": design})]
@@ -61,8 +62,8 @@ def draw_article(documents: Documents) -> Sheet:
     for row in rows_in(documents, "article", "saturation", case="high"):
         rate, name = row.get("saturates_after"), row["design"]
         if name in QUOTES and rate is not None:
-            label = f"{name}: {rate:,}, quoted"
-            series.append(Curve(label, [(rate, rate)], QUOTES[name], is_joined=False, is_hollow=True))
+            label = f"{name}: saturates after {rate:,} (quoted)"
+            series.append(Curve(label, [(rate, rate), (most, rate)], QUOTES[name], "2 3", has_dots=False))
     sheet = Sheet("Kafka's purgatory and timerd's core in the article's experiment")
     sheet.curves(series, Axis("requests a second, asked", log=True), Axis("requests a second, reached", log=True))
     return sheet
@@ -248,7 +249,7 @@ def draw_recovery(documents: Documents) -> Sheet:
             for row in rows_in(documents, "recovery", "recovery")
         ]
     )
-    sheet.note("bar: the arena is mapped and rebuilt; thin line: the whole process")
+    sheet.note("bar: the arena; thin line: the whole process")
     return sheet
 
 

@@ -82,7 +82,7 @@ class Scale:
     def ticks(self) -> list[float]:
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            steps = (1,) if math.log10(self.high / self.low) > 2 else (1, 2, 5)
+            steps = (1,) if math.log10(self.high / self.low) > 2.5 else (1, 2, 5)
             found = [float(f"{step}e{decade}") for decade in decades for step in steps]
         else:
             rough = (self.high - self.low) / 4
