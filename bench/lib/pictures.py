@@ -62,7 +62,7 @@ def draw_article(documents: Documents) -> Sheet:
     for row in rows_in(documents, "article", "saturation", case="high"):
         rate, name = row.get("saturates_after"), row["design"]
         if name in QUOTES and rate is not None:
-            label = f"{name}: saturates after {rate:,} (quoted)"
+            label = f"{name}: up to {rate:,} (quoted)"
             series.append(Curve(label, [(rate, rate), (most, rate)], QUOTES[name], "2 3", has_dots=False))
     sheet = Sheet("Kafka's purgatory and timerd's core in the article's experiment")
     sheet.curves(series, Axis("requests a second, asked", log=True), Axis("requests a second, reached", log=True))

@@ -23,7 +23,7 @@ QUOTED: dict[str, dict[str, tuple[int | None, str]]] = {
 }
 
 
-# What Kafka's own purgatory reached in the runs of one hour, in process, with the article's load.
+# Kafka's own purgatory in the runs of one hour, in process, with the article's load.
 MACHINE_OF_THE_HOUR = "an AMD EPYC with 2 cores and pages of 4 KiB"
 KAFKA_OF_THE_HOUR: dict[str, object] = {
     "program": "Kafka's own purgatory (JVM, warm)",
