@@ -276,10 +276,11 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """The versions of the programs that suites compare with timerd, or run beside it, as far as they are installed."""
-    found = {}
+    found: dict[str, str] = {}
     if server := shutil.which("redis-server"):
         said = subprocess.run([server, "--version"], capture_output=True, text=True, check=False).stdout
-        found |= {"Redis": number[1] for number in [REDIS.search(said)] if number}
+        if number := REDIS.search(said):
+            found["Redis"] = number[1]
     for name, package in PACKAGES.items():
         with suppress(PackageNotFoundError):
             found[name] = version(package)

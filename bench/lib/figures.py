@@ -6,8 +6,8 @@ A page has a figure between two comments, which readers do not see:
 
 The name is the place: suite, table, cells of the row, column. Exactly one row must have all these cells. `rate=100`
 stands for the cell of one column. A column may have a unit behind a colon: `p50_us:ms` are milliseconds. `max p50_ms`
-is the largest value of several rows, `min p50_ms` the least, and `count` is the number of rows. `derived/...` is computed
-by a function of DERIVED.
+is the largest value of several rows, `min p50_ms` the least, and `count` is the number of rows. A function of DERIVED
+computes `derived/...`.
 
 `python bench/lib/report.py` writes the figures into the pages. With --check it fails if a page has another one.
 """
@@ -110,7 +110,7 @@ def crossover(documents: Documents, *, first_of_zeromq: bool) -> int:
     """By single calls with one key: the last rate at which `unix` costs less CPU, or the first at which ZeroMQ does."""
     tables = documents.get("cost", {}).get("tables", {})
     rows = rows_with([*tables.get("runs", ()), *tables.get("predictions", ())], {"api": "per-op", "keys": 1})
-    cpu = {(row["rate"], row["transport"]): row["cpu_us"] for row in rows}
+    cpu: dict[tuple[int, str], float] = {(row["rate"], row["transport"]): row["cpu_us"] for row in rows}
     rates = sorted({rate for rate, _ in cpu if (rate, "zeromq") in cpu and (rate, "unix") in cpu})
     for before, rate in zip([0, *rates], rates, strict=False):
         if cpu[rate, "zeromq"] < cpu[rate, "unix"]:
@@ -172,7 +172,9 @@ def filled(text: str, documents: Documents, page: str) -> str:
             raise WrongNameError(f"{page}: {error}") from None
 
     if AT_START.search(text):
-        raise WrongNameError(f"{page}: a line begins with a figure, and Markdown would take it for a block: wrap it anew")
+        raise WrongNameError(
+            f"{page}: a line begins with a figure, and Markdown would take it for a block: wrap it anew"
+        )
     if BROKEN.search(MARKED.sub("", text)):
         raise WrongNameError(f"{page}: a figure lacks its begin or its end: <!--=NAME-->...<!--/-->, in one line")
     return MARKED.sub(fill, text)

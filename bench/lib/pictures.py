@@ -72,11 +72,11 @@ def draw_article(documents: Documents) -> Sheet:
 say_article = saying(
     "timerd's core keeps up with {article/saturation/high/timerd/saturates_after} requests a second, at "
     "{article/saturation/high/timerd/cpu_us_per_request} us of CPU for each. The article's old design, rebuilt here, "
-    "keeps up with {article/saturation/high/old, purge every 10,000/saturates_after}. Kafka's own figures are from other "
-    "machines: {article/saturation/high/Kafka, old/saturates_after} for its old purgatory, "
+    "keeps up with {article/saturation/high/old, purge every 10,000/saturates_after}. Kafka's own figures are from "
+    "other machines: {article/saturation/high/Kafka, old/saturates_after} for its old purgatory, "
     "{article/saturation/high/Kafka, timing wheels/saturates_after} for its timing wheels, "
-    "{article/saturation/high/Kafka, trunk of 2024/saturates_after} for Kafka of 2024. Half of the requests expire (the "
-    "article's case *high*), and everything is in one process."
+    "{article/saturation/high/Kafka, trunk of 2024/saturates_after} for Kafka of 2024. Half of the requests expire "
+    "(the article's case *high*), and everything is in one process."
 )
 
 
@@ -127,8 +127,8 @@ def draw_latency(documents: Documents) -> Sheet:
 
 
 say_latency = saying(
-    'On a quiet machine an outcome comes {quiet/latency/timerd unix/p50_us} us after fire() over `transport="unix"`, and '
-    "{quiet/latency/timerd/p50_us} us over the default transport. With Redis it comes after "
+    'On a quiet machine an outcome comes {quiet/latency/timerd unix/p50_us} us after fire() over `transport="unix"`, '
+    "and {quiet/latency/timerd/p50_us} us over the default transport. With Redis it comes after "
     "{quiet/latency/redis blpop/p50_us} us (BLPOP). These are medians, and the thin lines end at p99. At 20,000 "
     "operations a second over the default transport, p99 is "
     "{alternatives/runs/timerd, per-op API/rate=20000/completion_p99_ms} ms by single calls, and "
@@ -181,10 +181,10 @@ say_longpolls = saying(
     "{longpolls/polls/timerd/waiters} readers wait, and {longpolls/polls/timerd/rate} messages a second are posted. A "
     "reader has its answer after {longpolls/polls/timerd/p50_ms} ms, p99 {longpolls/polls/timerd/p99_ms} (BLPOP: "
     "{longpolls/polls/redis blpop/p50_ms} and {longpolls/polls/redis blpop/p99_ms}). While it waits it takes "
-    "{longpolls/polls/timerd/memory_kb_per_waiter} KB (BLPOP: {longpolls/polls/redis blpop/memory_kb_per_waiter}). When "
-    "the server restarts in the middle, {longpolls/restart/timerd/lost} messages are lost (BLPOP: "
-    "{longpolls/restart/redis blpop/lost}, pub/sub: {longpolls/restart/redis pubsub/lost}). timerd runs over its default "
-    "transport, and Redis logs its writes to a file."
+    "{longpolls/polls/timerd/memory_kb_per_waiter} KB (BLPOP: {longpolls/polls/redis blpop/memory_kb_per_waiter}). "
+    "When the server restarts in the middle, {longpolls/restart/timerd/lost} messages are lost (BLPOP: "
+    "{longpolls/restart/redis blpop/lost}, pub/sub: {longpolls/restart/redis pubsub/lost}). timerd runs over its "
+    "default transport, and Redis logs its writes to a file."
 )
 
 
@@ -195,11 +195,12 @@ PENDING = (
     ("arena, three keys, payload of 100 bytes", f"core/figures_with_3_keys/{M}/bytes_per_op_full/median", BLUE),
     ("client, the handle of register()", "client/handle/pending, resident/bytes", TEAL),
 )
+REQUEST = "article/reclaiming/high/asked=10000/design={}/bytes_per_pending"
 REQUESTS = (
-    ("timerd's core", "article/reclaiming/high/timerd/asked=10000/bytes_per_pending", BLUE),
-    ("the old design, purged every 1,000", "article/reclaiming/high/old, purge every 1,000/asked=10000/bytes_per_pending", ORANGE),
-    ("the old design, purged every 10,000", "article/reclaiming/high/old, purge every 10,000/asked=10000/bytes_per_pending", ORANGE),
-)  # fmt: skip
+    ("timerd's core", REQUEST.format("timerd"), BLUE),
+    ("the old design, purged every 1,000", REQUEST.format("old, purge every 1,000"), ORANGE),
+    ("the old design, purged every 10,000", REQUEST.format("old, purge every 10,000"), ORANGE),
+)
 READERS = (
     ("HTTP long poll, timerd", "longpolls/polls/timerd/memory_kb_per_waiter", BLUE),
     ("HTTP long poll, Redis BLPOP", "longpolls/polls/redis blpop/memory_kb_per_waiter", ORANGE),
@@ -224,10 +225,10 @@ def draw_memory(documents: Documents) -> Sheet:
 
 
 say_memory = saying(
-    f"A pending operation takes {{{PENDING[0][1]}}} bytes of the arena with one key, and {{{PENDING[1][1]}}} with three "
-    f"keys and a payload. Its handle in the client takes {{{PENDING[2][1]}}}. A request of the article takes "
-    f"{{{REQUESTS[0][1]}}} bytes (the old design, rebuilt: {{{REQUESTS[1][1]}}} to {{{REQUESTS[2][1]}}}). The idle daemon "
-    "has {idle/idle/pending=0/private_mib} MiB of its own, and an arena of a fixed size."
+    f"A pending operation takes {{{PENDING[0][1]}}} bytes of the arena with one key, and {{{PENDING[1][1]}}} with "
+    f"three keys and a payload. Its handle in the client takes {{{PENDING[2][1]}}}. A request of the article takes "
+    f"{{{REQUESTS[0][1]}}} bytes (the old design, rebuilt: {{{REQUESTS[1][1]}}} to {{{REQUESTS[2][1]}}}). The idle "
+    "daemon has {idle/idle/pending=0/private_mib} MiB of its own, and an arena of a fixed size."
 )
 
 
@@ -254,9 +255,9 @@ def draw_recovery(documents: Documents) -> Sheet:
 
 
 say_recovery = saying(
-    "After SIGKILL a daemon with a million pending operations is back after {recovery/recovery/1,000,000/process_ms} ms, "
-    "{recovery/recovery/1,000,000/first_turn_ms} of them for its arena. With four million operations it is back after "
-    "{recovery/recovery/4,000,000/process_ms} ms. No operation is lost."
+    "After SIGKILL a daemon with a million pending operations is back after {recovery/recovery/1,000,000/process_ms} "
+    "ms, {recovery/recovery/1,000,000/first_turn_ms} of them for its arena. With four million operations it is back "
+    "after {recovery/recovery/4,000,000/process_ms} ms. No operation is lost."
 )
 
 
@@ -315,16 +316,18 @@ def say_attacks(documents: Documents) -> str:
         f"{len(rows)} attacks by hostile neighbours were played, and {held} keep every limit. The worst p99 during an "
         f"attack: {', '.join(worst)}. No turn of the daemon took more than "
         f"{figure(documents, 'gate/gate/max turn_cpu_max_ms')} ms of CPU, and its memory grew by "
-        f"{figure(documents, 'gate/gate/max grown_mb')} MB at most. A crowd of eight attackers also takes the processors: "
-        "its limit is for what the p99 is above the p99 beside the same crowd at another daemon."
+        f"{figure(documents, 'gate/gate/max grown_mb')} MB at most. A crowd of eight attackers also takes the "
+        "processors: its limit is for what the p99 is above the p99 beside the same crowd at another daemon."
     )
 
 
+LATENCY = "Latency beside Redis, on a quiet machine and on a busy one"
+OF_MEMORY = ("core", "client", "article", "longpolls", "subscribe", "idle")
 PICTURES = (
     Picture("article", "The article's experiment", ("article",), draw_article, say_article),
-    Picture("latency", "Latency beside Redis, on a quiet machine and on a busy one", ("quiet", "alternatives"), draw_latency, say_latency, compares=True),
+    Picture("latency", LATENCY, ("quiet", "alternatives"), draw_latency, say_latency, compares=True),
     Picture("longpolls", "HTTP long polls", ("longpolls",), draw_longpolls, say_longpolls, compares=True),
-    Picture("memory", "Memory", ("core", "client", "article", "longpolls", "subscribe", "idle"), draw_memory, say_memory),
+    Picture("memory", "Memory", OF_MEMORY, draw_memory, say_memory),
     Picture("recovery", "A start after SIGKILL", ("recovery",), draw_recovery, say_recovery),
     Picture("attacks", "Ordinary clients under attack", ("gate",), draw_attacks, say_attacks),
-)  # fmt: skip
+)

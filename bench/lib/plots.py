@@ -91,7 +91,9 @@ def draw(plot: Plot, lines: Mapping[str, tuple[list[float], list[float]]]) -> st
     sheet = Sheet(plot.title)
     sheet.heading(plot.title)
     series = [
-        Curve(name, list(zip(xs, ys, strict=True)), PALETTE[at % len(PALETTE)], DASHES[at // len(PALETTE) % len(DASHES)])
+        Curve(
+            name, list(zip(xs, ys, strict=True)), PALETTE[at % len(PALETTE)], DASHES[at // len(PALETTE) % len(DASHES)]
+        )
         for at, (name, (xs, ys)) in enumerate(lines.items())
     ]
     sheet.curves(series, Axis(plot.x_label, log=plot.log_x), Axis(plot.y_label, log=plot.log_y))

@@ -130,8 +130,8 @@ def page(documents: Documents, svgs: Mapping[str, str]) -> Iterator[str]:
     yield "# Results"
     yield ""
     yield from paragraph(
-        f"{MADE} `make bench` measures anew. Each picture names the command and the machine. The [tables](#tables) have "
-        "every figure, and [targets](tables/targets.md) has the numbers to reach. Do not compare figures of two "
+        f"{MADE} `make bench` measures anew. Each picture names the command and the machine. The [tables](#tables) "
+        "have every figure, and [targets](tables/targets.md) has the numbers to reach. Do not compare figures of two "
         "machines, or of two hours of one machine, with each other."
     )
     for picture in PICTURES:

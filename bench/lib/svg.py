@@ -5,9 +5,8 @@
     sheet.curves([Curve("timerd", [(1.0, 2.0), (10.0, 3.0)], BLUE)], Axis("rate", log=True), Axis("ms"))
     Path("latency.svg").write_text(sheet.text())
 
-The background is transparent. Each colour has a contrast of 3 to 1 at least on white and on the dark pages of GitHub and
-of the site. So a chart needs no second version for dark pages. A chart is 400 px wide, and its letters are large enough
-on a page of 360 px.
+The background is transparent. Each colour has a contrast of 3 to 1 at least on white and on the dark pages of GitHub
+and of the site. So a chart needs no second version for dark pages. Its letters are large enough on a page of 360 px.
 """
 
 from __future__ import annotations
@@ -159,7 +158,9 @@ class Sheet:
             self._y += 5 + BAR + 3
         self._y += 4
 
-    def curves(self, series: Sequence[Curve], x: Axis, y: Axis, height: float = PLOT_HEIGHT, legend: bool = True) -> None:
+    def curves(
+        self, series: Sequence[Curve], x: Axis, y: Axis, height: float = PLOT_HEIGHT, legend: bool = True
+    ) -> None:
         """Draw a plot of lines or of dots, with its legend below it."""
         points = [point for curve in series for point in curve.points]
         across, up = Scale(x, (at for at, _ in points)), Scale(y, (at for _, at in points))
@@ -196,7 +197,9 @@ class Sheet:
             self._dot(left, up, curve)
 
     def _dot(self, x: float, y: float, curve: Curve) -> None:
-        look = f'fill="none" stroke="{curve.colour}" stroke-width="1.5"' if curve.is_hollow else f'fill="{curve.colour}"'
+        look = (
+            f'fill="none" stroke="{curve.colour}" stroke-width="1.5"' if curve.is_hollow else f'fill="{curve.colour}"'
+        )
         self._add(f'<circle cx="{px(x)}" cy="{px(y)}" r="3" {look}/>')
 
     def legend(self, series: Iterable[Curve]) -> None:

@@ -61,7 +61,8 @@ def svg(text: str) -> str:
     width, height = size.numbers
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width * SHOWN:g}" '
-        f'height="{height * SHOWN:.0f}" font-family="system-ui, sans-serif" font-size="{SIZE}" fill="{GREY}" role="img">',
+        f'height="{height * SHOWN:.0f}" font-family="system-ui, sans-serif" font-size="{SIZE}" '
+        f'fill="{GREY}" role="img">',
         f"<title>{escape(size.lines[0])}</title>",
     ]
     for item in items:
@@ -92,7 +93,8 @@ def arrow(item: Item) -> Iterator[str]:
 
 
 def note(item: Item) -> Iterator[str]:
-    yield written(*item.numbers, item.lines[0])
+    x, y = item.numbers
+    yield written(x, y, item.lines[0])
 
 
 def written(x: float, y: float, text: str, look: str = "") -> str:
@@ -109,7 +111,7 @@ def main() -> int:
         if "--check" not in sys.argv:
             drawing.write_text(text)
     for drawing in wrong if "--check" in sys.argv else ():
-        print(f"draw: {drawing} is not what its text gives: run `python docs/drawings/draw.py`", file=sys.stderr)
+        sys.stderr.write(f"draw: {drawing} is not what its text gives: run `python docs/drawings/draw.py`\n")
     return 1 if wrong and "--check" in sys.argv else 0
 
 

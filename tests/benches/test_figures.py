@@ -42,7 +42,13 @@ def test_a_name_leads_to_its_figure(name: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["quiet/cost/timerd/p50_us", "quiet/p50_us", "quiet/cost/redis/p50_us:s", "quiet/cost/sum p50_us", "derived/beauty"],
+    [
+        "quiet/cost/timerd/p50_us",
+        "quiet/p50_us",
+        "quiet/cost/redis/p50_us:s",
+        "quiet/cost/sum p50_us",
+        "derived/beauty",
+    ],
 )
 def test_a_name_that_no_results_can_satisfy_is_refused(name: str) -> None:
     with pytest.raises(WrongNameError, match=re.escape(repr(name))):
