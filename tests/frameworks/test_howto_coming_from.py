@@ -164,8 +164,9 @@ def test_intervals_crons_and_dates(daemon: Daemon, write: Write) -> None:
         eventually(lambda: (one.printed + two.printed).count("cleanup\n") >= 5)
         with td.connect(group="tasks") as client:
             (nightly,) = (call for call in client.calls() if call.name == "nightly")
-    due = nightly.due.astimezone(ZoneInfo("Europe/Berlin"))
-    assert due.weekday() < 5 and abs((due - due.replace(hour=3, minute=0, second=0, microsecond=0)).seconds) <= 1
+    assert nightly.point is not None
+    point = nightly.point.astimezone(ZoneInfo("Europe/Berlin"))
+    assert point.weekday() < 5 and (point.hour, point.minute) == (3, 0)
 
 
 def test_weekday_0_is_sunday_and_names_are_weekdays() -> None:

@@ -432,9 +432,7 @@ def test_forked_children_have_clients_of_their_own(cells: Path) -> None:
 
 @needs("nbclient", "ipykernel")
 def test_a_real_kernel_runs_the_cells(cells: Path) -> None:
-    import nbclient
-    import nbformat
-
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     names = ("cell_1.py", "cell_2.py", "cell_3.py", "cell_4.py", "cell_5.py", "cell_6.py", "is_done.py")
     sources = [nbformat.v4.new_code_cell((cells / name).read_text()) for name in names]
     book = nbformat.v4.new_notebook(cells=sources)
