@@ -203,20 +203,21 @@ def test_sigterm_closes_the_sockets_and_ends_the_polls(daemon: Daemon, directory
             assert server.terminate(polls) < ENDS_S
             statuses = {(one.status, one.retry_after) for one in polls.done}
             code = browser.receive()
-        print(kind, statuses, code)
         if kind == "uvicorn":
-            assert (statuses, code) == ({(503, "0")}, 1012), server.log
+            assert statuses == {(503, "0")} and code in (1012, 4012), server.log
+        else:
+            assert statuses <= {(0, None), (503, "0")} and code in (0, 1000, 4012), server.log
     eventually(lambda: pending(daemon) == 0)
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_room_that_the_daemon_refuses_is_closed_with_1013(daemon: Daemon, directory: Path, kind: str) -> None:
+def test_a_room_that_the_daemon_refuses_is_closed_with_4013(daemon: Daemon, directory: Path, kind: str) -> None:
     with channels(directory, kind) as server, td.connect() as one, td.connect() as two:
         for greedy in (one, two, one, two):
             greedy.register_many_wait(["full"] * 1_000, timeout=600)
         with WebSocket(server.port, "/rooms/7") as browser:
             assert set(browser.receive()) == {"mark"}
-            assert browser.receive() == 1013, server.log
+            assert browser.receive() == 4013, server.log
 
 
 # aiohttp --------------------------------------------------------------------------------------------------------------
@@ -362,11 +363,11 @@ def end_daemon() -> None:
 
 
 def notebook(folder: Path, *names: str) -> str:
-    """What a kernel prints that runs these cells."""
+    """What a kernel prints that runs these cells, without the values of last lines."""
     command = [sys.executable, "-c", NOTEBOOK, *names]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=4 * PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return done.stdout
+    return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith("Out["))
 
 
 @contextmanager
@@ -410,8 +411,7 @@ def test_the_next_kernel_goes_on_where_the_last_one_has_stopped(cells: Path) -> 
     assert notebook(cells, "cell_1.py", "cell_5.py") == ""
     with td.connect() as client:  # the daemon goes on
         client.fire_wait("inbox/9", value=b"between two kernels", timeout=PATIENCE_S)
-        assert notebook(cells, "cell_1.py", "cell_5.py") == "b'between two kernels'\n"
-        assert notebook(cells, "cell_1.py", "cell_5.py") == ""
+        assert notebook(cells, "cell_1.py", "cell_5.py", "cell_5.py") == "b'between two kernels'\n"
 
 
 def test_the_handler_of_a_cell_runs_its_call(cells: Path) -> None:
