@@ -87,7 +87,7 @@ def worker(program: Path, *flags: str) -> list[str]:
 
 
 def ran(program: Path, *arguments: str) -> str:
-    """What the program prints."""
+    """Run the program to its end. Returns its output."""
     command = [sys.executable, program.name, *arguments]
     done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, timeout=2 * PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -229,7 +229,9 @@ def test_a_task_of_a_killed_worker_runs_in_another_one(daemon: Daemon, write: Wr
     text = program.read_text()
     line = '    print("charged", order["id"], order["cents"], flush=True)\n'
     assert line in text
-    hangs = '    print("begun", call.deliveries, flush=True)\n    import time\n    time.sleep(30 * (call.deliveries < 2))\n'
+    hangs = (
+        '    print("begun", call.deliveries, flush=True)\n    import time\n    time.sleep(30 * (call.deliveries < 2))\n'
+    )
     program.write_text(text.replace(line, hangs + line))
     with running(program, *worker(program)) as first:
         ran(program, "7", "1999")

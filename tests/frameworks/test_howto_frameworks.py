@@ -141,9 +141,7 @@ def channels(directory: Path, kind: str) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_browser_that_comes_back_gets_each_event_of_its_room_once(
-    daemon: Daemon, directory: Path, kind: str
-) -> None:
+def test_a_browser_that_comes_back_gets_each_event_of_its_room_once(daemon: Daemon, directory: Path, kind: str) -> None:
     with channels(directory, kind) as server, td.connect() as client:
         with WebSocket(server.port, "/rooms/7") as browser:
             mark = browser.receive()["mark"]
@@ -363,7 +361,7 @@ def end_daemon() -> None:
 
 
 def notebook(folder: Path, *names: str) -> str:
-    """What a kernel prints that runs these cells, without the values of last lines."""
+    """Run these cells in one kernel. Returns what they print, without the values of last lines."""
     command = [sys.executable, "-c", NOTEBOOK, *names]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=4 * PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -401,6 +399,28 @@ def test_the_first_cells_work_at_the_prompt_of_python(cells: Path) -> None:
         command = [sys.executable, "-i", "-q"]
         done = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=4 * PATIENCE_S)
     assert done.stdout == "b'hello'\n", done.stderr
+
+
+INTERRUPTED = """
+try:
+    print("waits", flush=True)
+    operation.result()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_an_interrupted_cell_runs_again_and_waits_on(cells: Path) -> None:
+    texts = {name: (cells / name).read_text() for name in ("cell_1.py", "cell_2.py")}
+    program = f"{texts['cell_1.py']}{INTERRUPTED}{texts['cell_2.py']}"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as kernel:
+        assert kernel.stdout is not None and kernel.stdout.readline() == "waits\n"
+        os.killpg(kernel.pid, signal.SIGINT)  # as Ctrl-C: the daemon is in no group of the kernel
+        assert kernel.stdout.readline() == "interrupted\n"
+        with td.connect() as client:
+            client.fire_wait("inbox/7", value=b"hello", timeout=PATIENCE_S)
+        assert kernel.communicate(timeout=PATIENCE_S)[0] == "b'hello'\n"
 
 
 def test_cells_await_and_their_subscription_goes_on_between_them(cells: Path) -> None:
