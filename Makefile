@@ -19,6 +19,8 @@
 #   make build      the editable install, after an edit of compiled sources
 #   make generate   generate the C header, the Cython declarations and LAYOUT.md, after an edit of the declarations
 #   make fmt        format the Python sources
+#   make lint       lint, types, stubs, generated files, workflows, and the words and links of the pages; some minutes
+#   make release    check that this tree can be released, build sdist, wheels and site; print what is left for a person
 #   make clean      remove the environments, the compiled files and the caches that these targets have made
 
 # Containers often set PYTHONDONTWRITEBYTECODE. Then each process of a run, of which there are thousands, compiles every
@@ -40,7 +42,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast handles comm
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt lint release clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -168,6 +170,14 @@ generate: | machine
 fmt: $(VENV)/installed-test
 	@$(PY) -m ruff check --quiet --fix-only .
 	@$(PY) -m ruff format --quiet .
+
+lint: $(VENV)/installed-test
+	@$(PY) -m pytest -q -m 'not long' tests/docs
+
+# Makes no tag and uploads nothing. RELEASE=--check leaves out the builds.
+RELEASE :=
+release: $(VENV)/installed-test
+	@$(PY) .ci/release.py $(RELEASE)
 
 clean:
 	rm -rf $(VENV) $(SPARK) .venv-sanitize build .mypy_cache .ruff_cache .pytest_cache .hypothesis
