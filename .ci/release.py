@@ -2,7 +2,7 @@
 
 For example, where OWNER.md has no address yet, and CHANGELOG.md has no part of the version:
 
-    ok     every file is committed
+    ok     Every file is committed
     FAULT  CHANGELOG.md has no part `## 0.3.0 - YYYY-MM-DD`: make it of "Unreleased"
     ...
     left for a person:
@@ -160,7 +160,7 @@ def faults() -> int:
         for fault in found:
             say(f"FAULT  {fault}")
         if not found:
-            say(f"ok     {(check.__doc__ or '').rstrip('.')[0].lower()}{(check.__doc__ or '').rstrip('.')[1:]}")
+            say(f"ok     {(check.__doc__ or '').rstrip('.')}")
     return count
 
 
