@@ -93,7 +93,8 @@ def dated() -> Iterator[str]:
 
 def generated() -> Iterator[str]:
     """Generated files are fresh."""
-    command = [sys.executable, "-m", "timerd_shm.generate", "--check"]
+    # -S: this tree's declarations, and not those of an editable install of another tree.
+    command = [sys.executable, "-S", "-m", "timerd_shm.generate", "--check"]
     ran = subprocess.run(command, cwd=ROOT / "shm_layout", capture_output=True, text=True)
     if ran.returncode:
         yield f"run `make generate`: {(ran.stdout or ran.stderr).strip().splitlines()[-1]}"

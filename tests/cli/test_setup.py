@@ -52,8 +52,8 @@ def test_units_go_where_systemd_looks_for_them(run: Run, etc: Path) -> None:
     assert (status, err) == (Exit.OK, "")
     assert files_below(etc) == {place: (SYSTEMD / name).read_bytes() for place, name in MACHINE.items()}
     assert {stat.S_IMODE(path.stat().st_mode) for path in etc.rglob("*") if path.is_file()} == {0o644}
-    for place in MACHINE:
-        assert f"{etc / place}  written" in " ".join(out.split(" ")).replace("   ", "  "), out
+    rows = [line.split() for line in out.splitlines()]
+    assert [[name, str(etc / place), "written"] for place, name in MACHINE.items()] == rows[1 : 1 + len(MACHINE)]
     assert "systemctl daemon-reload && systemctl enable --now timerd" in out
 
 
@@ -189,8 +189,8 @@ def test_bash_offers_what_may_come_next(run: Run, tmp_path: Path, line: list[str
     (tmp_path / "arena of mine").touch()
     script = tmp_path / "script"
     script.write_text(script_of(run, "bash"))
-    words = shlex.join(["timerctl", *line])
-    program = f"source script; COMP_WORDS=({words}); COMP_CWORD={len(line)}; _timerctl; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    before = f"source ./script; COMP_WORDS=({shlex.join(['timerctl', *line])}); COMP_CWORD={len(line)}"
+    program = f"{before}; _timerctl; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     ran = subprocess.run([bash, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert set(filter(None, ran.stdout.splitlines())) == offered
