@@ -18,6 +18,7 @@ VERSION = SETTINGS["project"]["version"]
 READ = (SCRIPT, "pyproject.toml", "CHANGELOG.md", "OWNER.md", "Makefile")
 Check = Callable[[], tuple[int, str]]
 NOT_SET = "not set yet"
+KINDS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
 
 pytestmark = pytest.mark.skipif(not (ROOT / SCRIPT).exists(), reason="an sdist has no .ci")
 
@@ -75,6 +76,17 @@ def dated() -> str:
     found = re.search(rf"^## {re.escape(VERSION)} - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert found, "CHANGELOG.md has a dated part of the version"
     return found[0]
+
+
+def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    parts = re.findall(r"^## (\S+)(?: - (\S+))?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert parts[0][:2] == ("Unreleased", "")
+    released = [(tuple(map(int, name.split("."))), day) for name, day, _ in parts[1:]]
+    assert released == sorted(released, reverse=True)
+    for name, _, lines in parts:
+        kinds = re.findall(r"^### (.*)$", lines, re.MULTILINE)
+        assert kinds == [kind for kind in KINDS if kind in kinds], f"{name}: these kinds, in this order: {KINDS}"
 
 
 def test_this_tree_has_no_fault_and_the_rest_is_named(check: Check) -> None:

@@ -143,7 +143,7 @@ def folder() -> Path:
 
 def planned(directory: Path | None, user: bool) -> list[Copy]:
     """The files to be copied, each with its place."""
-    source, copies = folder(), []
+    source, copies = folder(), list[Copy]()
     for unit in UNITS:
         path = place_of(unit, directory, user)
         if path is not None:
