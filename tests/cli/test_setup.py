@@ -96,8 +96,8 @@ def test_a_directory_gets_all_files_and_its_json_names_them(run: Run, tmp_path: 
     assert document["written"] is True
     assert {row["file"] for row in document["files"]} == NAMES
     assert {row["state"] for row in document["files"]} == {"written"}
-    (apply,) = (step for step in document["next"] if step.startswith("kubectl"))
-    assert shlex.split(apply, comments=True)[-1] == str(folder / "timerd-daemonset.yaml")
+    (apply,) = (step["command"] for step in document["next"] if step["command"].startswith("kubectl"))
+    assert shlex.split(apply)[-1] == str(folder / "timerd-daemonset.yaml")
 
 
 def test_a_user_gets_the_unit_of_a_user(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +173,7 @@ def test_the_shell_can_read_its_completion(run: Run, shell: str, tmp_path: Path)
         (["ops", "--state", "="], {"pending", "settled", "all"}),
         (["ops", "--due"], {"--due-within"}),
         (["ops", "--key", ""], set()),
+        (["ops", "--bucket", "--js"], {"--json"}),  # the value of --bucket may be left out
         (["calls", "c"], {"cancel"}),
         (["calls", "--json", "cancel", "--gr"], {"--group"}),
         (["journal", "export", "--format", ""], {"json", "parquet"}),

@@ -93,8 +93,8 @@ def test_one_action_has_one_version() -> None:
 
 def test_paths_that_a_workflow_names_exist() -> None:
     for path in WORKFLOWS:
-        trigger = read(path)[True]
-        named = [name for each in trigger.values() for name in (each or {}) and each.get("paths", []) if each]
+        triggers = [each for each in read(path)[True].values() if isinstance(each, dict)]
+        named = [name for trigger in triggers for name in trigger.get("paths", [])]
         assert not [name for name in named if not (ROOT / name).exists()]
 
 

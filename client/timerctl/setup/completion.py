@@ -94,7 +94,7 @@ def places(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
             continue
         value = Value(tuple(map(str, action.choices or ())), action.metavar in FILES)
         options += [Word(option, about(action)) for option in action.option_strings]
-        if action.option_strings and action.nargs != 0:
+        if action.option_strings and action.nargs not in (0, "?"):  # a value that may be left out is not waited for
             values |= dict.fromkeys(action.option_strings, value)
         if not action.option_strings and argument is None:
             argument = value
@@ -137,12 +137,12 @@ def walk(found: list[Place], words: str) -> list[str]:
 
 def values_of(found: list[Place], files: str, choose: str) -> list[str]:
     """Cases for bash and zsh that offer the values of the option before the cursor. `files` and `choose` offer them."""
-    lines = []
+    offers: dict[str, list[str]] = {}
     for place in found:
         for option, value in place.values.items():
             offer = f"{choose} {shlex.join(value.choices)}" if value.choices else files if value.is_path else ":"
-            lines.append(f"        {shlex.quote(f'{place.name}:{option}')}) {offer}; return ;;")
-    return lines
+            offers.setdefault(offer, []).append(f"{place.name}:{option}")
+    return [f"        {patterns(options)}) {offer}; return ;;" for offer, options in offers.items()]
 
 
 def bash(found: list[Place]) -> str:

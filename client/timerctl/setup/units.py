@@ -69,6 +69,13 @@ class Copy(NamedTuple):
     state: str
 
 
+class Step(NamedTuple):
+    """A command line for a person, and what it is for."""
+
+    command: str
+    about: str
+
+
 class NoUnitsError(TimerdError):
     """The installation has no units."""
 
@@ -108,12 +115,13 @@ def run(arguments: argparse.Namespace) -> int:
     words = {each.path: state_after(each, writes, arguments.force) for each in copies}
     if arguments.json:
         rows = [{"file": each.name, "path": str(each.path), "state": words[each.path]} for each in copies]
-        print_json({"written": writes, "files": rows, "next": steps})
+        print_json({"written": writes, "files": rows, "next": [step._asdict() for step in steps]})
     else:
         table = Table(Column("file"), Column("to"), Column("state"))
         table.print([(each.name, each.path, words[each.path]) for each in copies])
         if steps:
-            print("next:", *(f"  {step}" for step in steps), sep="\n")
+            wide = max(len(step.command) for step in steps)
+            print("next:", *(f"  {step.command:{wide}}  # {step.about}" for step in steps), sep="\n")
     if stops:
         print("timerctl: nothing was written, because files differ: --force replaces them", file=sys.stderr)
     return Exit.PROBLEM if stops else Exit.OK
@@ -196,30 +204,30 @@ def write(copy: Copy) -> None:
 # next steps ----------------------------------------------------------------------------------------------------------
 
 
-def next_steps(directory: Path | None, user: bool) -> list[str]:
-    """Command lines for a person, each with a remark."""
+def next_steps(directory: Path | None, user: bool) -> list[Step]:
+    """Command lines for a person."""
     if directory is not None and not user:
         manifest = shlex.quote(str(directory / "timerd-daemonset.yaml"))
         return [
-            "timerctl install-units                      # as root: the units, for this machine",
-            f"kubectl apply -f {manifest}      # after you have replaced IMAGE",
+            Step("timerctl install-units", "as root: the units, for this machine"),
+            Step(f"kubectl apply -f {manifest}", "after you have replaced IMAGE"),
         ]
     here = Path(sys.executable).absolute().parent / "timerd"
     if user:
-        found = shutil.which("timerd", path=f"{Path.home() / '.local/bin'}:{SYSTEMD_PATH}")
-        link = f"mkdir -p ~/.local/bin && ln -s {shlex.quote(str(here))} ~/.local/bin/   # the unit looks for it there"
+        link = Step(f"mkdir -p ~/.local/bin && ln -s {shlex.quote(str(here))} ~/.local/bin/", "the unit looks there")
         steps = [
-            "systemctl --user daemon-reload && systemctl --user enable --now timerd",
-            "loginctl enable-linger                      # else logind removes the arena at the last logout",
+            Step("systemctl --user daemon-reload && systemctl --user enable --now timerd", "start it"),
+            Step("loginctl enable-linger", "else logind removes the arena at the last logout"),
         ]
-        return steps if found or not here.exists() else [link, *steps]
-    steps = [
-        "systemd-sysusers && systemd-tmpfiles --create timerd.conf",
-        "systemctl daemon-reload && systemctl enable --now timerd",
-        "usermod -aG timerd www-data                 # a user whose processes may connect",
-    ]
-    if shutil.which("timerd", path=SYSTEMD_PATH) or not here.exists():
-        return steps
-    if any(here.resolve().is_relative_to(home) for home in HOMES):
-        return [f"install timerd elsewhere                    # the unit does not see {here.parent}", *steps]
-    return [f"ln -s {shlex.quote(str(here))} /usr/local/bin/   # systemd looks for it there", *steps]
+        search = f"{Path.home() / '.local/bin'}:{SYSTEMD_PATH}"
+    else:
+        link = Step(f"ln -s {shlex.quote(str(here))} /usr/local/bin/", "systemd looks there")
+        steps = [
+            Step("systemd-sysusers && systemd-tmpfiles --create timerd.conf", "make its user and directory"),
+            Step("systemctl daemon-reload && systemctl enable --now timerd", "start it"),
+            Step("usermod -aG timerd www-data", "a user whose processes may connect"),
+        ]
+        search = SYSTEMD_PATH
+        if any(here.resolve().is_relative_to(home) for home in HOMES):
+            link = Step("", f"install timerd elsewhere: the unit does not see {here.parent}")
+    return steps if shutil.which("timerd", path=search) or not here.exists() else [link, *steps]
