@@ -8,6 +8,8 @@
 #   make test-long  the tests that `make test` leaves out because they take long: storms, real gunicorn, whole runs
 #   make test-lowest  quick tests with the lowest versions that pyproject.toml allows, in an environment of their own
 #   make test-spark the tests on Spark alone
+#   make wheels     a wheel for each CPython that is in the PATH (WHEELS="python3.13 --glibc 2.28"), into dist
+#   make docs       the site, from the pages of this tree, into build/site; a dead link or an orphan fails it
 #   make test-matrix  the tests on Spark with its oldest and newest version, classic and by Connect; downloads 0.5 GB
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
 #   make soak       simulate the whole system, seed after seed from SEED=0, until you stop it
@@ -17,7 +19,7 @@
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
-#   make generate   generate the C header, the Cython declarations and LAYOUT.md, after an edit of the declarations
+#   make generate   generate the C header, Cython declarations, LAYOUT.md, parts of docs/, after an edit of declarations
 #   make fmt        format the Python sources
 #   make lint       lint, types, stubs, generated files, workflows, and the words and links of the pages; some minutes
 #   make release    check that this tree can be released, build sdist, wheels and site; print what is left for a person
@@ -42,7 +44,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast handles comm
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt lint release clean
+.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt lint release wheels docs clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -145,6 +147,15 @@ bench: $(VENV)/installed-bench
 bench-short: $(VENV)/installed-bench
 	@$(PY) bench/run.py --short
 
+WHEELS :=
+wheels: | machine
+	@"$$(sh .ci/machine)" .ci/wheels.py $(WHEELS)
+
+# The site needs its own environment: Sphinx imports timerd for the reference.
+docs: $(VENV)/installed-docs
+	@$(PY) -m sphinx --nitpicky --fail-on-warning --keep-going --quiet -c docs -d build/site/doctrees . build/site/html
+	@echo "build/site/html/docs/index.html"
+
 # `make sanitize` has an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the
 # sanitizers before Python. PYTHONMALLOC=malloc allocates each object by itself: otherwise a read beyond a frame would
 # stay in a pool of Python, where the sanitizers do not see it.
@@ -166,6 +177,7 @@ build: | machine
 
 generate: | machine
 	@PYTHONPATH=shm_layout "$$(sh .ci/machine)" -m timerd_shm.generate
+	@PYTHONPATH=shm_layout:. "$$(sh .ci/machine)" docs/generate_tables.py
 
 fmt: $(VENV)/installed-test
 	@$(PY) -m ruff check --quiet --fix-only .

@@ -26,7 +26,7 @@ EXTRAS: Final = "test,bench"  # the extras of Spark have an environment of their
 # the newest versions.
 TESTS: Final = (
     *("tests/client", "tests/core/test_commands.py", "tests/cli/test_timerctl.py", "tests/packets", "tests/zmtp"),
-    *("tests/daemon/test_daemon_process.py", "tests/daemon/test_config.py", "tests/system/test_kubernetes.py"),
+    *("tests/daemon/test_daemon_process.py", "tests/daemon/test_config.py", "tests/containers/test_manifests.py"),
     *("tests/faces/test_client_threads.py", "tests/faces/test_client_aio.py", "tests/hot", "tests/testing"),
     *("tests/observing", "tests/frameworks/test_web_page.py", "tests/frameworks/test_gevent.py"),
     *("tests/kafka/test_codec.py", "tests/kafka/records/test_log.py", "tests/kafka/test_clients.py"),

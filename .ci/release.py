@@ -15,6 +15,7 @@ ended then before it builds anything.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -39,6 +40,7 @@ FACTS: Final = {
     "issues": ("urls", "Issues"),
     "security": (),
 }
+GENERATORS: Final = (("-m", "timerd_shm.generate"), ("docs/generate_tables.py",))
 # Files that are no modules, and that a wheel must have all the same.
 IN_WHEEL: Final = ("timerctl/units/timerd.service", "timerctl/units/timerd-daemonset.yaml", "timerd_client/py.typed")
 IN_SDIST: Final = ("CHANGELOG.md", "LICENSE", "README.md", "systemd/timerd.service", "timerd/CMakeLists.txt")
@@ -93,11 +95,13 @@ def dated() -> Iterator[str]:
 
 def generated() -> Iterator[str]:
     """Generated files are fresh."""
-    # -S: this tree's declarations, and not those of an editable install of another tree.
-    command = [sys.executable, "-S", "-m", "timerd_shm.generate", "--check"]
-    ran = subprocess.run(command, cwd=ROOT / "shm_layout", capture_output=True, text=True)
-    if ran.returncode:
-        yield f"run `make generate`: {(ran.stdout or ran.stderr).strip().splitlines()[-1]}"
+    environment = os.environ | {"PYTHONPATH": f"shm_layout{os.pathsep}."}
+    for generator in GENERATORS:
+        # -S: this tree's declarations, and not those of an editable install of another tree.
+        command = [sys.executable, "-S", *generator, "--check"]
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        if ran.returncode:
+            yield f"run `make generate`: {', '.join((ran.stdout or ran.stderr).strip().splitlines())}"
 
 
 def owned() -> Iterator[str]:
@@ -179,22 +183,14 @@ def build() -> None:
     sdist = DIST / f"timerd-{version}.tar.gz"
     with tarfile.open(sdist) as archive:
         has(sdist, [name.partition("/")[2] for name in archive.getnames()], IN_SDIST)
-    if is_target("wheels"):
-        run("the wheels", "make", "--no-print-directory", "wheels")
-    else:
-        options = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
-        wheel = (sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(DIST), str(sdist))
-        run("the wheel of this interpreter, from the sdist", *wheel)
-    wheels = sorted(DIST.rglob(f"timerd-{version}-*.whl"))
+    run("the wheels", "make", "--no-print-directory", "wheels")
+    wheels = sorted(DIST.glob(f"timerd-{version}-*.whl"))
     if not wheels:
         sys.exit(f"release: no wheel of {version} below {DIST}")
     for path in wheels:
         with zipfile.ZipFile(path) as archive:
             has(path, archive.namelist(), IN_WHEEL)
-    if is_target("docs"):
-        run("the site", "make", "--no-print-directory", "docs")
-    else:
-        say("skip   the site: the Makefile has no target `docs`")
+    run("the site", "make", "--no-print-directory", "docs")
 
 
 def run(what: str, *command: str) -> None:
@@ -210,11 +206,6 @@ def has(archive: Path, files: list[str], wanted: tuple[str, ...]) -> None:
     say(f"ok     {archive.relative_to(ROOT)}: {len(files)} files")
 
 
-def is_target(name: str) -> bool:
-    """Whether the Makefile has this target."""
-    return re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE) is not None
-
-
 # the rest ------------------------------------------------------------------------------------------------------------
 
 
@@ -227,9 +218,9 @@ def left() -> list[str]:
         *steps,
         "run `make test`, and `make test-long` for the long tests and the lowest versions",
         f"git tag -a {tag} -m 'timerd {tag[1:]}' && git push origin {tag}",
-        "wait for the workflow `wheels` of the tag, and take its files: wheels for both architectures, and the sdist",
-        f"upload the sdist and the wheels, for example: twine upload timerd-{tag[1:]}.tar.gz timerd-{tag[1:]}-*.whl",
-        "publish the site that `make docs` has built",
+        "take the wheels of both architectures from the workflow `wheels` of the tag, and put them into dist/",
+        f"upload them, for example: twine upload dist/timerd-{tag[1:]}.tar.gz dist/timerd-{tag[1:]}-*.whl",
+        "publish the site: build/site/html",
     ]
 
 

@@ -9,7 +9,15 @@ project = "timerd"
 author = copyright = "the timerd authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**/*.md", "timerd/*.md", "client/**/*.md", "shm_layout/**/*.md", "bench/*.md", "examples/*.md"]
+include_patterns = [
+    "*.md",
+    "docs/**/*.md",
+    "timerd/*.md",
+    "client/**/*.md",
+    "shm_layout/**/*.md",
+    "bench/*.md",
+    "examples/*.md",
+]
 exclude_patterns = ["build/**", ".venv/**", ".venv-spark/**"]
 nitpicky = True
 myst_enable_extensions = ["colon_fence"]

@@ -40,7 +40,7 @@ def daemon(*flags: str) -> Iterator[tuple[InstancePaths, int]]:
 
 
 class Unit:
-    """A daemon as its systemd unit runs it: started again whenever it ends, on the arena that it has left.
+    """A daemon as its systemd unit runs it: started again whenever it ends. After a kill it goes on with its arena.
 
     `files`: how many files the daemon may open; 0 = as many as this process. `restarts`: how often it was started
     again.
@@ -50,7 +50,7 @@ class Unit:
         self.paths = InstancePaths(directory, INSTANCE)
         self.restarts = 0
         self._log = directory / "log"
-        # --ephemeral: the daemon ends when it has no clients, also if this process is killed.
+        # --ephemeral: if this process is killed, the daemon ends once it has no clients, and removes its arena.
         self._command = [sys.executable, "-m", "timerd", f"--instance={INSTANCE}", "--ephemeral", *flags]
         if files:
             most = min(files, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

@@ -31,7 +31,7 @@ def pauses(seconds: float) -> list[Row]:
     rows = []
     for processor, part, results in parts:
         if not results.poll(seconds + PATIENCE_S):
-            raise Failed(f"the process on processor {processor} has measured nothing")
+            raise Failed(f"the process on processor {processor} has sent no result within {seconds + PATIENCE_S:.0f} s")
         found: list[int] = results.recv()
         part.join()
         long = [pause for pause in found if pause >= LONG_NS]

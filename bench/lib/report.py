@@ -119,7 +119,7 @@ def how(document: Document, letter: str) -> str:
 
 
 def first_page(documents: Documents) -> Iterator[str]:
-    """The figures that matter to users, which come before all others (first_page.py)."""
+    """The figures that matter to users. They stand first on the page (first_page.py)."""
     for part in FIRST_PAGE:
         yield f"## {part.title}"
         yield ""

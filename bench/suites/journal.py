@@ -117,7 +117,7 @@ def write(directory: Path, rows: int) -> float:
 
 
 def open_journal(rig: CoreRig, directory: Path, rows: int) -> Journal:
-    """Open a journal of the rig's core. Its clock stands at the rig's time."""
+    """Open a journal of the rig's core. The journal's clock shows the rig's present time, and never moves."""
     header = unpack(ArenaHeader, rig.memory[: size_of(ArenaHeader)])
     plan = JournalPlan(directory, JournalLevel.OUTCOMES, 64 << 20, 1 << 40, 0, None, "bench")
     clock = ManualClock(rig.now_ns)

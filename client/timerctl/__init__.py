@@ -71,8 +71,9 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
+    instance = "the instance (default: $TIMERD_INSTANCE, or 'default')"
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--instance", metavar="NAME", default=argparse.SUPPRESS, help="the instance to look at")
+    common.add_argument("--instance", metavar="NAME", default=argparse.SUPPRESS, help=instance)
     top = Parser(
         prog="timerctl",
         description="Look at a timerd instance in shared memory, and act on it as a client.",
@@ -80,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
-    top.add_argument("--instance", metavar="NAME", default=None, help="the instance to look at")
+    top.add_argument("--instance", metavar="NAME", default=None, help=instance)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (
         stats,

@@ -39,15 +39,17 @@ from timerd_shm.declare.errors import OperationFailed as _OperationFailed
 
 
 class OperationExpired(TimerdError, TimeoutError):
-    """The operation reached its deadline before its condition held."""
+    """The operation reached its deadline before its condition held. Register again, or give a longer timeout."""
 
 
 class OperationCancelled(TimerdError):
-    """The operation was cancelled by its owner, by key or by id, or it was replaced."""
+    """The operation was cancelled by its owner, by key or by id, or it was replaced. Register again if it is wanted."""
 
 
 class CallGivenUpError(TimerdError):
     """A call is given up: its handler has ended as many processes as the handler's `deliveries` allows.
+
+    Find what ends the process, then make the call again: `timerctl calls retry NUMBER`.
 
     `on_failure` gets this error. If a process ends while `on_failure` runs, the next run of `on_failure` gets this
     error, too, in place of the handler's own error.
@@ -55,11 +57,13 @@ class CallGivenUpError(TimerdError):
 
 
 class CallTimeLimitError(TimerdError, TimeoutError):
-    """A handler has run for longer than its `time_limit`, and was cancelled."""
+    """A handler has run for longer than its `time_limit`, and was cancelled. Give more time, or do less in one call."""
 
 
 class RequestEnded(BaseException):
     """The request in which a caller waited has ended: `reason` is "disconnect" (the peer has gone) or "drain".
+
+    Let it through, and clean up in `finally`.
 
     Like asyncio.CancelledError, it is not an Exception: a view that catches errors lets it through, and so do
     frameworks. `timerd_client.web` answers the request.
@@ -74,7 +78,7 @@ class RequestEnded(BaseException):
 
 
 class OperationFailed(_OperationFailed):
-    """`fail()` was called on the operation's keys, so the condition can no longer hold."""
+    """`fail()` was called on the operation's keys, so the condition can no longer hold. See `fail_code` and `value`."""
 
     def __init__(self, message: str, fail_code: int = 0, value: bytes = b"") -> None:
         super().__init__(message)

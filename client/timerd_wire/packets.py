@@ -32,7 +32,7 @@ def cut(frame: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class Joined:
-    """Puts the packets of one connection together again."""
+    """Joins the packets of a cut frame. Each connection has a `Joined` of its own."""
 
     __slots__ = ("_frame", "_skipped", "wanted")
 

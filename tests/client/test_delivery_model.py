@@ -253,7 +253,11 @@ class Program:
         return EXPIRED
 
     def judge_order(self) -> None:
-        """A lane has one attempt at a time, and sends no record while an earlier record may be sent, or expire."""
+        """A lane has one attempt at a time. Once it has sent a record, no earlier record of the lane is sent.
+
+        Nor does an earlier record expire then, unless the holder had claimed its batch. Records without a lane have
+        no order.
+        """
         free_ns: dict[int, int] = defaultdict(int)
         newest: dict[int, int] = defaultdict(lambda: -1)
         for begun_ns, attempt, records in self.network.log:

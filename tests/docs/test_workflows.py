@@ -98,9 +98,11 @@ def test_paths_that_a_workflow_names_exist() -> None:
         assert not [name for name in named if not (ROOT / name).exists()]
 
 
-def test_the_oldest_python_is_tested() -> None:
+def test_each_supported_python_is_tested_and_has_wheels() -> None:
     versions = read(GITHUB / "workflows/tests.yml")["jobs"]["python"]["strategy"]["matrix"]["python"]
     assert f">={versions[0]}" == SETTINGS["project"]["requires-python"]
+    (wheels,) = (step["with"] for step in steps(GITHUB / "workflows/wheels.yml") if "python" in str(step.get("uses")))
+    assert wheels["python-version"].split() == versions
     minor = [int(version.partition(".")[2]) for version in versions]
     assert minor == list(range(minor[0], minor[-1] + 1)), "quote them: YAML reads 3.10 as 3.1"
 

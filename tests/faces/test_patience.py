@@ -94,7 +94,7 @@ def waited_for(_: Face, client: Any, timeout: Any) -> Any:
     return client.wait_for(fires_at_first, "k", timeout=timeout)
 
 
-# Calls that end by themselves within milliseconds, if they may wait at all.
+# Calls that return within milliseconds if their timeout is above 0. With a timeout of 0 they return at once, or raise.
 CALLS: dict[str, Call] = {
     "connect": connected,
     "close": closed,

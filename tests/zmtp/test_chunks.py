@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import tracemalloc
 
 import pytest
 
+from support.suite.memory import kept_by
 from timerd.host.chunks import CHUNK_SIZE, OWN_SIZE, Chunks
 
 
@@ -30,13 +30,11 @@ def test_bytes_that_are_added_and_dropped_at_random_are_those_of_a_dumb_model(rn
 
 @pytest.mark.parametrize("size", [10, 97, 1_000, OWN_SIZE, 100_000])
 def test_messages_of_each_size_are_charged_with_what_they_take(size: int) -> None:
-    tracemalloc.start()
-    chunks = Chunks()
-    for _ in range(400_000 // size):
-        chunks.add(os.urandom(size))
-    cost, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert 390_000 < cost < 1.02 * chunks.memory + 1_000
+    with kept_by(__file__) as kept:
+        chunks = Chunks()
+        for _ in range(400_000 // size):
+            chunks.add(os.urandom(size))
+    assert 390_000 < kept.bytes < 1.02 * chunks.memory + 1_000
     assert chunks.memory < 1.2 * 400_000, "small messages cost little more than their bytes"
 
 

@@ -107,7 +107,10 @@ class Listener:
 
 
 def process_of(descriptor: int) -> int:
-    """The process that has connected: its pid; in another pid namespace a negative number; 0 = not known."""
+    """The number of the process that has connected; 0: not known.
+
+    It is the pid, or a negative number if this daemon cannot see the process's pid namespace.
+    """
     pid = credentials_of(descriptor)[0]
     if pid:
         return pid

@@ -1,4 +1,4 @@
-"""Attacks by several processes at once: each stays below the bounds of one process."""
+"""Attacks by several processes at once, so that bounds of one process do not stop them."""
 
 from __future__ import annotations
 

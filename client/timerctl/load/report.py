@@ -92,7 +92,7 @@ class Report:
         if document["stolen_percent"] >= STOLEN_PERCENT_SHOWN:
             print(f"the host took {document['stolen_percent']:.1f} % of the processors' time during the run (steal)")
         for text, count in document["errors"].items():
-            print(f"refused, {count:,} times: {text}")
+            print(f"{count:,} x {text}")
         for example in document["examples"]:
             print(example)
 

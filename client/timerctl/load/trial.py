@@ -1,7 +1,7 @@
-"""One run of the load test: the daemon and the processes, from their start to the judgement.
+"""One run of the load test: from the start of its processes (and with --own of its daemon) to the judgement.
 
     check the room  ->  processes make ready  ->  Start at one moment  ->  follow the ring, show the progress
-    ->  take the columns  ->  judge
+    ->  take the results (a column for each field)  ->  judge
 
 A run that is cut short (Ctrl-C, or the end of a process or the daemon) has a reason (`partial`), and partial results.
 """

@@ -73,7 +73,7 @@ class Audited:
         return sum(arena.outcomes for arena in self.arenas)
 
     def lines(self) -> list[str]:
-        """The findings for people, each with its arena if there are several."""
+        """Lines about the findings, for people. If the journal has several arenas, each line begins with its arena."""
         return [self._of(arena) + line for arena in self.arenas for line in arena.lines()]
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ Retriable = Callable[[Exception], bool]
 
 
 class RetriableError(Exception):
-    """A send may raise this error, for any reason: then its batch is sent again."""
+    """A send may raise this error, for any reason. Its batch is then sent again, until the delivery_timeout is over."""
 
 
 def is_retriable(error: Exception) -> bool:

@@ -28,7 +28,10 @@ BUFFER_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions:
-    """Times in ns. They, `retries` and `buffer_bytes` default as in Kafka. Raises InvalidValueError, derived errors."""
+    """All times are in ns. The defaults of the times, of `retries` and of `buffer_bytes` are Kafka's.
+
+    Raises InvalidValueError, or an error derived from it.
+    """
 
     delivery_timeout_ns: int = DELIVERY_TIMEOUT_S * S
     request_timeout_ns: int = REQUEST_TIMEOUT_S * S

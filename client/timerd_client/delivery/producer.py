@@ -198,7 +198,7 @@ class Producer(OneProcess):
         """Records have settled, the courier was woken, or an error has ended the courier."""
         if (error := self._courier.broken) is not None:
             text = text_of(error)
-            self._closed, self._why_closed = True, f"this producer has ended by {text}; make another one"
+            self._closed, self._why_closed = True, f"an error has ended this producer: {text}. Make another one"
             deliveries = [
                 Delivery(item, DeliveryOutcome.FAILED, 0, 0, text)
                 for item in self._items.all()

@@ -70,6 +70,7 @@ class LateSockets:
         self.is_hopeless = False  # do not wait: at the last look no daemon ran, and none is about to start
         self._trouble = ""
         self._starter: Thread | None = None
+        self._start_failed = ""  # why the daemon could not be started here: the start is not tried again
 
     def tend(self, now_ns: int) -> bool:
         """Look whether the daemon runs. With `autostart`, begin to start it."""
@@ -90,7 +91,7 @@ class LateSockets:
         except (TimerdError, OSError) as error:
             self._trouble = text_of(error)
             # After an OSError a restart does not help: it does not change what this user may open.
-            self.is_hopeless = not (self._target.autostart if isinstance(error, OSError) else self._may_come())
+            self.is_hopeless = not (self._may_be_started() if isinstance(error, OSError) else self._may_come())
         if self.found is not None:
             self.due_ns = NEVER
         elif self._target.autostart and self._starter is None:
@@ -103,7 +104,9 @@ class LateSockets:
     def _look(self) -> None:
         paths, is_running = find(self._target)
         if not is_running:
-            self._trouble = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
+            self._trouble = self._start_failed or (
+                f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
+            )
             self.is_hopeless = not self._may_come()
             return
         self._trouble = ""
@@ -112,7 +115,10 @@ class LateSockets:
 
     def _may_come(self) -> bool:
         """Whether a daemon is being started, or may be restarting."""
-        return self._target.autostart or has_run_lately(self._target)
+        return self._may_be_started() or has_run_lately(self._target)
+
+    def _may_be_started(self) -> bool:
+        return self._target.autostart and not self._start_failed
 
     def look_again(self, trouble: str) -> None:
         """Close the sockets that were found, because they could not be used, and look again later."""
@@ -125,7 +131,8 @@ class LateSockets:
         try:
             start_daemon(self._target)
         except (TimerdError, OSError) as error:
-            self._trouble, self.is_hopeless = text_of(error), True  # the start is not tried again
+            self._start_failed = self._trouble = text_of(error)
+            self.is_hopeless = True
         else:
             self._starter = None
 

@@ -23,34 +23,45 @@ SEND_BURST = 4  # frames that may follow each other at once after a quiet time
 SEND_REST = 3  # an interval is this many times as long as the thread's last pass, in which callers lack the GIL
 
 
+class EventFile:
+    """An eventfd. It is closed when its last user drops it."""
+
+    number = -1
+
+    def __init__(self) -> None:
+        self.number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.number >= 0:
+            close(self.number)
+
+
 class Bell:
     """Wakes the thread of the sockets for a pass."""
 
     def __init__(self) -> None:
-        self._descriptor = -1
+        self._file: EventFile | None = None
 
     def open(self) -> int:
         """The descriptor that the thread watches. Raises OSError."""
-        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return self._descriptor
+        self._file = EventFile()
+        return self._file.number
 
     def ring(self) -> None:
-        """Wake the thread. Raises OSError if the bell is closed.
-
-        Called with the link's lock held, except by ThreadedSender.ring().
-        """
-        os.eventfd_write(self._descriptor, 1)
+        """Wake the thread. Does nothing if the bell is closed. Needs no lock."""
+        file = self._file  # kept until it is written to: another thread may close the bell meanwhile
+        if file is not None:
+            os.eventfd_write(file.number, 1)
 
     def answer(self) -> None:
-        """The thread is awake."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._descriptor)
+        """The thread is awake. Only this thread closes the bell."""
+        if self._file is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._file.number)
 
     def close(self) -> None:
-        """Close the descriptor. Called with the link's lock held."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        """Drop the descriptor."""
+        self._file = None
 
 
 class ThreadedSender(Sender):
@@ -137,8 +148,7 @@ class ThreadedSender(Sender):
 
     def ring(self) -> None:
         if self._link.idle and not self._link.closed:
-            with contextlib.suppress(OSError):  # the thread ends
-                self.bell.ring()
+            self.bell.ring()
 
     def make_room(self) -> None:
         outgoing, link = self._protocol.outgoing, self._link

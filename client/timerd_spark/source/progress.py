@@ -29,9 +29,9 @@ class Behind(NamedTuple):
 def progress(query: StreamingQuery) -> list[Behind]:
     """How far a query is behind each of its journals: rows, bytes and time; [] before its first batch.
 
-    The query may run anywhere, also behind Spark Connect: this looks only at `query.lastProgress`. Spark makes this
-    report at the end of a batch, and every ten seconds while there is nothing new. Raises InvalidValueError for a query
-    that reads no journal.
+    The query may run anywhere, also behind Spark Connect: the function reads only Spark's report `query.lastProgress`.
+    Spark makes a new report at the end of each batch, and every ten seconds while there is nothing new. Raises
+    InvalidValueError for a query that reads no journal.
     """
     if not hasattr(query, "lastProgress"):
         raise InvalidValueError(

@@ -50,7 +50,7 @@ class ErrorCode(IntEnum):
 
 
 class TimerdError(Exception):
-    """Base of every error of timerd. `code` is what travels on the wire."""
+    """Base of the errors of timerd, except RequestEnded. Catch it for all of them. `code` is the one on the wire."""
 
     code: ClassVar[ErrorCode] = ErrorCode.NONE
     by_code: ClassVar[dict[ErrorCode, type[TimerdError]]] = {}
@@ -119,7 +119,7 @@ class PayloadTooLargeError(TimerdError, ValueError):
 
 
 class TimeoutOutOfRangeError(TimerdError, ValueError):
-    """A timeout is negative, not a number, or above ten years. None means no deadline."""
+    """A timeout is negative, not a number, or above ten years. Give 0 s to ten years; None means no deadline."""
 
     code = ErrorCode.TIMEOUT_OUT_OF_RANGE
 
@@ -133,7 +133,7 @@ class OperationExistsError(TimerdError):
 
 
 class UnknownOperationError(TimerdError, LookupError):
-    """No pending operation of that id. It settled, or was never registered."""
+    """No operation of that id is pending. It has settled, or was never registered: see its outcome, or register it."""
 
     code = ErrorCode.UNKNOWN_OPERATION
 
@@ -199,13 +199,13 @@ class SessionGoneError(TimerdError):
 
 
 class InvalidNameError(TimerdError, ValueError):
-    """A name is not of the form [a-z0-9_-]{1,32}."""
+    """A name is not of the form [a-z0-9_-]{1,32}. Choose another name."""
 
     code = ErrorCode.INVALID_NAME
 
 
 class InvalidConditionError(TimerdError, ValueError):
-    """The condition can never hold as asked: at_least(3) of 2 keys, total(0), a watermark under total."""
+    """The condition can never hold: at_least(3) of 2 keys, total(0), a watermark under total. Correct when= or keys."""
 
     code = ErrorCode.INVALID_CONDITION
 
@@ -217,19 +217,19 @@ class InstanceRunningError(TimerdError):
 
 
 class InvalidConfigError(TimerdError, ValueError):
-    """A knob is unknown, or its value is out of range."""
+    """A knob is unknown, or its value is out of range. Write the name or the value that the message shows."""
 
     code = ErrorCode.INVALID_CONFIG
 
 
 class ResourceLimitError(TimerdError, OSError):
-    """The machine lacks a resource, or refuses it: shared memory, descriptors, permissions."""
+    """The machine lacks a resource, or refuses it: memory, descriptors, permissions. The message has the remedy."""
 
     code = ErrorCode.RESOURCE_LIMIT
 
 
 class InvalidValueError(TimerdError, ValueError):
-    """An amount, limit, watermark, code or option is of the wrong type or out of range."""
+    """An amount, limit, watermark, code or option has a wrong type, or is out of range. Keep within the limits."""
 
     code = ErrorCode.INVALID_VALUE
 
@@ -251,7 +251,7 @@ class CheckIncompleteError(TimerdError, TimeoutError):
 
 
 class OperationFailed(TimerdError):
-    """The operation failed: after fail() its condition can no longer hold. `value` is the value given to fail()."""
+    """The operation failed: after fail() its condition can no longer hold. See the `value` that was given to fail()."""
 
     code = ErrorCode.KEY_FAILED
 

@@ -88,7 +88,7 @@ def once(make: Callable[[type[Any]], Made]) -> Callable[[type[Any]], Made]:
 
 @once
 def fields(record: type[Any]) -> tuple[Field, ...]:
-    """The fields of a record class with their offsets in bytes; raises TypeError where a compiler would pad."""
+    """The fields of a record, with their offsets in bytes. Raises TypeError if a rule of this module is broken."""
     placed: list[Field] = []
     offset = 0
     for name, hint in get_type_hints(record, include_extras=True).items():

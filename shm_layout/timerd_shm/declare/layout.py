@@ -139,10 +139,10 @@ REGION_RECORDS: dict[Region, type] = {
     Region.USERS: UserRecord,
     Region.ACCOUNTS: AccountRecord,
 }
-# The regions whose number of records is the same in every arena.
+# The wheel's regions. Their numbers of records follow from LEVELS and BUCKETS, and a check of an arena compares them.
 FIXED_COUNTS: dict[Region, int] = {Region.LEVELS: LEVELS, Region.BUCKETS: LEVELS * BUCKETS}
-# The regions whose records are allocated one by one, and the field that chains the free records of each. The field
-# behind it holds a hint of what to load: the record some positions further on in the chain.
+# The regions whose records are allocated one by one, and for each the field that chains its free records. The next
+# field of the record is a hint of what to load: the record some positions further on in the chain.
 FREE_LINKS: dict[Region, str] = {
     Region.OPS: "next",
     Region.NODES: "chain",

@@ -216,7 +216,7 @@ def read_location(paths: InstancePaths) -> ArenaLocation:
         raise denied(paths.arena) from None
     except FileNotFoundError:
         raise ArenaNotReadyError(
-            f"{paths.arena} does not exist: the daemon has not made its arena yet, or never ran"
+            f"{paths.arena} does not exist: no daemon has made an arena yet, or the arena was removed"
         ) from None
     with open(descriptor, "rb") as file:
         held = file.read(LOCATION_SIZE_MAX + 1)

@@ -18,13 +18,13 @@ DIGITS_MAX = 40  # Python refuses an int of thousands of digits
 
 
 def duration_ns(text: str) -> int:
-    """The nanoseconds that a text says; raises ValueError with what to write instead."""
+    """The nanoseconds of a text such as "250ms". Raises ValueError with the reason, or with the form to write."""
     remedy = 'write seconds, or a number and one of ns, us, ms, s, m, h, d, as in "1ms"'
     return _quantity(text, {**DURATIONS, "": DURATIONS["s"]}, "ns", remedy)
 
 
 def byte_count(text: str) -> int:
-    """The bytes that a text says; raises ValueError with what to write instead."""
+    """The number of bytes of a text such as "16MiB". Raises ValueError with the reason, or with the form to write."""
     return _quantity(text, SIZES, "bytes", 'write a number of bytes, or one with KiB, MiB or GiB, as in "16MiB"')
 
 

@@ -46,7 +46,7 @@ class Family(NamedTuple):
 
 
 def families(stats: dict[str, Any], seen: Look) -> Iterator[Family]:
-    """The metrics of one look at an arena, and of the statistics that `collect` has made from it."""
+    """The metrics of one look at an arena. `stats` is what `collect` has made of the same look."""
     instance: Labels = {"instance": stats["instance"]}
 
     def gauge(name: str, about: str, value: float) -> Family:

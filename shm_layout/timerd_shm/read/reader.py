@@ -81,7 +81,7 @@ Result = TypeVar("Result")
 
 
 class DamageError(TimerdError):
-    """Records of the arena contradict each other: the arena is damaged (timerctl check), or was read during a turn."""
+    """Records of the arena contradict each other: it is damaged, or was read during a turn. Run `timerctl check`."""
 
 
 OPS_ROW = layout.REGIONS_OFFSET + Region.OPS * size_of(RegionRecord)

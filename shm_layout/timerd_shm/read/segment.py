@@ -48,6 +48,8 @@ NOTHING = bytes(ROW_SIZE)
 class JournalError(TimerdError):
     """A journal is missing, damaged, of another version, or does not reach back to the given offset.
 
+    Read it with the version that wrote it, leave out the damaged file, or begin at a later offset.
+
     Also raised for an offset, or the name of a consumer, that is not of the right form.
     """
 

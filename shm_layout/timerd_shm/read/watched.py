@@ -13,7 +13,7 @@ from timerd_shm.declare.states import Place
 
 from .reader import ArenaReader, DamageError
 
-# In the order of the record, as Table.columns() gives them.
+# Names of fields in the record's order, in which Table.columns() gives the values.
 _OF_NODES = ("target", "op", "purgatory", "name_length", "kind", "place", "name", "name_blob")
 _OF_WATERMARKS = ("watermark", "used", "purgatory", "name_length", "name", "name_blob")
 assert tuple(name for name in WatchNode._fields if name in _OF_NODES) == _OF_NODES

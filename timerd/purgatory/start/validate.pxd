@@ -186,7 +186,7 @@ cdef inline bint event_is_sound(Arena *a, uint8_t *blocks, EventRecord *e, uint6
 
 
 cdef inline bint call_is_sound(Arena *a, uint32_t call, uint32_t id) noexcept nogil:
-    """Whether the call that an id names (index + 1; 0 = none) is there, and names the id."""
+    """Whether `call` is 0 (none), or the index + 1 of a settled call that names this id."""
     if call == 0:
         return True
     if call > a.regions[REGION_OPS].high_water or a.ops[call - 1].state != OP_STATE_SETTLED:

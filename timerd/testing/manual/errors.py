@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class WouldBlockError(AssertionError):
-    """A test waits for something that cannot come before the clock moves."""
+    """A test waits for something that cannot come before the clock moves. Use `advance()`, or `autojump()`."""
 
 
 class HangsError(AssertionError):
-    """A handler, or other code of the test's program, hangs in real time, so the clock cannot move."""
+    """A handler, or other code of the program, hangs in real time. The message names the line: replace its wait."""

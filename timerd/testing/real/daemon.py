@@ -30,7 +30,7 @@ SMALL = ("--capacity=4096", "--ring-events=4096", "--clients=64")  # 3 MiB: seve
 
 
 class DaemonEndedError(Exception):
-    """The daemon of the tests has ended, or did not serve in time (the text has its output); or it does not run."""
+    """The daemon of the tests does not run, has ended, or did not serve in time. The text has its output: read it."""
 
 
 class Daemon:

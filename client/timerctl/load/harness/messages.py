@@ -68,7 +68,7 @@ class Registered(NamedTuple):
     ended_ns: int  # when the last call had returned
     outcomes: int  # outcome numbers that this client has received: one for each operation that has settled
     own_lateness_ns: array[int]  # see pace.py
-    errors: dict[str, int]  # why operations were refused, and how many
+    errors: dict[str, int]  # refusals and faults of outcomes, each with its number
     usage: Usage
     failure: str  # why the process ended early; empty if it did not
 

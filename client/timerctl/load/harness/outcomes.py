@@ -122,6 +122,6 @@ class Outcomes:
 
     def _refuse(self, command: int, settlement: RawSettlement, delivered_ns: int) -> None:
         """Note a refused operation: it has no record."""
-        text = f"{type(settlement[3]).__name__}: {settlement[3]}"
+        text = f"refused: {type(settlement[3]).__name__}: {settlement[3]}"
         self.errors[text] = self.errors.get(text, 0) + 1
         self._refused.append((command, delivered_ns))

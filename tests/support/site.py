@@ -1,0 +1,61 @@
+"""The pages of docs/ for tests: their programs, headings, anchors and links, and the generator of their tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from support.real.trees import ROOT
+
+DOCS = ROOT / "docs"
+GENERATOR = "generate_tables"
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"^```py\n# ([\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]*\.md)?(?:#([^)\s]+))?\)")
+NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
+
+
+def generator() -> ModuleType:
+    """docs/generate_tables.py as a module."""
+    if GENERATOR not in sys.modules:
+        spec = importlib.util.spec_from_file_location(GENERATOR, DOCS / f"{GENERATOR}.py")
+        assert spec is not None and spec.loader is not None
+        sys.modules[GENERATOR] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[GENERATOR]
+
+
+def programs(page: Path) -> dict[str, str]:
+    """The programs of a page: each fenced block whose first line is a comment with the name of a file."""
+    return dict(PROGRAM.findall(page.read_text()))
+
+
+def headings(page: Path, level: int | None = None) -> list[str]:
+    """The headings of a page, of this level alone if one is given. Comments in code are no headings."""
+    found = HEADING.findall(FENCE.sub("", page.read_text()))
+    return [title for marks, title in found if level in (None, len(marks))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes from the headings of a page."""
+    found = set[str]()
+    for title in headings(page):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)  # of a link, its text
+        anchor = NOT_IN_ANCHORS.sub("", shown.lower()).replace(" ", "-")
+        name, number = anchor, 0
+        while name in found:
+            number += 1
+            name = f"{anchor}-{number}"
+        found.add(name)
+    return found
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Each link of a page to a page or an anchor: the page to which it leads, and the anchor ("": none)."""
+    for name, anchor in LINK.findall(FENCE.sub("", page.read_text())):
+        yield (page.parent / name).resolve() if name else page, anchor
