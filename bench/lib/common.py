@@ -25,13 +25,15 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -48,6 +50,8 @@ from timerd_shm.host.paths import SHM_DIRECTORY
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = re.compile(rb"GCC: \([^\0]+|clang version [^\0(]+")
+REDIS = re.compile(r"\bv=([\d.]+)")
+PACKAGES = {"redis-py": "redis", "gunicorn": "gunicorn", "gevent": "gevent", "uvloop": "uvloop"}
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
 CHILD_END_S = 60.0  # after SIGINT a child has this time to show its results so far
 MEMORY_SPARE = 256 << 20
@@ -263,10 +267,24 @@ def machine() -> dict[str, Any]:
         "libzmq": zmq.zmq_version(),
         "pyzmq": zmq.pyzmq_version(),
         "compiler": compiler(),
+        "versions": versions(),
         "huge_pages": gives_huge_pages(SHM_DIRECTORY),
         "commit": commit(),
         "load_average": [round(value, 2) for value in found["load_average"]],
     }
+
+
+def versions() -> dict[str, str]:
+    """The versions of the programs that suites compare with timerd, or run beside it, as far as they are installed."""
+    found: dict[str, str] = {}
+    if server := shutil.which("redis-server"):
+        said = subprocess.run([server, "--version"], capture_output=True, text=True, check=False).stdout
+        if number := REDIS.search(said):
+            found["Redis"] = number[1]
+    for name, package in PACKAGES.items():
+        with suppress(PackageNotFoundError):
+            found[name] = version(package)
+    return found
 
 
 def gives_huge_pages(directory: Path) -> bool:

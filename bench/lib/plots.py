@@ -1,15 +1,12 @@
-"""The plots of bench/RESULTS.md. Each plot names a table and columns. The same results give the same bytes of SVG.
-
-Without matplotlib (`pip install 'timerd[bench]'`) no plots are drawn, and the text of RESULTS.md is the same.
-"""
+"""The plots of bench/tables. Each plot names a table and columns. The pictures of RESULTS.md are in pictures.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.lib.common import rows_with
+from bench.lib.svg import DASHES, PALETTE, Axis, Curve, Sheet
 
 
 class Plot(NamedTuple):
@@ -63,7 +60,7 @@ PLOTS: tuple[Plot, ...] = (
     of_ladder("cpu", "cpu_us", "CPU of all processes for a request", "us"),
     Plot("alternatives-latency", "From fire() to the owner, p99", "alternatives", "runs", "rate", "completion_p99_ms",
          ("way",), RATE, "ms", log_x=True, log_y=True),
-    Plot("alternatives-unheard", "Completions lost because the event came too early", "alternatives", "runs", "rate",
+    Plot("alternatives-unheard", "Completions lost: the event came too early", "alternatives", "runs", "rate",
          "unheard_percent", ("way",), RATE, "% of the operations", log_x=True),
 )  # fmt: skip
 
@@ -89,24 +86,15 @@ def label(column: str, value: Any) -> str:
     return value if isinstance(value, str) else f"{value:,} {column.replace('_', ' ')}"
 
 
-def draw(plot: Plot, lines: Mapping[str, tuple[list[float], list[float]]], path: Path) -> None:
-    """Write one SVG. Raises ImportError without matplotlib."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = plot.name
-    matplotlib.rcParams["svg.fonttype"] = "none"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for name, (xs, ys) in lines.items():
-        axes.plot(xs, ys, marker="o", markersize=4, linewidth=1.2, label=name)
-    axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
-    if plot.log_x:
-        axes.set_xscale("log")
-    if plot.log_y:
-        axes.set_yscale("log")
-    axes.grid(True, which="major", alpha=0.3)
-    axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None, "Creator": None})
-    pyplot.close(figure)
+def draw(plot: Plot, lines: Mapping[str, tuple[list[float], list[float]]]) -> str:
+    """The text of one SVG."""
+    sheet = Sheet(plot.title)
+    sheet.heading(plot.title)
+    series = [
+        Curve(
+            name, list(zip(xs, ys, strict=True)), PALETTE[at % len(PALETTE)], DASHES[at // len(PALETTE) % len(DASHES)]
+        )
+        for at, (name, (xs, ys)) in enumerate(lines.items())
+    ]
+    sheet.curves(series, Axis(plot.x_label, log=plot.log_x), Axis(plot.y_label, log=plot.log_y))
+    return sheet.text()

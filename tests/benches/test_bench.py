@@ -35,8 +35,8 @@ PRINTED = re.compile(r"^ *(\d+) +([\d.]+) +([\d.]+) +([\d.]+) *$", re.MULTILINE)
 JITTER = 0.02  # relative; the backoffs are random
 FIELDS = {"suite", "about", "command", "machine", "started", "seconds", "short", "partial", "seed", "tables", "checks"}
 MACHINE = {
-    "cpu", "cores", "memory_bytes", "huge_pages", "kernel", "python", "libzmq", "pyzmq", "compiler", "commit",
-    "load_average",
+    "cpu", "cores", "memory_bytes", "huge_pages", "kernel", "python", "libzmq", "pyzmq", "compiler", "versions",
+    "commit", "load_average",
 }  # fmt: skip
 
 
@@ -287,13 +287,14 @@ def test_the_figures_on_the_page_of_deliveries_are_those_of_the_suite() -> None:
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_committed_report_follows_from_the_committed_results(call: Callable[..., int]) -> None:
+def test_the_committed_pages_pictures_and_figures_follow_from_the_committed_results(call: Callable[..., int]) -> None:
     assert call("lib.report", "--check") == 0
 
 
-def write_document(directory: Path, suite: str, tables: dict[str, Any], **machine: str) -> dict[str, Any]:
+def write_document(directory: Path, suite: str, tables: dict[str, Any], **machine: Any) -> dict[str, Any]:
     """Write a document as this suite would, on a machine with these facts."""
-    where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
+    where: dict[str, Any] = dict.fromkeys(MACHINE, "a")
+    where |= {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3], "versions": {}}
     where |= machine
     document = {
         "suite": suite, "about": "The core alone.", "command": f"python bench/suites/{suite}.py", "machine": where,
@@ -305,67 +306,85 @@ def write_document(directory: Path, suite: str, tables: dict[str, Any], **machin
     return document
 
 
+def report_of(directory: Path, call: Callable[..., int], name: str = "R.md") -> str:
+    """RESULTS.md as it is made from the documents in this directory."""
+    out = directory / name
+    out.parent.mkdir(exist_ok=True)
+    assert call("lib.report", f"--results={directory}", f"--out={out}") == 0
+    return out.read_text()
+
+
 def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Callable[..., int]) -> None:
     figures = [
         {"pending": 1_000_000, "figure": "expire_ns", "median": 500.0, "least": 90.0, "most": 620.0},
         {"pending": 1_000_000, "figure": "worst_tick_ms", "median": 0.05, "least": 0.05, "most": 0.4},
     ]
     document = write_document(tmp_path, "core", {"figures": figures})
-    texts = []
-    for name in ("one.md", "two.md"):
-        assert call("lib.report", f"--results={tmp_path}", f"--out={tmp_path / name}") == 0
-        texts.append((tmp_path / name).read_text())
+    texts = [report_of(tmp_path, call, f"{name}/R.md") for name in ("one", "two")]
     assert texts[0] == texts[1]
+    assert "| [core](tables/core.md) | The core alone. | A | 2026-01-01 | 0 of 1 (the run was not whole) |" in texts[0]
+    targets, core = ((tmp_path / "one/tables" / name).read_text() for name in ("targets.md", "core.md"))
     command = f"`{document['command']}`"
-    assert f"expiry with all sweeps, 1M pending | <= 250 ns | 500 ns | 2.00 | **no** | A | {command} |" in texts[0]
-    assert f"worst tick, 1M pending | <= 0.1 ms | 0.050 ms | 0.50 | yes | A | {command} |" in texts[0]
-    assert "expiry with all sweeps, 4M pending | <= 340 ns | - | - | not measured | - |" in texts[0]
-    assert "## core\n\nThe core alone.\n\n`python" in texts[0]
-    assert "* **does not hold**: outcomes: one was lost" in texts[0]
-    assert "**Partial run.**" in texts[0] and "| 1,000,000 | expire_ns | 500 | 90.0 | 620 |" in texts[0]
+    assert f"expiry with all sweeps, 1M pending | <= 250 ns | 500 ns | 2.00 | **no** | A | {command} |" in targets
+    assert f"worst tick, 1M pending | <= 0.1 ms | 0.050 ms | 0.50 | yes | A | {command} |" in targets
+    assert "expiry with all sweeps, 4M pending | <= 340 ns | - | - | not measured | - |" in targets
+    assert core.startswith("# core\n\nThe core alone.\n\n`python")
+    assert "* **does not hold**: outcomes: one was lost" in core
+    assert "**Partial run.**" in " ".join(core.split()) and "| 1,000,000 | expire_ns | 500 | 90.0 | 620 |" in core
 
 
-def report_of(directory: Path, call: Callable[..., int]) -> str:
-    """The report that is made from the documents in this directory."""
-    assert call("lib.report", f"--results={directory}", f"--out={directory / 'R.md'}") == 0
-    return (directory / "R.md").read_text()
-
-
-def test_the_first_page_has_three_keys_then_the_quiet_machine_then_the_numbers_to_reach(
-    tmp_path: Path, call: Callable[..., int]
-) -> None:
-    goal = {"api": "bulk", "case": "low", "rate": 500_000, "reached_rate": 499_000, "cpu_us": 2.5}
-    goal["transport"] = "zeromq"
-    write_document(tmp_path, "ladder", {"goals": [goal | {"keys": 1}, goal | {"keys": 3, "cpu_us": 3.5}]})
-    write_document(
-        tmp_path, "quiet", {"latency": [{"way": "seqpacket", "p50_us": 61.0, "p99_us": 254.0, "p90_us": 77.0}]}
-    )
-    first, rest = report_of(tmp_path, call).split("## Numbers to reach")
-    assert "| 3 | bulk | low | zeromq | 500,000 | - | 499,000 |" in first and "| 1 | bulk |" not in first
-    assert "| Kafka's own purgatory (JVM, warm) | 414,000 to 460,000 | 4.0 to 5.1 us |" in first
-    assert "| seqpacket | - | 61.0 | 254 |" in first and "| 77.0 |" not in first, "it leaves columns out"
-    order = ["## Three keys", "`python bench/suites/ladder.py`, machine A", "### Kafka's own", "## A quiet machine"]
-    assert sorted(order, key=first.index) == order
-    assert (
-        "### The article's experiment, the core alone" in first
-        and "Not measured: `python bench/suites/article.py`." in first
-    )
-    assert "## ladder" in rest and "| 1 | bulk |" not in first and "| 77.0 |" in rest
+def test_results_is_one_page_of_pictures_with_their_conditions(tmp_path: Path, call: Callable[..., int]) -> None:
+    rows = [
+        {"pending": pending, "first_turn_ms": 92.0, "process_ms": 180.0, "starts": 5}
+        for pending in (1_000_000, 4_000_000)
+    ]
+    write_document(tmp_path, "recovery", {"recovery": rows})
+    text = report_of(tmp_path, call)
+    after = text.partition("## A start after SIGKILL")[2].partition("\n## ")[0]
+    assert "![A start after SIGKILL](plots/recovery.svg)" in after and "is back after 180 ms" in " ".join(after.split())
+    assert "* [recovery](tables/recovery.md): `python bench/suites/recovery.py`, machine A, 2026-01-01." in after
+    assert "1,000,000 operations pending" in (tmp_path / "plots/recovery.svg").read_text()
+    assert "## HTTP long polls\n\nNot measured: `python bench/suites/longpolls.py`." in text
+    committed = (BENCH / "RESULTS.md").read_text()
+    assert len(committed.splitlines()) < 150 and committed.count("\n![") == 6
 
 
 def test_the_report_says_on_which_machine_each_figure_was_measured(tmp_path: Path, call: Callable[..., int]) -> None:
     write_document(tmp_path, "idle", {"idle": [{"pending": 1_000_000, "wakeups_in_10_s": 0}]})
-    assert "are not to be compared" not in report_of(tmp_path, call)
     rows = [{"pending": 1_000_000, "first_turn_ms": 92.0}]
     write_document(tmp_path, "recovery", {"recovery": rows}, cpu="another", commit="c0ffee")
-    write_document(tmp_path, "gate", {"gate": [{"attack": "large"}]}, commit="c0ffee")
+    write_document(tmp_path, "gate", {"runs": [{"attack": "large"}]}, commit="c0ffee")
     text = report_of(tmp_path, call)
-    assert "* Machine A: a, 2 cores, 1 GiB, " in text and " idle (commit a); gate (commit c0ffee)." in text
-    assert "* Machine B: another, 2 cores, 1 GiB, " in text and " recovery (commit c0ffee)." in text
-    assert "are not to be compared" in text
-    assert "wake-ups in 10 s | <= 1 | 0.000 | 0.00 | yes | A | `python bench/suites/idle.py` |" in text
-    assert "| 92.0 ms | 0.61 | yes | B | `python bench/suites/recovery.py` |" in text
-    assert "`python bench/suites/recovery.py`, machine B, 2026-01-01, 2 s, load average before it 0.10, " in text
+    assert "* Machine A: a, 2 cores, 1 GiB, " in text and "* Machine B: another, 2 cores, 1 GiB, " in text
+    assert (
+        "| [gate](tables/gate.md) | The core alone. | A |" in text
+        and "| [recovery](tables/recovery.md) | The core alone. | B |" in text
+    )
+    targets = (tmp_path / "tables/targets.md").read_text()
+    assert "wake-ups in 10 s | <= 1 | 0.000 | 0.00 | yes | A | `python bench/suites/idle.py` |" in targets
+    assert "| 92.0 ms | 0.61 | yes | B | `python bench/suites/recovery.py` |" in targets
+    table = (tmp_path / "tables/recovery.md").read_text()
+    assert (
+        "`python bench/suites/recovery.py`, machine B, 2026-01-01, 2 s, commit c0ffee, load average before it 0.10, "
+        in table
+    )
+
+
+def polls(way: str, **figures: Any) -> dict[str, Any]:
+    row = {"way": way, "waiters": 1_000, "rate": 500, "p50_ms": 1.0, "p99_ms": 2.0, "memory_kb_per_waiter": 20.0}
+    return row | {"lost": 0, "accepted": 5_000} | figures
+
+
+def test_rivals_are_named_with_the_versions_that_the_run_has_noted(tmp_path: Path, call: Callable[..., int]) -> None:
+    rows = [polls("timerd"), polls("redis blpop", p50_ms=0.5), polls("redis pubsub", lost=7)]
+    for versions, says in (
+        ({}, "this run did not note them"),
+        ({"Redis": "7.0.1", "redis-py": "6.0"}, "Redis 7.0.1, redis-py 6.0"),
+    ):
+        write_document(tmp_path, "longpolls", {"polls": rows, "restart": rows}, versions=versions)
+        text = " ".join(report_of(tmp_path, call).split())
+        assert f"2026-01-01. Versions: {says}." in text
+    assert "(BLPOP: 0.500 and 2.00)" in text and "(BLPOP: 0, pub/sub: 7)" in text
 
 
 def test_the_worst_of_several_runs_counts_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,42 +400,34 @@ def test_the_worst_of_several_runs_counts_for_each_figure(monkeypatch: pytest.Mo
     assert worst([first]) == first
 
 
-def test_a_report_that_is_stale_or_lacks_a_plot_is_refused(
+LADDER_ROW = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "transport": "unix", "rate": 10, "cpu_us": 1.0}
+
+
+def test_a_report_that_is_stale_or_lacks_a_file_or_has_one_too_many_is_refused(
     tmp_path: Path, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = {
-        "keys": 3,
-        "api": "bulk",
-        "case": "low",
-        "pending": 0,
-        "transport": "unix",
-        "rate": 10,
-        "reached_rate": 10,
-        "cpu_us": 1.0,
-    }
-    write_document(tmp_path, "ladder", {"points": [row | {"sustained": True}]})
+    write_document(tmp_path, "ladder", {"points": [LADDER_ROW | {"sustained": True, "reached_rate": 10}]})
     given = (f"--results={tmp_path}", f"--out={tmp_path / 'R.md'}")
     assert call("lib.report", *given, "--check") == 1
     assert call("lib.report", *given) == 0
-    (tmp_path / "plots").mkdir(exist_ok=True)
-    for name in ("ladder-reached", "ladder-cpu"):  # without matplotlib the report makes no plots
-        (tmp_path / "plots" / f"{name}.svg").touch()
     assert call("lib.report", *given, "--check") == 0
-    (tmp_path / "plots" / "ladder-cpu.svg").unlink()
-    assert call("lib.report", *given, "--check") == 1
-    assert "run `python bench/lib/report.py`" in capsys.readouterr().err
+    drawn, extra = tmp_path / "plots/ladder-cpu.svg", tmp_path / "tables/gone.md"
+    for spoil in (drawn.unlink, lambda: drawn.write_text("other"), extra.touch):
+        spoil()
+        capsys.readouterr()
+        assert call("lib.report", *given, "--check") == 1
+        assert "run `python bench/lib/report.py`" in capsys.readouterr().err
+        assert call("lib.report", *given) == 0
+    assert not extra.exists()
 
 
-def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib", reason="pip install 'timerd[bench]'")
+def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     from bench.lib.plots import PLOTS, draw, points
 
     plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
-    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "transport": "unix"}
-    rows = [row | {"rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
-    rows.append(row | {"pending": 1_000_000, "rate": 10, "cpu_us": 20.0})  # not plotted: it has pending operations
+    rows = [LADDER_ROW | {"rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
+    rows.append(LADDER_ROW | {"pending": 1_000_000, "cpu_us": 20.0})  # not plotted: it has pending operations
     lines = points(plot, {"ladder": {"tables": {"points": rows}}})
     assert lines == {"3 keys, bulk, low, unix": ([10, 100, 1000], [9.0, 4.5, 3.0])}
-    for name in ("one.svg", "two.svg"):
-        draw(plot, lines, tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    assert draw(plot, lines) == draw(plot, lines)
+    assert draw(plot, lines).count("<circle") == 3 + 2, "three points, and two in the legend"

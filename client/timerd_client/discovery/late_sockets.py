@@ -89,7 +89,7 @@ class LateSockets:
             with files_named():
                 self._look()
         except (TimerdError, OSError) as error:
-            self._trouble = text_of(error)
+            self._trouble = self._start_failed or text_of(error)
             # After an OSError a restart does not help: it does not change what this user may open.
             self.is_hopeless = not (self._may_be_started() if isinstance(error, OSError) else self._may_come())
         if self.found is not None:
@@ -138,6 +138,10 @@ class LateSockets:
 
     def trouble(self) -> str:
         return self._trouble
+
+    def hopeless(self) -> str:
+        """The trouble, with what the caller can do about it."""
+        return self._trouble if self._target.autostart else f"{self._trouble}, or make the client with autostart=True"
 
     def send(self, frame: bytes) -> bool:
         return False

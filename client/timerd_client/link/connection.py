@@ -119,12 +119,11 @@ class Connection:
         Called with the lock held before a question, so that nobody waits for an answer that cannot come.
         """
         self._link.check_open()
-        if self._is_hopeless():
-            trouble = self.sockets.trouble()
-            raise noted(TimerdUnavailableError(f"{trouble}, or make the client with autostart=True"))
+        if isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless:
+            raise noted(TimerdUnavailableError(self.sockets.hopeless()))
         if self._protocol.lost:
             remedy = "try again when `client.connected`"
-            if refusal(self.paths) is None:
+            if refusal(self.paths) is None and self._protocol.refused is None:
                 remedy = f"start it ({self.paths.command}), or {remedy}"
             raise noted(TimerdUnavailableError(f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"))
 
@@ -142,6 +141,8 @@ class Connection:
             if self.sockets.trouble():
                 remedy = "it runs, but this client cannot reach it there: try another transport="
         what = f"no answer from the daemon {within(patience)} ({self.status()})"
+        if self._protocol.refused is not None:  # the refusal has its own remedy
+            return noted(TimerdUnavailableError(what))
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
 
     def held_up(self) -> str:
@@ -209,6 +210,8 @@ class Connection:
         with link.lock:
             if now_ns >= sockets.due_ns and sockets.tend(now_ns) and protocol.session.secret != NO_SESSION:
                 protocol.session.subscribe()
+            if isinstance(sockets, LateSockets) and sockets.is_hopeless and protocol.incoming.is_awaited:
+                protocol.incoming.fail_replies(TimerdUnavailableError(sockets.hopeless()))
         if isinstance(sockets, LateSockets) and sockets.found is not None:
             self._move(sockets, sockets.found)
         with link.lock:

@@ -132,6 +132,11 @@ class Incoming:
                 self.ready.append(waiter)
         self.fail_replies(error)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a command or question waits for its answer."""
+        return bool(self.replies or self.queries)
+
     def fail_replies(self, error: TimerdError) -> None:
         """Answer all commands and questions with this error. Pending operations stay."""
         replies, self.replies = self.replies, {}
