@@ -21,6 +21,8 @@
 #   make build      the editable install, after an edit of compiled sources
 #   make generate   generate the C header, Cython declarations, LAYOUT.md, parts of docs/, after an edit of declarations
 #   make fmt        format the Python sources
+#   make lint       lint, types, stubs, generated files, workflows, and the words and links of the pages; some minutes
+#   make release    check that this tree can be released, build sdist, wheels and site; print what is left for a person
 #   make clean      remove the environments, the compiled files and the caches that these targets have made
 
 # Containers often set PYTHONDONTWRITEBYTECODE. Then each process of a run, of which there are thousands, compiles every
@@ -42,7 +44,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast handles comm
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt clean wheels docs
+.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt lint release wheels docs clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -145,9 +147,6 @@ bench: $(VENV)/installed-bench
 bench-short: $(VENV)/installed-bench
 	@$(PY) bench/run.py --short
 
-# `make sanitize` has an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the
-# sanitizers before Python. PYTHONMALLOC=malloc allocates each object by itself: otherwise a read beyond a frame would
-# stay in a pool of Python, where the sanitizers do not see it.
 WHEELS :=
 wheels: | machine
 	@"$$(sh .ci/machine)" .ci/wheels.py $(WHEELS)
@@ -157,6 +156,9 @@ docs: $(VENV)/installed-docs
 	@$(PY) -m sphinx --nitpicky --fail-on-warning --keep-going --quiet -c docs -d build/site/doctrees . build/site/html
 	@echo "build/site/html/docs/index.html"
 
+# `make sanitize` has an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the
+# sanitizers before Python. PYTHONMALLOC=malloc allocates each object by itself: otherwise a read beyond a frame would
+# stay in a pool of Python, where the sanitizers do not see it.
 sanitize: | machine
 	@$(MAKE) --no-print-directory VENV=.venv-sanitize CMAKE='$(CMAKE) --config-settings=build-dir=build/sanitize \
 		--config-settings=cmake.define.TIMERD_SANITIZE=ON' .venv-sanitize/installed-test
@@ -180,6 +182,14 @@ generate: | machine
 fmt: $(VENV)/installed-test
 	@$(PY) -m ruff check --quiet --fix-only .
 	@$(PY) -m ruff format --quiet .
+
+lint: $(VENV)/installed-test
+	@$(PY) -m pytest -q -m 'not long' tests/docs
+
+# Makes no tag and uploads nothing. RELEASE=--check leaves out the builds.
+RELEASE :=
+release: $(VENV)/installed-test
+	@$(PY) .ci/release.py $(RELEASE)
 
 clean:
 	rm -rf $(VENV) $(SPARK) .venv-sanitize build .mypy_cache .ruff_cache .pytest_cache .hypothesis

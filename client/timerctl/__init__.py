@@ -2,9 +2,9 @@
 
 Commands that only look (stats, ops, explain, keys, calls, clients, errors) map the arena read-only, and need no daemon.
 If the daemon is not running, they print a line above their result. `check` asks a running daemon for a copy of its
-arena, and `journal` reads files. Commands that act (register, fire, ...) are ordinary clients. Each module has one
-command, or a few that are alike, and its `add` declares them. Each command has a function that takes the parsed
-arguments, runs the command, and returns an exit status.
+arena, and `journal` reads files. Commands that act (register, fire, ...) are ordinary clients. `install-units` and
+`completion` need no instance. Each module has one command, or a few that are alike, and its `add` declares them. Each
+command has a function that takes the parsed arguments, runs the command, and returns an exit status.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
 from .load import command as load
 from .look import calls, check, clients, errors, explain, keys, ops, stats
+from .setup import completion, units
 
 EPILOG = f"""\
 exit status:
@@ -42,6 +43,7 @@ examples:
   timerctl worker tasks:calls              serve the handlers of named calls
   timerctl --instance test check           whether the arena is sound
   timerctl ping                            whether the daemon answers
+  timerctl install-units --dry-run         units of systemd, and where they go
 
 The instance is --instance, else $TIMERD_INSTANCE, else "default". If
 $TIMERD_RUNTIME_DIR is set, the instance is looked for in that directory alone;
@@ -100,6 +102,8 @@ def parser() -> argparse.ArgumentParser:
     ):
         module.add(commands, common)
     act_on_calls.add(calls.add(commands, common), common)
+    units.add(commands)
+    completion.add(commands, top)
     top.set_defaults(json=False)
     return top
 

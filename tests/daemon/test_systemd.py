@@ -75,6 +75,17 @@ def test_the_template_differs_from_the_service_in_its_instance_only() -> None:
     assert "--instance %i" in template["ExecStart"]
 
 
+def test_the_unit_of_a_user_starts_the_daemon_as_the_system_does_and_asks_for_no_right_of_root() -> None:
+    name = "timerd-user.service"
+    unit, system = service(name), service("timerd.service")
+    for key in ("Type", "NotifyAccess", "WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "UMask"):
+        assert unit[key] == system[key], key
+    assert section(name, "Unit")["StartLimitIntervalSec"] == "0"
+    assert section(name, "Install")["WantedBy"] == "default.target"
+    assert unit["ExecStart"].split() == ["/usr/bin/env", "timerd"]
+    assert not {"User", "Group", "LimitNOFILE", "CPUWeight", "PrivateNetwork", "RuntimeDirectory"} & set(unit)
+
+
 def test_the_user_and_the_directory_are_declared() -> None:
     assert re.search(r"^u timerd ", (UNITS / "timerd.sysusers").read_text(), re.MULTILINE)
     assert re.search(r"^d /run/timerd 0750 timerd timerd ", (UNITS / "timerd.tmpfiles").read_text(), re.MULTILINE)

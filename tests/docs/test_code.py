@@ -21,7 +21,10 @@ from timerd_shm.declare.fields import Role, fields
 TYPED = ["shm_layout", "client", "timerd", "tests", "bench", "examples"]
 # The agreed files and folders at the top, and those that every Python project has beside them.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
-BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", ".gitignore", ".ci", "docs", "examples"}
+BESIDE = {
+    *("Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "OWNER.md"),
+    *(".gitignore", ".ci", ".github", "docs", "examples"),
+}
 # Each package may import these packages of this tree, and these third-party modules.
 MAY_IMPORT = {
     "timerd_shm": set[str](),
@@ -264,7 +267,8 @@ def test_the_top_level_holds_only_the_agreed_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["demo", "test", "test-long", "bench", "bench-short", "fmt", "build", "generate", "clean"]
+    "target",
+    ["demo", "test", "test-long", "bench", "bench-short", "fmt", "lint", "build", "generate", "release", "clean"],
 )
 def test_make_has_the_target_and_explains_it(target: str) -> None:
     text = (ROOT / "Makefile").read_text()

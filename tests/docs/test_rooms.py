@@ -54,7 +54,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"exits", "show"},
         {"instance"},
         {"listing"},
-        {"journal", "load", "look"},
+        {"journal", "load", "look", "setup"},
         {"act"},  # a command that finds nothing to act on says what may have been meant
         {"__init__"},
         {"__main__"},
