@@ -178,6 +178,7 @@ build: | machine
 generate: | machine
 	@PYTHONPATH=shm_layout "$$(sh .ci/machine)" -m timerd_shm.generate
 	@PYTHONPATH=shm_layout:. "$$(sh .ci/machine)" docs/generate_tables.py
+	@PYTHONPATH=. "$$(sh .ci/machine)" docs/drawings/draw.py
 
 fmt: $(VENV)/installed-test
 	@$(PY) -m ruff check --quiet --fix-only .

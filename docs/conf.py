@@ -9,13 +9,17 @@ project = "timerd"
 author = copyright = "the timerd authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
+# A pattern ** stands for one folder or more, so docs/**/*.md would leave out docs/index.md.
 include_patterns = [
     "*.md",
-    "docs/**/*.md",
+    "docs/*.md",
+    "docs/*/*.md",
     "timerd/*.md",
-    "client/**/*.md",
-    "shm_layout/**/*.md",
+    "client/*.md",
+    "client/*/*.md",
+    "shm_layout/*/*/*.md",
     "bench/*.md",
+    "bench/tables/*.md",
     "examples/*.md",
 ]
 exclude_patterns = ["build/**", ".venv/**", ".venv-spark/**"]
