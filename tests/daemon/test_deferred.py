@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tracemalloc
 from collections import Counter, deque
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from support.fakes.networks import Peer, World, fire
 from support.rig.commands import Key, Register
 from support.rig.harness import S
-from support.suite.memory import kept_by
 from timerd.clients.process import Process
 from timerd.clients.session import Session
 from timerd.conductor.deferred import BYTES_MAX, FRAME_COST, FRAMES_MAX, LINES_KEPT, Deferred
@@ -373,10 +373,12 @@ def test_a_process_is_charged_for_its_frames_until_they_are_done(deferred: Defer
 
 def test_a_small_frame_costs_no_more_than_it_is_charged(deferred: Deferred, holds: Holds) -> None:
     clients = [session(slot) for slot in range(1_000)]
-    with kept_by(__file__) as kept:
-        for client in clients:
-            deferred.add(client, client.slot, os.urandom(64))
-    assert 100_000 < kept.bytes < 1.5 * holds.charged.total(), (
+    tracemalloc.start()
+    for client in clients:
+        deferred.add(client, client.slot, os.urandom(64))
+    cost, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 100_000 < cost < 1.5 * holds.charged.total(), (
         "each frame is the first of its client, and each client the first of its process"
     )
 

@@ -135,6 +135,28 @@ def test_a_client_of_the_module_works_in_each_worker_after_a_preload(
         assert [one.status for one in polls.answers()] == [200] * count
 
 
+@pytest.mark.parametrize("kind", ["gthread", "gevent"])
+def test_a_worker_at_its_max_requests_answers_its_open_polls_with_503(
+    daemon: Daemon, directory: Path, kind: str
+) -> None:
+    with serving(directory, kind, "--max-requests=12", workers=1) as (server, polls):
+        opened(server, polls, daemon, "/poll/k", 3)
+        for _ in range(12):
+            server.get("/pid")
+        assert {(one.status, one.retry_after) for one in polls.answers()} == {(503, "0")}, server.log
+
+
+def test_a_poll_that_is_longer_than_the_timeout_of_gunicorn_costs_a_sync_worker(
+    daemon: Daemon, directory: Path
+) -> None:
+    with serving(directory, "sync", "--timeout=1", workers=1) as (server, polls):
+        opened(server, polls, daemon, "/poll/k", 1)
+        (answer,) = polls.answers()
+        assert answer.status not in (200, 204), server.log
+        assert "WORKER TIMEOUT" in server.log
+    eventually(lambda: pending(daemon) == 0)
+
+
 @pytest.mark.files(1_000 + BESIDE)  # a socket for each poll, here and in the worker
 @pytest.mark.timeout(240)
 def test_a_thousand_polls_wait_in_one_gevent_worker_and_are_answered_from_four(daemon: Daemon, directory: Path) -> None:

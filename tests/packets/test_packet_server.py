@@ -6,6 +6,7 @@ import array
 import os
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 from support.real.packetpeer import PacketPeer
 from support.real.patience import PATIENCE_S, until
 from support.real.polled import PolledTransport, would_wake
-from support.suite.memory import kept_by
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
 from timerd.config.config import FRAME_MEMORY
 from timerd.host.budget import Budget
@@ -258,10 +258,12 @@ def test_packets_for_many_clients_that_read_nothing_are_bounded_for_their_proces
 
 def test_small_frames_that_wait_are_charged_with_what_they_cost(transport: PolledTransport, peer: PacketPeer) -> None:
     connection = number_of(transport, peer)
-    with kept_by(__file__) as kept:
-        for _ in range(100_000):
-            transport.send(connection, os.urandom(97))  # as many bytes as a refusal has
-    assert 1_000_000 < kept.bytes < 1.4 * share_of(transport).memory
+    tracemalloc.start()
+    for _ in range(100_000):
+        transport.send(connection, os.urandom(97))  # as many bytes as a refusal has
+    cost, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 1_000_000 < cost < 1.4 * share_of(transport).memory
 
 
 def test_a_small_frame_goes_to_a_client_whose_process_has_no_memory_left(
