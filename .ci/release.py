@@ -42,7 +42,7 @@ FACTS: Final = {
 }
 GENERATORS: Final = (("-m", "timerd_shm.generate"), ("docs/generate_tables.py",))
 # Files that are no modules, and that a wheel must have all the same.
-IN_WHEEL: Final = ("timerctl/units/timerd.service", "timerctl/units/timerd-daemonset.yaml", "timerd_client/py.typed")
+IN_WHEEL: Final = ("timerctl/units/timerd.service", "timerctl/units/web-daemonset.yaml", "timerd_client/py.typed")
 IN_SDIST: Final = ("CHANGELOG.md", "LICENSE", "README.md", "systemd/timerd.service", "timerd/CMakeLists.txt")
 
 

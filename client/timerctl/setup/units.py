@@ -55,8 +55,7 @@ UNITS: Final = (
     Unit("timerd.sysusers", system="sysusers.d/timerd.conf"),
     Unit("timerd.tmpfiles", system="tmpfiles.d/timerd.conf"),
     Unit("timerd-user.service", user="timerd.service"),
-    Unit("timerd-daemonset.yaml"),
-    Unit("spark-executor.yaml"),
+    *(Unit(f"{name}.yaml") for name in ("web-daemonset", "web-sidecar", "spark-daemonset", "spark-executor")),
 )
 
 
@@ -207,7 +206,7 @@ def write(copy: Copy) -> None:
 def next_steps(directory: Path | None, user: bool) -> list[Step]:
     """Command lines for a person."""
     if directory is not None and not user:
-        manifest = shlex.quote(str(directory / "timerd-daemonset.yaml"))
+        manifest = shlex.quote(str(directory / "web-daemonset.yaml"))
         return [
             Step("timerctl install-units", "as root: the units, for this machine"),
             Step(f"kubectl apply -f {manifest}", "after you have replaced IMAGE"),
