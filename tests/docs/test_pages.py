@@ -15,6 +15,7 @@ LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 LISTING = ["git", "ls-files", "*.md", ":!.github"]
 LISTED = subprocess.run(LISTING, cwd=ROOT, capture_output=True, text=True).stdout.split()
 PAGES = LISTED or ["README.md", "timerd/DESIGN.md", "client/DESIGN.md"]  # in a tree without git
+TOCTREE = re.compile(r"^```\{toctree\}\n(?:^:.*\n)*(.*?)^```$", re.MULTILINE | re.DOTALL)  # of docs/index.md
 NAMED = re.compile(r"`((?:[\w.-]+/)*\w+\.(?:py|pyx|pxd|h))`")
 SOURCES = [
     f"/{path.relative_to(ROOT)}"
@@ -50,7 +51,10 @@ def test_every_page_is_reached_from_the_readme() -> None:
     while waiting:
         page = waiting.pop()
         seen.add(page)
-        linked = {(page.parent / link).resolve() for link in LINK.findall(page.read_text()) if link.endswith(".md")}
+        text = page.read_text()
+        linked = {(page.parent / link).resolve() for link in LINK.findall(text) if link.endswith(".md")}
+        listed = [entry for tree in TOCTREE.findall(text) for entry in tree.split() if not entry.startswith(":")]
+        linked |= {found.resolve() for entry in listed for found in page.parent.glob(f"{entry}.md")}
         waiting += sorted(linked - seen)
     assert {ROOT / page for page in PAGES} <= seen
 
