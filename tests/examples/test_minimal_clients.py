@@ -1,0 +1,66 @@
+"""The minimal clients of examples/, written from PROTOCOL.md alone, lose and double nothing while a daemon is killed.
+
+Their author had read the page and nothing else, and had found by trying what the page lacked at that time.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.real.daemons import Daemon
+from support.real.trees import ROOT
+
+KILLS = 20
+OPERATIONS = 2_000
+SECONDS = 30
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+
+def python_client(directory: Path) -> list[str]:
+    return [sys.executable, str(ROOT / "examples/minimal_client/client.py")]
+
+
+def node_client(directory: Path) -> list[str]:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("needs Node.js with npm")
+    shutil.copytree(ROOT / "examples/node", directory / "node")
+    ran = subprocess.run(
+        [npm, "install", "--no-audit", "--no-fund"], cwd=directory / "node", capture_output=True, text=True
+    )
+    if ran.returncode:
+        pytest.skip(f"npm cannot install the packages: {ran.stderr[-300:]}")
+    return [node, str(directory / "node/client.mjs")]
+
+
+@pytest.mark.parametrize("client", [python_client, node_client])
+def test_a_minimal_client_gets_each_outcome_once_while_the_daemon_is_killed(
+    client: Callable[[Path], list[str]],
+    make_daemon: Callable[..., Daemon],
+    tmp_path: Path,
+    seed: int,
+) -> None:
+    command, chance = client(tmp_path), random.Random(seed)
+    daemon = make_daemon("--capacity=16384", instance="storm")
+    storm = [*command, "storm", "--directory", str(daemon.paths.directory), "--instance", "storm", "--seed", str(seed)]
+    storm += ["--operations", str(OPERATIONS), "--seconds", str(SECONDS)]
+    with subprocess.Popen(storm, stdout=subprocess.PIPE, text=True) as process:
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0.3, 1.0))
+            daemon.kill()
+            daemon.start()
+        said, _ = process.communicate(timeout=300)
+    found = json.loads(said)
+    assert process.returncode == 0, found
+    assert found["registered"] == OPERATIONS == sum(found[name] for name in ("completed", "expired", "unavailable"))
+    assert found["lost"] == found["twice"] == found["early"] == 0
+    assert found["completed"] and found["expired"] and found["reconnects"]
