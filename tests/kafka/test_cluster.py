@@ -415,6 +415,25 @@ def test_quotas_of_many_client_ids_leave_a_bounded_number_of_files(
     assert other.record("0", 1_000, now=0.0) == pytest.approx(0.6, abs=0.01), "it still counts its own 600"
 
 
+def test_a_client_id_that_one_worker_has_forgotten_is_counted_together_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a worker that had gone on with a removed file no longer counted what the client id used elsewhere."""
+    monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 2)
+    one, other, third = (Quotas(tmp_path, 1_000.0, 1.0, worker, 3) for worker in range(3))
+    for quotas in (one, other, third):
+        assert quotas.record("a", 100, now=0.0) == 0.0
+    for name in ("b", "c"):
+        one.record(name, 1, now=0.0)  # so "a" is forgotten here
+    assert one.record("a", 200, now=0.0) == 0.0
+    assert other.record("a", 700, now=0.0) == pytest.approx(0.1), "its own 100, and then 100, 200 and 700"
+    for name in ("b", "c"):
+        third.record(name, 1, now=0.0)  # here "a" is forgotten, too, whose present file has been made since
+    assert one.record("a", 1, now=1.0) == 0.0
+    assert other.record("a", 901, now=1.0) == pytest.approx(0.002)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_a_throttle_time_begins_with_its_answer_and_mutes_only_the_connection_of_the_answer(tmp_path: Path) -> None:
     with KafkaCluster(["--fetch-quota", "20kB", "--workers", "2", "--replicas", "2"], data=tmp_path) as cluster:
         topic = cluster.topic(replicas=2)
