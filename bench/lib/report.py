@@ -44,6 +44,7 @@ SUITES = (
     "cost",
     "alternatives",
     "idle",
+    "kafka_mock",
     "recovery",
     "snapshots",
     "journal",
