@@ -29,6 +29,10 @@ from timerd_kafka.wire.codec import Question, api_of, versions_of
 
 class Connection:
     peer = "127.0.0.1:54321"
+    behind: object = None
+
+    def peek(self) -> None:
+        """No frame is behind the request."""
 
 
 async def ask(broker: Broker, name: str, version: int, /, **fields: Any) -> Any:

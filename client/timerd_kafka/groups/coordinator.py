@@ -334,6 +334,16 @@ class Coordinator:
         self._rebalances.remove(group, group.members[member_id])
         return ErrorCode.none
 
+    def end_waits(self, who: Identity) -> None:
+        """End the waits of a member whose LeaveGroup has arrived. It stays a member until this is handled."""
+        group = self.groups.get(who.group)
+        if group is None or group.check(who.member, who.instance):
+            return
+        member = group.members[who.member]
+        member.refuse(ErrorCode.unknown_member_id, "")
+        self._sessions.beat(group.id, member, member.session_timeout)  # perhaps the LeaveGroup is lost
+        group.publish()
+
     # offsets ----------------------------------------------------------------------------------------------------------
 
     def may_commit(self, who: Identity) -> ErrorCode:

@@ -1,0 +1,194 @@
+"""A client that leaves a group while its JoinGroup or SyncGroup waits does not wait for the other members."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import kafka
+import pytest
+from kio.schema.errors import ErrorCode
+
+from support.kafka.groupworld import NONE, SESSION, Broker, Consumer, Run, beat_for, stable
+from support.kafka.rawkafka import RawKafka, seconds
+from timerd_kafka.testing import KafkaCluster, KafkaClusterError
+from timerd_kafka.wire.codec import Question
+
+FIND_COORDINATOR, JOIN, LEAVE, SYNC = 10, 11, 13, 14
+REBALANCE_S = 100.0  # longer than RawKafka waits for an answer
+PATIENCE_S = 30.0
+GIVES_UP_S = 5.0  # librdkafka waits for the answer to a LeaveGroup for so long
+
+
+class Member:
+    """A member of a group that sends exactly the requests that a test wants."""
+
+    def __init__(self, raw: RawKafka, group: str) -> None:
+        found = raw.ask(FIND_COORDINATOR, 3, key=group, key_type=0)
+        self.raw, self.group = RawKafka(f"{found.host}:{found.port}"), group
+        self.id, self.generation = "", -1
+
+    def send(self, key: int, version: int, **fields: Any) -> Callable[[], Any]:
+        """Send a request. Returns a function that waits for its answer."""
+        question, frame = self.raw.question(key, version, group_id=self.group, **fields)
+        self.raw.send(frame)
+        return lambda: question.read(self.raw.frame())
+
+    def join(self) -> Callable[[], Any]:
+        """Join with the member id, after a first request that gets the id."""
+        if not self.id:
+            self.id = self._join()().member_id
+        return self._join()
+
+    def _join(self) -> Callable[[], Any]:
+        protocol = Question(JOIN, 5).module.JoinGroupRequestProtocol(name="range", metadata=b"\0" * 10)
+        return self.send(
+            JOIN, 5, session_timeout=seconds(REBALANCE_S), rebalance_timeout=seconds(REBALANCE_S), member_id=self.id,
+            group_instance_id=None, protocol_type="consumer", protocols=(protocol,),
+        )  # fmt: skip
+
+    def sync(self, generation: int) -> Callable[[], Any]:
+        """Ask for the assignment. No work is assigned."""
+        who = {"generation_id": generation, "member_id": self.id, "group_instance_id": None}
+        return self.send(SYNC, 3, **who, assignments=())
+
+    def leave(self, version: int) -> Callable[[], Any]:
+        """Leave the group."""
+        if version < 3:
+            return self.send(LEAVE, version, member_id=self.id)
+        made = Question(LEAVE, version).module.MemberIdentity(member_id=self.id, group_instance_id=None, reason=None)
+        return self.send(LEAVE, version, members=(made,))
+
+
+def stable_member(raw: RawKafka, group: str) -> Member:
+    """The only member of a stable group."""
+    member = Member(raw, group)
+    joined = member.join()()
+    assert joined.error_code is NONE and member.sync(joined.generation_id)().error_code is NONE
+    return member
+
+
+def left(answer: Any) -> ErrorCode:
+    """The result of a LeaveGroup of one member."""
+    return ErrorCode(answer.members[0].error_code if hasattr(answer, "members") else answer.error_code)
+
+
+@pytest.mark.parametrize("version", [1, 5])
+def test_a_leave_behind_a_join_that_waits_is_answered_at_once(
+    cluster: KafkaCluster, raw: RawKafka, version: int
+) -> None:
+    group = f"leaves-{version}-join"
+    stable_member(raw, group)  # it does not join again
+    leaving = Member(raw, group)
+    joined = leaving.join()
+    cluster.wait_for_group(group, state="PreparingRebalance", members=2)
+    leave = leaving.leave(version)
+    assert joined().error_code is ErrorCode.unknown_member_id
+    assert left(leave()) is NONE
+    cluster.wait_for_group(group, members=1)
+
+
+@pytest.mark.parametrize("version", [1, 5])
+def test_a_leave_behind_a_sync_that_waits_is_answered_at_once(
+    cluster: KafkaCluster, raw: RawKafka, version: int
+) -> None:
+    group = f"leaves-{version}-sync"
+    leader, leaving = stable_member(raw, group), Member(raw, group)
+    joined = leaving.join()
+    cluster.wait_for_group(group, state="PreparingRebalance", members=2)
+    again = leader.join()()
+    assert again.error_code is NONE and again.leader == leader.id
+    synced = leaving.sync(joined().generation_id)  # the leader does not sync
+    leave = leaving.leave(version)
+    assert synced().error_code is ErrorCode.unknown_member_id
+    assert left(leave()) is NONE
+    cluster.wait_for_group(group, members=1)
+
+
+def test_a_leave_that_arrives_with_the_join_ends_it_too(cluster: KafkaCluster, raw: RawKafka) -> None:
+    group = "leaves-together"
+    stable_member(raw, group)
+    leaving = Member(raw, group)
+    with contextlib.closing(leaving.raw):
+        leaving.join()  # so it has an id, and waits
+        frames = list[bytes]()
+        leaving.raw.send, send = frames.append, leaving.raw.send  # type: ignore[method-assign]
+        joined, leave = leaving.join(), leaving.leave(5)
+        send(b"".join(frames))
+        assert leaving.raw.frame() and joined().error_code is ErrorCode.unknown_member_id
+        assert left(leave()) is NONE
+
+
+def test_another_request_behind_a_join_waits_for_its_turn(cluster: KafkaCluster, raw: RawKafka) -> None:
+    group = "leaves-another"
+    stays, waiting = stable_member(raw, group), Member(raw, group)
+    joined = waiting.join()
+    cluster.wait_for_group(group, state="PreparingRebalance", members=2)
+    other = Member(raw, group)
+    other.id, other.raw = stays.id, waiting.raw
+    other_left = other.leave(5)  # of another member
+    stays.join()
+    assert joined().error_code is NONE
+    assert left(other_left()) is NONE
+
+
+def test_a_member_whose_leave_is_lost_stays_until_its_session_ends(run: Run) -> None:
+    async def scenario(broker: Broker) -> None:
+        a, b = await stable(broker, "a", "b")
+        c = Consumer(broker, "c", needs_known_id=True)
+        await c.join()
+        joining = asyncio.create_task(c.join())
+        await beat_for(2, a, b)
+        broker.coordinator.end_waits(c.who)
+        assert (await joining).error is ErrorCode.unknown_member_id
+        assert c.member in broker.group().members
+        await beat_for(SESSION + 2, a, b)
+        assert set(broker.group().members) == {a.member, b.member}
+
+    run(scenario)
+
+
+def close_confluent(bootstrap: str, group: str, topic: str, joins: Callable[[], bool]) -> float:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer.subscribe([topic])
+    while not joins():
+        consumer.poll(0.05)
+    begun = time.monotonic()
+    consumer.close()
+    return time.monotonic() - begun
+
+
+def close_kafka_python(bootstrap: str, group: str, topic: str, joins: Callable[[], bool]) -> float:
+    consumer = kafka.KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group)
+    while not joins():
+        consumer.poll(50)
+    begun = time.monotonic()
+    consumer.close()
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("close", [close_confluent, close_kafka_python])
+def test_a_consumer_that_still_joins_is_closed_at_once(
+    cluster: KafkaCluster, raw: RawKafka, close: Callable[[str, str, str, Callable[[], bool]], float]
+) -> None:
+    """Before, the LeaveGroup waited for the JoinGroup before it, until the client gave up. The best of three counts."""
+    topic, took = cluster.topic(), list[float]()
+    for number in range(3):
+        group, end = f"closes-{topic}-{number}", time.monotonic() + PATIENCE_S
+        stable_member(raw, group)
+
+        def joins(group: str = group, end: float = end) -> bool:
+            assert time.monotonic() < end, "the consumer does not join"
+            try:
+                cluster.wait_for_group(group, state="PreparingRebalance", members=2, timeout=0.01)
+            except KafkaClusterError:
+                return False
+            return True
+
+        took.append(close(cluster.bootstrap, group, topic, joins))
+        cluster.wait_for_group(group, members=1)
+    assert min(took) < GIVES_UP_S - 1, took
