@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import confluent_kafka
@@ -64,12 +64,33 @@ class Member:
         return self.send(LEAVE, version, members=(made,))
 
 
-def stable_member(raw: RawKafka, group: str) -> Member:
-    """The only member of a stable group."""
-    member = Member(raw, group)
-    joined = member.join()()
-    assert joined.error_code is NONE and member.sync(joined.generation_id)().error_code is NONE
-    return member
+Make = Callable[[str], Member]
+
+
+@pytest.fixture
+def member(raw: RawKafka) -> Iterator[Make]:
+    """A function that makes a member of a group."""
+    with contextlib.ExitStack() as made:
+
+        def make(group: str) -> Member:
+            one = Member(raw, group)
+            made.enter_context(one.raw)
+            return one
+
+        yield make
+
+
+@pytest.fixture
+def stable_member(member: Make) -> Make:
+    """A function that makes the only member of a stable group. It does not join again by itself."""
+
+    def make(group: str) -> Member:
+        one = member(group)
+        joined = one.join()()
+        assert joined.error_code is NONE and one.sync(joined.generation_id)().error_code is NONE
+        return one
+
+    return make
 
 
 def left(answer: Any) -> ErrorCode:
@@ -79,11 +100,11 @@ def left(answer: Any) -> ErrorCode:
 
 @pytest.mark.parametrize("version", [1, 5])
 def test_a_leave_behind_a_join_that_waits_is_answered_at_once(
-    cluster: KafkaCluster, raw: RawKafka, version: int
+    cluster: KafkaCluster, member: Make, stable_member: Make, version: int
 ) -> None:
     group = f"leaves-{version}-join"
-    stable_member(raw, group)  # it does not join again
-    leaving = Member(raw, group)
+    stable_member(group)
+    leaving = member(group)
     joined = leaving.join()
     cluster.wait_for_group(group, state="PreparingRebalance", members=2)
     leave = leaving.leave(version)
@@ -94,10 +115,10 @@ def test_a_leave_behind_a_join_that_waits_is_answered_at_once(
 
 @pytest.mark.parametrize("version", [1, 5])
 def test_a_leave_behind_a_sync_that_waits_is_answered_at_once(
-    cluster: KafkaCluster, raw: RawKafka, version: int
+    cluster: KafkaCluster, member: Make, stable_member: Make, version: int
 ) -> None:
     group = f"leaves-{version}-sync"
-    leader, leaving = stable_member(raw, group), Member(raw, group)
+    leader, leaving = stable_member(group), member(group)
     joined = leaving.join()
     cluster.wait_for_group(group, state="PreparingRebalance", members=2)
     again = leader.join()()
@@ -109,31 +130,33 @@ def test_a_leave_behind_a_sync_that_waits_is_answered_at_once(
     cluster.wait_for_group(group, members=1)
 
 
-def test_a_leave_that_arrives_with_the_join_ends_it_too(cluster: KafkaCluster, raw: RawKafka) -> None:
+def test_a_leave_that_arrives_with_the_join_ends_it_too(
+    cluster: KafkaCluster, member: Make, stable_member: Make
+) -> None:
     group = "leaves-together"
-    stable_member(raw, group)
-    leaving = Member(raw, group)
-    with contextlib.closing(leaving.raw):
-        leaving.join()  # so it has an id, and waits
-        frames = list[bytes]()
-        leaving.raw.send, send = frames.append, leaving.raw.send  # type: ignore[method-assign]
-        joined, leave = leaving.join(), leaving.leave(5)
-        send(b"".join(frames))
-        assert leaving.raw.frame() and joined().error_code is ErrorCode.unknown_member_id
-        assert left(leave()) is NONE
+    stable_member(group)
+    leaving, again = member(group), member(group)
+    first = leaving.join()
+    cluster.wait_for_group(group, state="PreparingRebalance", members=2)
+    again.id, frames = leaving.id, list[bytes]()
+    send, again.raw.send = again.raw.send, frames.append  # type: ignore[method-assign]
+    joined, leave = again.join(), again.leave(5)
+    send(b"".join(frames))
+    assert [first().error_code, joined().error_code] == [ErrorCode.unknown_member_id] * 2
+    assert left(leave()) is NONE
 
 
-def test_another_request_behind_a_join_waits_for_its_turn(cluster: KafkaCluster, raw: RawKafka) -> None:
+def test_a_leave_of_another_member_waits_for_its_turn(cluster: KafkaCluster, member: Make, stable_member: Make) -> None:
     group = "leaves-another"
-    stays, waiting = stable_member(raw, group), Member(raw, group)
+    stays, waiting, other = stable_member(group), member(group), member(group)
     joined = waiting.join()
     cluster.wait_for_group(group, state="PreparingRebalance", members=2)
-    other = Member(raw, group)
-    other.id, other.raw = stays.id, waiting.raw
-    other_left = other.leave(5)  # of another member
+    question, frame = waiting.raw.question(LEAVE, 1, group_id=group, member_id=stays.id)
+    waiting.raw.send(frame)
+    assert left(other.leave(1)()) is ErrorCode.unknown_member_id, "so the broker has read the frame before, too"
     stays.join()
     assert joined().error_code is NONE
-    assert left(other_left()) is NONE
+    assert left(question.read(waiting.raw.frame())) is NONE
 
 
 def test_a_member_whose_leave_is_lost_stays_until_its_session_ends(run: Run) -> None:
@@ -173,13 +196,13 @@ def close_kafka_python(bootstrap: str, group: str, topic: str, joins: Callable[[
 
 @pytest.mark.parametrize("close", [close_confluent, close_kafka_python])
 def test_a_consumer_that_still_joins_is_closed_at_once(
-    cluster: KafkaCluster, raw: RawKafka, close: Callable[[str, str, str, Callable[[], bool]], float]
+    cluster: KafkaCluster, stable_member: Make, close: Callable[[str, str, str, Callable[[], bool]], float]
 ) -> None:
     """Before, the LeaveGroup waited for the JoinGroup before it, until the client gave up. The best of three counts."""
     topic, took = cluster.topic(), list[float]()
     for number in range(3):
         group, end = f"closes-{topic}-{number}", time.monotonic() + PATIENCE_S
-        stable_member(raw, group)
+        stable_member(group)
 
         def joins(group: str = group, end: float = end) -> bool:
             assert time.monotonic() < end, "the consumer does not join"
