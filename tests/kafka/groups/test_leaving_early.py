@@ -110,7 +110,7 @@ def test_a_leave_behind_a_join_that_waits_is_answered_at_once(
     leave = leaving.leave(version)
     assert joined().error_code is ErrorCode.unknown_member_id
     assert left(leave()) is NONE
-    cluster.wait_for_group(group, members=1)
+    cluster.wait_for_group(group, state="PreparingRebalance", members=1)
 
 
 @pytest.mark.parametrize("version", [1, 5])
@@ -127,7 +127,7 @@ def test_a_leave_behind_a_sync_that_waits_is_answered_at_once(
     leave = leaving.leave(version)
     assert synced().error_code is ErrorCode.unknown_member_id
     assert left(leave()) is NONE
-    cluster.wait_for_group(group, members=1)
+    cluster.wait_for_group(group, state="PreparingRebalance", members=1)
 
 
 def test_a_leave_that_arrives_with_the_join_ends_it_too(
@@ -213,5 +213,5 @@ def test_a_consumer_that_still_joins_is_closed_at_once(
             return True
 
         took.append(close(cluster.bootstrap, group, topic, joins))
-        cluster.wait_for_group(group, members=1)
+        cluster.wait_for_group(group, state="PreparingRebalance", members=1)
     assert min(took) < GIVES_UP_S - 1, took
