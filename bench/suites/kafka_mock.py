@@ -33,7 +33,7 @@ from bench.lib.common import Failed, Parser, Refused, Row, Suite, amount, child,
 from bench.suites.quiet import of_rounds, spent
 
 READY_S = 30.0  # the longest wait for a cluster
-REST_S = 2.0  # what follows a start is over by then
+REST_S = 2.0  # the work that follows a start is over by then
 MIB = 1 << 20
 
 # The program of a mock cluster. It prints the address of a broker, or null if it has none.

@@ -3,8 +3,8 @@
 Each worker counts the use of a client id in a number of its own, in the client id's file, which all workers map. So a
 worker sees the counts of the others without asking, and the counts of a killed worker stay.
 
-A worker that forgets a client id removes the file, and says so in the file. Other workers that still count this client
-id see it there, and go on with the next file of this name.
+A worker that forgets a client id removes the file, and marks the file as removed. Other workers that have mapped it
+see the mark, and go on with the next file of this name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program that sends damaged frames (acceptance/clients/attack.py): its lines go on, and it ends when it is told."""
+"""The program that sends damaged frames (acceptance/clients/attack.py): its lines go on, and it ends when it is stopped."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_line_whose_connection_ends_in_the_middle_of_a_frame_goes_on(attack_on
     assert set(attack.ends) == {"closed"}
 
 
-def test_an_attack_on_a_broker_that_refuses_connections_ends_when_it_is_told(attack_on: Any) -> None:
+def test_an_attack_on_a_broker_that_refuses_connections_ends_when_it_is_stopped(attack_on: Any) -> None:
     attack, stop = attack_on(f"127.0.0.1:{free_ports(1)}", 200), threading.Event()
     running = threading.Thread(target=attack.run, args=(stop, lambda **_: None), daemon=True)
     running.start()
