@@ -17,6 +17,7 @@ from timerd_client.operations import Quota
 from timerd_kafka.numbers import Numbers
 
 CLIENTS_MAX = 1_000  # client ids that a worker counts; if there are more, the one quiet for longest is forgotten
+THROTTLE_MAX_S = 3_600.0  # an answer has no room for 25 days, as after 3 MB with a quota of a byte a second
 
 
 class Quotas:
@@ -42,7 +43,7 @@ class Quotas:
             if len(self._clients) > CLIENTS_MAX:
                 self._clients.popitem(last=False)[1].remove()
         self._clients.move_to_end(client_id)
-        return client.record(size, now)
+        return min(client.record(size, now), THROTTLE_MAX_S)
 
 
 class _Client:

@@ -475,6 +475,10 @@ def test_a_client_id_that_one_worker_has_forgotten_is_counted_together_again(
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_throttle_time_is_an_hour_at_most_so_that_an_answer_has_room_for_it(tmp_path: Path) -> None:
+    assert Quotas(tmp_path, 1.0, 1.0, 0, 1).record("a", 3 * 10**9, now=0.0) == 3_600.0
+
+
 def test_a_throttle_time_begins_with_its_answer_and_mutes_only_the_connection_of_the_answer(tmp_path: Path) -> None:
     with KafkaCluster(["--fetch-quota", "20kB", "--workers", "2", "--replicas", "2"], data=tmp_path) as cluster:
         topic = cluster.topic(replicas=2)
