@@ -1,4 +1,4 @@
-"""The program that sends damaged frames (acceptance/clients/attack.py): its lines go on, and it ends when it is stopped."""
+"""The program that sends damaged frames (acceptance/clients/attack.py): its lines go on, and it can be ended."""
 
 from __future__ import annotations
 

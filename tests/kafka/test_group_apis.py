@@ -137,9 +137,7 @@ def test_a_client_that_asks_for_a_group_of_kip_848_is_refused_and_named_in_the_l
         wanted = {"subscribed_topic_names": ("orders",), "subscribed_topic_regex": None}
         who = {"member_id": "m", "member_epoch": 0, "rebalance_timeout": timedelta(seconds=60)}
         for group in ("workers", "workers", "others"):
-            answer = await ask(
-                broker, "consumer_group_heartbeat", version, group_id=group, **who, **nothing, **wanted
-            )
+            answer = await ask(broker, "consumer_group_heartbeat", version, group_id=group, **who, **nothing, **wanted)
             assert answer.error_code is ErrorCode.unsupported_version
             assert "group.protocol=classic" in answer.error_message and answer.assignment is None
         assert not broker.coordinator.groups

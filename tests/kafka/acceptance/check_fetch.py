@@ -96,7 +96,9 @@ def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
             waited = registered(kafka, "fetch") - before
             suite.add("fetches_at_once", what=what, fetches=rounds, registered=waited, **percentiles(took))
             suite.check(
-                "at_once", waited == 0, "no fetch is registered that has max.wait 0, enough bytes, no partition or an error"
+                "at_once",
+                waited == 0,
+                "no fetch with max.wait 0, enough bytes, no partition or an error is registered",
             )
             suite.check(
                 "at_once_in_time", max(took) < AT_ONCE_S * 2, "fetches that need no wait are answered within 100 ms"
