@@ -28,7 +28,7 @@ class Member:
     """A member of a group that sends exactly the requests that a test wants."""
 
     def __init__(self, raw: RawKafka, group: str) -> None:
-        found = raw.ask(FIND_COORDINATOR, 3, key=group, key_type=0)
+        found = raw.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,)).coordinators[0]
         self.raw, self.group = RawKafka(f"{found.host}:{found.port}"), group
         self.id, self.generation = "", -1
 
@@ -139,7 +139,7 @@ def test_a_leave_that_arrives_with_the_join_ends_it_too(
     first = leaving.join()
     cluster.wait_for_group(group, state="PreparingRebalance", members=2)
     again.id, frames = leaving.id, list[bytes]()
-    send, again.raw.send = again.raw.send, frames.append  # type: ignore[method-assign]
+    send, again.raw.send = again.raw.send, frames.append  # type: ignore[method-assign,assignment]
     joined, leave = again.join(), again.leave(5)
     send(b"".join(frames))
     assert [first().error_code, joined().error_code] == [ErrorCode.unknown_member_id] * 2
