@@ -1,7 +1,8 @@
 """A client that leaves a group while its JoinGroup or SyncGroup waits: the LeaveGroup behind it ends the wait.
 
 A connection has one request in hand. So the LeaveGroup would be read when the JoinGroup is answered: when all other
-members have joined. The client would wait until then, or give up: librdkafka does after 5 s, in close().
+members have joined. The client would wait until then, or give up: confluent-kafka does after 5 s, and
+kafka-python after 30 s, in close().
 """
 
 from __future__ import annotations
