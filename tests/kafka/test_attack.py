@@ -31,7 +31,7 @@ class Frames:
 
 @pytest.fixture
 def attack_on(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An attack on an address, with so many large frames."""
+    """A function that makes an attack on an address, with this number of large frames."""
     monkeypatch.syspath_prepend(ROOT / "tests/kafka/acceptance")
     module: Any = import_module("clients.attack")
     monkeypatch.setattr(module, "Frames", lambda *_: Frames())

@@ -21,7 +21,7 @@ from timerd_kafka.wire.codec import Question
 FIND_COORDINATOR, JOIN, LEAVE, SYNC = 10, 11, 13, 14
 REBALANCE_S = 100.0  # longer than RawKafka waits for an answer
 PATIENCE_S = 30.0
-GIVES_UP_S = 5.0  # librdkafka waits for the answer to a LeaveGroup for so long
+GIVES_UP_S = 5.0  # librdkafka waits this long for the answer to a LeaveGroup
 
 
 class Member:
