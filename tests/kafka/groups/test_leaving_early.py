@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import confluent_kafka
 import kafka
@@ -68,6 +69,12 @@ Make = Callable[[str], Member]
 
 
 @pytest.fixture
+def group() -> str:
+    """The id of a new group."""
+    return f"group-{uuid4()}"
+
+
+@pytest.fixture
 def member(raw: RawKafka) -> Iterator[Make]:
     """A function that makes a member of a group."""
     with contextlib.ExitStack() as made:
@@ -100,9 +107,8 @@ def left(answer: Any) -> ErrorCode:
 
 @pytest.mark.parametrize("version", [1, 5])
 def test_a_leave_behind_a_join_that_waits_is_answered_at_once(
-    cluster: KafkaCluster, member: Make, stable_member: Make, version: int
+    cluster: KafkaCluster, member: Make, stable_member: Make, group: str, version: int
 ) -> None:
-    group = f"leaves-{version}-join"
     stable_member(group)
     leaving = member(group)
     joined = leaving.join()
@@ -115,9 +121,8 @@ def test_a_leave_behind_a_join_that_waits_is_answered_at_once(
 
 @pytest.mark.parametrize("version", [1, 5])
 def test_a_leave_behind_a_sync_that_waits_is_answered_at_once(
-    cluster: KafkaCluster, member: Make, stable_member: Make, version: int
+    cluster: KafkaCluster, member: Make, stable_member: Make, group: str, version: int
 ) -> None:
-    group = f"leaves-{version}-sync"
     leader, leaving = stable_member(group), member(group)
     joined = leaving.join()
     cluster.wait_for_group(group, state="PreparingRebalance", members=2)
@@ -131,9 +136,8 @@ def test_a_leave_behind_a_sync_that_waits_is_answered_at_once(
 
 
 def test_a_leave_that_arrives_with_the_join_ends_it_too(
-    cluster: KafkaCluster, member: Make, stable_member: Make
+    cluster: KafkaCluster, member: Make, stable_member: Make, group: str
 ) -> None:
-    group = "leaves-together"
     stable_member(group)
     leaving, again = member(group), member(group)
     first = leaving.join()
@@ -146,8 +150,9 @@ def test_a_leave_that_arrives_with_the_join_ends_it_too(
     assert left(leave()) is NONE
 
 
-def test_a_leave_of_another_member_waits_for_its_turn(cluster: KafkaCluster, member: Make, stable_member: Make) -> None:
-    group = "leaves-another"
+def test_a_leave_of_another_member_waits_for_its_turn(
+    cluster: KafkaCluster, member: Make, stable_member: Make, group: str
+) -> None:
     stays, waiting, other = stable_member(group), member(group), member(group)
     joined = waiting.join()
     cluster.wait_for_group(group, state="PreparingRebalance", members=2)
