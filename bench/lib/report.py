@@ -48,6 +48,7 @@ SUITES = (
     "cost",
     "alternatives",
     "idle",
+    "kafka_mock",
     "recovery",
     "snapshots",
     "journal",

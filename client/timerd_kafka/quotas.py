@@ -2,6 +2,9 @@
 
 Each worker counts the use of a client id in a number of its own, in the client id's file, which all workers map. So a
 worker sees the counts of the others without asking, and the counts of a killed worker stay.
+
+A worker that forgets a client id removes the file, and marks the file as removed. Other workers that have mapped it
+see the mark, and go on with the next file of this name.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from timerd_client.operations import Quota
 from timerd_kafka.numbers import Numbers
 
 CLIENTS_MAX = 1_000  # client ids that a worker counts; if there are more, the one quiet for longest is forgotten
+THROTTLE_MAX_S = 3_600.0  # an answer has no room for 25 days, as after 3 MB with a quota of a byte a second
 
 
 class Quotas:
@@ -33,34 +37,59 @@ class Quotas:
             return 0.0
         client = self._clients.get(client_id)
         if client is None:
-            client = self._clients[client_id] = _Client(
-                self._directory / hashlib.sha256(client_id.encode()).hexdigest(),
-                Quota(self._rate, self._window),
-                self._worker,
-                self._workers,
-            )
+            path = self._directory / hashlib.sha256(client_id.encode()).hexdigest()
+            quota = Quota(self._rate, self._window)
+            client = self._clients[client_id] = _Client(path, quota, self._worker, self._workers)
             if len(self._clients) > CLIENTS_MAX:
                 self._clients.popitem(last=False)[1].remove()
         self._clients.move_to_end(client_id)
-        return client.record(size, now)
+        return min(client.record(size, now), THROTTLE_MAX_S)
 
 
 class _Client:
     """The use of one client id at each worker."""
 
     def __init__(self, path: Path, quota: Quota, worker: int, workers: int) -> None:
-        self._path, self._used = path, Numbers(path, workers)
-        self._quota, self._worker = quota, worker
-        self._seen = sum(self._used.values)
+        self._path, self._quota, self._worker, self._workers = path, quota, worker, workers
+        self._file = self._open(path)
+        self._seen = self._used
+
+    def _open(self, path: Path) -> Numbers:
+        """The use at each worker, and behind it whether the file was removed."""
+        return Numbers(path, self._workers + 1)
+
+    @property
+    def _used(self) -> int:
+        """The use at all workers."""
+        return sum(self._file.values[: self._workers])
+
+    @property
+    def _is_removed(self) -> bool:
+        return self._file.values[self._workers] != 0
 
     def record(self, size: int, now: float) -> float:
-        self._used.values[self._worker] += size
-        total = sum(self._used.values)
-        throttle = self._quota.record(total - self._seen, now)
-        self._seen = total
+        if self._is_removed:
+            self._seen -= self._used  # the rest of the old file is still to be counted, and all of the new file
+            self._file.close()
+            self._file = self._open(self._path)
+        self._file.values[self._worker] += size
+        used = self._used
+        throttle = self._quota.record(used - self._seen, now)
+        self._seen = used
         return throttle
 
     def remove(self) -> None:
-        """Remove the file. Other workers go on with the file that they have mapped, and do not see a new one."""
-        self._used.close()
-        self._path.unlink(missing_ok=True)
+        """Remove the file, and tell the workers that have mapped it. If another worker has done so, do nothing."""
+        is_removed = self._is_removed
+        self._file.close()
+        if is_removed:
+            return
+        removed = self._path.with_name(f"{self._path.name}.{self._worker}")
+        try:
+            self._path.rename(removed)
+        except FileNotFoundError:
+            return  # another worker is just removing it
+        there = self._open(removed)  # perhaps not the file that was mapped here: it has just been replaced
+        there.values[self._workers] = 1
+        there.close()
+        removed.unlink()

@@ -91,6 +91,7 @@ TINY = {
     ),
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
     "quiet": ("--count=20", "--rates=100", "--seconds=0.1", "--rounds=1", "--ways=timerd,hops,seqpacket core"),
+    "kafka_mock": ("--rounds=1", "--seconds=0.2", "--ways=timerd_kafka 1,mock 1,client alone"),
     "longest": ("--capacities=10k", "--rounds=1"),
     "longpolls": ("--waiters=10", "--rate=20", "--seconds=0.5", "--ways=timerd"),
     "deliveries": ("--count=500", "--rates=500", "--collector=off", "--seconds-stopped=0.2"),

@@ -362,6 +362,28 @@ def test_a_transactional_producer_is_refused_at_once(cluster: KafkaCluster) -> N
     assert refused.value.args[0].code() == confluent_kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
+def test_a_consumer_of_the_protocol_of_kip_848_gets_its_error_at_once(cluster: KafkaCluster) -> None:
+    """Before, librdkafka waited without an error: the broker did not announce ConsumerGroupHeartbeat."""
+    topic, errors = cluster.topic(), list[confluent_kafka.KafkaError]()
+    group = f"group-{topic}"
+    consumer = confluent_kafka.Consumer(
+        {
+            **{"bootstrap.servers": cluster.bootstrap, "client.id": f"client-{topic}", "group.id": group},
+            **{"group.protocol": "consumer", "error_cb": errors.append},
+        }
+    )
+    consumer.subscribe([topic])
+    end = time.monotonic() + PATIENCE_S
+    while not errors and time.monotonic() < end:
+        message = consumer.poll(0.1)
+        if message is not None and (error := message.error()) is not None:
+            errors.append(error)
+    consumer.close()
+    assert errors and errors[0].code() == confluent_kafka.KafkaError._FATAL, errors
+    assert "API version not supported: ConsumerGroupHeartbeat" in errors[0].str()
+    assert f"client 'client-{topic}' asks for group {group!r} by the protocol of KIP-848" in cluster.log
+
+
 def test_times_are_found_in_compressed_batches(cluster: KafkaCluster) -> None:
     for codec in ("gzip", "snappy", "lz4", "zstd"):
         topic = cluster.topic(replicas=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -309,6 +310,8 @@ def test_a_cluster_is_ready_within_seconds_and_prints_it(tmp_path: Path) -> None
         (["--instance", "nothere"], "nothere"),
         (["--data", "/proc/x"], "data=/proc/x: "),
         (["--produce-quota", "0"], "produce_quota=0"),
+        (["--fetch-quota", "1e400"], "fetch_quota=inf: above 0 bytes a second"),
+        (["--advertised-host", "localhost:9092"], "leave out the port, which is --port"),
         (["--produce-quota", "fast"], "'fast': bytes a second, such as 1000000, 1MB or 512kB"),
     ],
 )
@@ -323,10 +326,48 @@ def test_wrong_arguments_are_named_with_their_limits(
     assert status == 2 and error in capsys.readouterr().err
 
 
-def test_settings_are_checked() -> None:
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"workers": 65}, "workers=65: 1 to 64; leave it out for 4"),
+        ({"replicas": 0}, "replicas=0: 1 at least, 4 (the workers) at most; leave it out for 3"),
+        ({"partitions": 4_001}, "partitions=4001: 1 to 4000; leave it out for 1"),
+        ({"port": -1}, "port=-1: 1 to 65535, or 0 for any"),
+        ({"request_max": 0}, "request_max=0: 1024 to 104857600 bytes; leave it out for 104857600"),
+        ({"request_max": 1 << 31}, "request_max=2147483648: 1024 to 104857600 bytes"),
+        ({"bind": ""}, "bind='': give an address of this machine"),
+        ({"advertised_host": "localhost:9092"}, "advertised_host='localhost:9092': the name or the address of one"),
+        ({"advertised_host": "a b"}, "leave out the port, which is --port"),
+        ({"advertised_host": "a" * 254}, "of 253 characters at most"),
+        *(
+            ({name: quota}, f"{name}={quota}: above 0 bytes a second, 1e+15 at most; leave it out for no quota")
+            for name in ("produce_quota", "fetch_quota")
+            for quota in (-1.0, 0.0, NAN, INF)
+        ),
+        ({"quota_window": 0.0}, "quota_window=0: above 0 s, 3600 s at most; leave it out for 1 s"),
+        ({"quota_window": INF}, "quota_window=inf: above 0 s"),
+        ({"initial_rebalance_delay": -1.0}, "initial_rebalance_delay=-1: 0 to 3600 s; leave it out for 0 s"),
+        ({"session_timeout_min": 0.0}, "session_timeout_min=0: above 0 s, 86400 s at most; leave it out for 0.1 s"),
+        ({"session_timeout_min": NAN}, "session_timeout_min=nan: above 0 s"),
+        (
+            {"session_timeout_min": 6.0, "session_timeout_max": 5.0},
+            "session_timeout_max=5: 6 s (session_timeout_min) to 86400 s; leave it out for 1800 s",
+        ),
+        ({"session_timeout_max": INF}, "session_timeout_max=inf: 0.1 s (session_timeout_min) to 86400 s"),
+    ],
+)
+def test_a_setting_out_of_its_bounds_is_named_with_its_value_and_the_remedy(given: dict[str, Any], error: str) -> None:
     Settings(data=Path()).check()
-    with pytest.raises(SettingsError, match="fetch_quota=-1"):
-        Settings(data=Path(), fetch_quota=-1).check()
+    with pytest.raises(SettingsError, match=re.escape(error)):
+        Settings(data=Path(), **given).check()
+
+
+@pytest.mark.parametrize("host", ["localhost", "kafka-1.example", "10.0.0.7", "::1", "fe80::1%eth0", "2001:db8::7"])
+def test_clients_may_get_the_name_or_the_address_of_any_host(host: str) -> None:
+    Settings(data=Path(), bind="::", advertised_host=host).check()
 
 
 def test_the_only_broker_waits_for_no_other(tmp_path: Path) -> None:
@@ -413,6 +454,29 @@ def test_quotas_of_many_client_ids_leave_a_bounded_number_of_files(
         one.record(str(number), 1, now=0.0)
     assert len(list(tmp_path.iterdir())) == 3
     assert other.record("0", 1_000, now=0.0) == pytest.approx(0.6, abs=0.01), "it still counts its own 600"
+
+
+def test_a_client_id_that_one_worker_has_forgotten_is_counted_together_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a worker that had gone on with a removed file no longer counted what the client id used elsewhere."""
+    monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 2)
+    one, other, third = (Quotas(tmp_path, 1_000.0, 1.0, worker, 3) for worker in range(3))
+    for quotas in (one, other, third):
+        assert quotas.record("a", 100, now=0.0) == 0.0
+    for name in ("b", "c"):
+        one.record(name, 1, now=0.0)  # so "a" is forgotten here
+    assert one.record("a", 200, now=0.0) == 0.0
+    assert other.record("a", 700, now=0.0) == pytest.approx(0.1), "its own 100, and then 100, 200 and 700"
+    for name in ("b", "c"):
+        third.record(name, 1, now=0.0)  # here "a" is forgotten, too, whose present file has been made since
+    assert one.record("a", 1, now=1.0) == 0.0
+    assert other.record("a", 901, now=1.0) == pytest.approx(0.002)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_throttle_time_is_an_hour_at_most_so_that_an_answer_has_room_for_it(tmp_path: Path) -> None:
+    assert Quotas(tmp_path, 1.0, 1.0, 0, 1).record("a", 3 * 10**9, now=0.0) == 3_600.0
 
 
 def test_a_throttle_time_begins_with_its_answer_and_mutes_only_the_connection_of_the_answer(tmp_path: Path) -> None:

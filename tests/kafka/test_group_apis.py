@@ -29,6 +29,10 @@ from timerd_kafka.wire.codec import Question, api_of, versions_of
 
 class Connection:
     peer = "127.0.0.1:54321"
+    behind: object = None
+
+    def peek(self) -> None:
+        """No frame is behind the request."""
 
 
 async def ask(broker: Broker, name: str, version: int, /, **fields: Any) -> Any:
@@ -60,6 +64,7 @@ KEYS = {
     "describe_groups": 15,
     "list_groups": 16,
     "delete_groups": 42,
+    "consumer_group_heartbeat": 68,
 }
 
 
@@ -121,6 +126,29 @@ def test_heartbeat_in_every_version(run: Run, version: int) -> None:
         assert wrong.error_code is ErrorCode.unknown_member_id
 
     run(scenario)
+
+
+@pytest.mark.parametrize("version", versions_of("consumer_group_heartbeat"))
+def test_a_client_that_asks_for_a_group_of_kip_848_is_refused_and_named_in_the_log_once(
+    run: Run, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        nothing = {"instance_id": None, "rack_id": None, "server_assignor": None, "topic_partitions": None}
+        wanted = {"subscribed_topic_names": ("orders",), "subscribed_topic_regex": None}
+        who = {"member_id": "m", "member_epoch": 0, "rebalance_timeout": timedelta(seconds=60)}
+        for group in ("workers", "workers", "others"):
+            answer = await ask(broker, "consumer_group_heartbeat", version, group_id=group, **who, **nothing, **wanted)
+            assert answer.error_code is ErrorCode.unsupported_version
+            assert "group.protocol=classic" in answer.error_message and answer.assignment is None
+        assert not broker.coordinator.groups
+
+    run(scenario)
+    lines = [one.getMessage() for one in caplog.records if "KIP-848" in one.getMessage()]
+    assert lines == [
+        f"client 'tester' asks for group {group!r} by the protocol of KIP-848, and is refused: give it "
+        "group.protocol=classic"
+        for group in ("workers", "others")
+    ]
 
 
 @pytest.mark.parametrize("version", versions_of("leave_group"))

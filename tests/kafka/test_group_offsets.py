@@ -31,7 +31,7 @@ from timerd_kafka.groups.offsets import Committed, Place
 # offsets --------------------------------------------------------------------------------------------------------------
 
 
-def test_offsets_are_committed_by_members_and_by_clients_without_a_group(run: Run) -> None:
+def test_offsets_are_committed_by_members_and_by_clients_that_are_no_members(run: Run) -> None:
     async def scenario(broker: Broker) -> None:
         simple = Consumer(broker, "simple")
         assert committed(broker) is None and simple.commit(4) is NONE and committed(broker) == (4, 3, "m")

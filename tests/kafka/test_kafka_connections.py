@@ -246,8 +246,6 @@ def test_the_connection_with_the_most_bytes_is_closed_when_there_are_too_many(is
 def test_every_version_of_every_api_is_answered(cluster: KafkaCluster, key: int) -> None:
     with RawKafka(cluster.bootstrap) as client:
         for version in versions_of(APIS[key][0]):
-            if key == METADATA and version in (10, 11):
-                continue  # test_topics.py asks in these: test_metadata_of_an_unknown_id_is_answered
             question = Question(key, version)
             client.send(question.write(version, "least", least(question.request)))
             assert question.read(client.frame()) is not None, version

@@ -13,6 +13,7 @@ from timerd_kafka.apis.data import delete_records, fetch, init_producer_id, list
 from timerd_kafka.apis.faulty import answer_with_faults
 from timerd_kafka.apis.frames import frame_of
 from timerd_kafka.apis.groups import (
+    consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     find_coordinator,
@@ -71,6 +72,7 @@ APIS: dict[int, tuple[str, Answer]] = {
     37: ("create_partitions", create_partitions.answer),
     42: ("delete_groups", delete_groups.answer),
     44: ("incremental_alter_configs", incremental_alter_configs.answer),
+    68: ("consumer_group_heartbeat", consumer_group_heartbeat.answer),
 }
 
 

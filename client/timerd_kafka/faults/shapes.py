@@ -91,6 +91,7 @@ SHAPES: dict[str, Shape] = {
     "Heartbeat": _GROUP,
     "LeaveGroup": _GROUP,
     "SyncGroup": _GROUP,
+    "ConsumerGroupHeartbeat": _GROUP,
     "DescribeGroups": Shape(("group",), (("groups", "groups"),)),
     "ListGroups": Shape(()),
     "ApiVersions": Shape(()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Container, Iterator
 from typing import Protocol
 from uuid import UUID
@@ -38,6 +39,10 @@ PROTOCOLS_MAX = 1 << 20  # bytes of a member's protocols
 ASSIGNMENTS_MAX = 16 << 20  # bytes that a leader assigns
 HELD_MAX = 256 << 20  # bytes of all members of a broker: their protocols and their assignments
 NEW_MEMBER_S = 300.0  # the longest wait of a new member in its first join (Kafka's NewMemberJoinTimeoutMs)
+NOTED_MAX = 1_000
+SHOWN = 100  # characters of a client id, and of a group's id
+
+log = logging.getLogger("timerd_kafka.groups")
 
 
 class Surroundings(Protocol):
@@ -61,6 +66,7 @@ class Coordinator:
         delay = broker.settings.initial_rebalance_delay
         self._pending = 0  # clients that got a new member id, and have not joined with it
         self._rebalances = Rebalances(broker.waits, self._sessions, delay, self._forget_if_unused)
+        self._noted: set[tuple[str, str]] = set()  # client ids and groups of KIP-848 that were logged
         self.groups: dict[str, Group] = {}
         for remembered in Remembered.all_of(self._directory, self._is_own):
             self._load(remembered)
@@ -328,6 +334,16 @@ class Coordinator:
         self._rebalances.remove(group, group.members[member_id])
         return ErrorCode.none
 
+    def end_waits(self, who: Identity) -> None:
+        """End the waits of a member whose LeaveGroup has arrived. It stays a member until this is handled."""
+        group = self.groups.get(who.group)
+        if group is None or group.check(who.member, who.instance):
+            return
+        member = group.members[who.member]
+        member.refuse(ErrorCode.unknown_member_id, "")
+        self._sessions.beat(group.id, member, member.session_timeout)  # perhaps the LeaveGroup is lost
+        group.publish()
+
     # offsets ----------------------------------------------------------------------------------------------------------
 
     def may_commit(self, who: Identity) -> ErrorCode:
@@ -383,6 +399,16 @@ class Coordinator:
         for group in list(self.groups.values()):
             group.remembered.drop_topics(lambda topic: topic not in topics)
             self._forget_if_unused(group)
+
+    def note_other_protocol(self, client_id: str, group: str) -> None:
+        """Log a client that asks for a group of KIP-848, which is refused. The log names each client and group once."""
+        shown = client_id[:SHOWN], group[:SHOWN]
+        if shown not in self._noted and len(self._noted) < NOTED_MAX:
+            self._noted.add(shown)
+            log.warning(
+                "client %r asks for group %r by the protocol of KIP-848, and is refused: give it "
+                "group.protocol=classic", *shown
+            )  # fmt: skip
 
     # administration ---------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,29 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import NamedTuple
 
 from timerd_kafka.log.batch import SIZE, Batch, CorruptBatch, UnsupportedBatch, place, read_batches, read_header
 from timerd_kafka.log.checkpoint import Checkpoint
 from timerd_kafka.log.producers import Producers
 
 NAME = f"{0:020}.log"  # as Kafka names the segment that begins with offset 0
+
+
+class Index(NamedTuple):
+    """For each batch: its position in the file, its largest timestamp, its first offset."""
+
+    positions: list[int]
+    timestamps: list[int]
+    bases: list[int]  # grows last: other threads look up a batch here first
+
+    def before(self, number: int) -> Index:
+        """The index of the first `number` batches."""
+        return Index(self.positions[:number], self.timestamps[:number], self.bases[:number])
+
+    def number_of(self, offset: int) -> int:
+        """The number of the batch that has this offset."""
+        return bisect_right(self.bases, offset) - 1
 
 
 class PartitionLog:
@@ -27,11 +44,7 @@ class PartitionLog:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = directory / NAME
         self.producers = Producers()
-        # For each batch: its position in the file, its largest timestamp, its first offset. `_bases` grows last: other
-        # threads look up a batch there first.
-        self._positions: list[int] = []
-        self._timestamps: list[int] = []
-        self._bases: list[int] = []
+        self._index = Index([], [], [])  # grows, and is replaced when batches are removed
         self.size = 0  # bytes
         self.end_offset = 0  # behind the last record
         self.is_damaged = False  # records before the high watermark cannot be read: nothing is cut off
@@ -66,9 +79,9 @@ class PartitionLog:
     def _add(self, batch: Batch) -> None:
         if batch.is_idempotent:
             self.producers.add(batch)
-        self._positions.append(self.size)
-        self._timestamps.append(batch.max_timestamp)
-        self._bases.append(batch.base_offset)
+        self._index.positions.append(self.size)
+        self._index.timestamps.append(batch.max_timestamp)
+        self._index.bases.append(batch.base_offset)
         self.size += batch.size
         self.end_offset = batch.end_offset
 
@@ -114,34 +127,40 @@ class PartitionLog:
         self.checkpoint.start_offset = min(self.checkpoint.start_offset, self.end_offset)
 
     def truncate(self, offset: int) -> None:
-        """Remove the batch with this offset, and all batches behind it."""
-        kept = bisect_right(self._bases, offset) - 1 if offset < self.end_offset else len(self._bases)
-        if kept >= len(self._bases):
+        """Remove the batch with this offset, and all batches behind it.
+
+        Other threads see the log as it was before, or as it is afterwards: if they saw an empty log in between,
+        consumers of the records that stay would get OFFSET_OUT_OF_RANGE.
+        """
+        index = self._index
+        kept = max(0, index.number_of(offset)) if offset < self.end_offset else len(index.bases)
+        if kept >= len(index.bases):
             return
-        os.ftruncate(self._file, self._positions[max(kept, 0)])
-        self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, offset)  # else the cut looks like damage
-        for numbers in (self._positions, self._timestamps, self._bases):
-            numbers.clear()
+        size, end_offset = index.positions[kept], index.bases[kept]
+        self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, end_offset)
+        self.checkpoint.start_offset = min(self.checkpoint.start_offset, end_offset)
+        os.ftruncate(self._file, size)
+        self.size, self.end_offset = size, end_offset  # before the index: with it they say where its last batch ends
+        self._index = index.before(kept)
         self.producers = Producers()
-        self.size = self.end_offset = 0
-        self._recover()
+        for position in self._index.positions:
+            batch = read_header(os.pread(self._file, SIZE, position), 0)
+            if batch.is_idempotent:
+                self.producers.add(batch)
 
     # reading ----------------------------------------------------------------------------------------------------------
 
-    def _number_of(self, offset: int) -> int:
-        """The number of the batch that has this offset."""
-        return bisect_right(self._bases, offset) - 1
-
-    def _end_of(self, offset: int) -> int:
+    def _end_of(self, index: Index, offset: int) -> int:
         """The position of the first batch that begins at `offset` or later; the end of the file if there is none."""
-        number = bisect_left(self._bases, offset)
-        return self._positions[number] if number < len(self._bases) else self.size
+        number = bisect_left(index.bases, offset)
+        return index.positions[number] if number < len(index.bases) else self.size
 
     def size_of(self, offset: int, end_offset: int) -> int:
         """The bytes of the batches from the batch with `offset` up to `end_offset`."""
-        if offset >= end_offset:
+        index = self._index
+        if offset >= end_offset or not index.bases:
             return 0
-        return max(0, self._end_of(end_offset) - self._positions[self._number_of(offset)])
+        return max(0, self._end_of(index, end_offset) - index.positions[index.number_of(offset)])
 
     def read(self, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
         """Whole batches from the batch with `offset` up to `end_offset`, `max_bytes` at most.
@@ -150,17 +169,17 @@ class PartitionLog:
         """
         if offset >= end_offset:
             return b""
-        max_bytes = max(0, max_bytes)
-        first = self._number_of(offset)
-        begin, end = self._positions[first], self._end_of(end_offset)
+        index, max_bytes = self._index, max(0, max_bytes)
+        first = index.number_of(offset)
+        begin, end = index.positions[first], self._end_of(index, end_offset)
         if end - begin > max_bytes:
             # The last batch that begins within max_bytes may end beyond them. It is left out: `end` is its beginning.
-            number = bisect_right(self._positions, begin + max_bytes) - 1
-            end = self._positions[number]
+            number = bisect_right(index.positions, begin + max_bytes) - 1
+            end = index.positions[number]
             if end <= begin:
                 if not at_least_one:
                     return b""
-                end = self._positions[first + 1] if first + 1 < len(self._positions) else self.size
+                end = index.positions[first + 1] if first + 1 < len(index.positions) else self.size
         return os.pread(self._file, end - begin, begin)
 
     def batch_at(self, base_offset: int) -> bytes:
@@ -169,7 +188,7 @@ class PartitionLog:
 
     def latest_of(self, base_offset: int) -> int:
         """The largest timestamp of the batch that begins with this offset."""
-        return self._timestamps[self._number_of(base_offset)]
+        return self._index.timestamps[self._index.number_of(base_offset)]
 
     def kept_from(self, start_offset: int, end_offset: int, oldest: float, most_bytes: float) -> int:
         """The first offset that retention keeps; `start_offset` if it keeps all records.
@@ -177,31 +196,34 @@ class PartitionLog:
         Retention removes whole batches before `end_offset`, the oldest first: a batch that states a largest timestamp
         before `oldest`, or that has `most_bytes` or more behind it. The last batch of the log stays.
         """
-        number = first = max(0, self._number_of(start_offset))
-        end = self._number_of(end_offset)
+        index = self._index
+        number = first = max(0, index.number_of(start_offset))
+        end = index.number_of(end_offset)
         while number < end and (
-            0 <= self._timestamps[number] < oldest or self.size - self._positions[number + 1] >= most_bytes
+            0 <= index.timestamps[number] < oldest or self.size - index.positions[number + 1] >= most_bytes
         ):
             number += 1
-        return self._bases[number] if number > first else start_offset
+        return index.bases[number] if number > first else start_offset
 
     def batches_from(self, timestamp: int, start_offset: int, end_offset: int) -> Iterator[int]:
         """The first offset of each batch between these offsets that may have a record at or after `timestamp`."""
-        for number in range(max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset)):
-            if self._timestamps[number] >= timestamp:
-                yield self._bases[number]
+        index = self._index
+        for number in range(max(0, index.number_of(start_offset)), bisect_left(index.bases, end_offset)):
+            if index.timestamps[number] >= timestamp:
+                yield index.bases[number]
 
     def latest_batches(self, before: int, start_offset: int, end_offset: int) -> tuple[int, list[int]]:
         """Of batches between these offsets, those that state the largest timestamp before `before`.
 
         Returns that timestamp, and the first offset of each batch. (-1, []): no batch states a timestamp before it.
         """
-        first, last = max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset)
-        timestamps = self._timestamps[first:last]
+        index = self._index
+        first, last = max(0, index.number_of(start_offset)), bisect_left(index.bases, end_offset)
+        timestamps = index.timestamps[first:last]
         latest = max((each for each in timestamps if each < before), default=-1)
         if latest < 0:
             return -1, []
-        return latest, [self._bases[first + number] for number, each in enumerate(timestamps) if each == latest]
+        return latest, [index.bases[first + number] for number, each in enumerate(timestamps) if each == latest]
 
     def close(self) -> None:
         """Close the log's files."""

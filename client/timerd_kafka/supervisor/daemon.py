@@ -25,6 +25,7 @@ class TimerDaemon:
         self.paths: InstancePaths = make_instance(instance, runtime_dir)
         self._flags, self._log = flags, log
         self._process: subprocess.Popen[bytes] | None = None
+        self.started = 0.0  # the time of the last start()
 
     @property
     def pid(self) -> int | None:
@@ -60,6 +61,7 @@ class TimerDaemon:
 
     def start(self) -> None:
         """Start the daemon. It serves a moment later."""
+        self.started = time.monotonic()
         command = [sys.executable, "-P", "-m", "timerd", "--instance", self.paths.instance]
         with self._log.open("ab") as said:
             self._process = subprocess.Popen(

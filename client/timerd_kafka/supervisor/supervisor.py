@@ -81,7 +81,6 @@ class Supervisor:
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._ends = False
         self._announced = False
-        self._daemon_started = 0.0
         self._commands = Commands(self, self.settings)
 
     @property
@@ -259,13 +258,13 @@ class Supervisor:
     def _daemon_ended(self, status: int) -> None:
         self._tell(ended=True)
         if not self._ends:
+            assert self.daemon is not None
             log.warning("the timer daemon has ended (%s): it is started again", said(status))
-            short = time.monotonic() - self._daemon_started < SHORT_S
+            short = time.monotonic() - self.daemon.started < SHORT_S
             self.later(AGAIN_S if short else 0.0, self._start_daemon)
 
     def _start_daemon(self) -> None:
         assert self.daemon is not None
-        self._daemon_started = time.monotonic()
         self.daemon.start()
         self._await_daemon_again()
 

@@ -17,7 +17,10 @@ import pytest
 if TYPE_CHECKING:
     from timerd_kafka.testing.cluster import KafkaCluster
 
-FLAGS = "flags of the cluster that kafka_broker starts; python -m timerd_kafka --help lists them"
+FLAGS = (
+    "flags of the clusters of kafka_broker and kafka_session_broker, such as --workers 4; "
+    "python -m timerd_kafka --help lists them"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +37,7 @@ def start(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
-    """A new Kafka cluster of three brokers. It takes a second to start, and half a second to end."""
+    """A new Kafka cluster, by default of three brokers. It takes a second to start, and half a second to end."""
     yield from start(pytestconfig)
 
 

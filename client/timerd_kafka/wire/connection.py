@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.peer = "?"
         self.software = ""  # the name and version of the client, from ApiVersions (KIP-511); empty: not named
+        self.behind: Callable[[], object] | None = None  # called when bytes come behind the current request; see peek()
         self.closing: list[Callable[[], object]] = []  # called when the connection ends; unmute() clears the list
 
     # asyncio calls these ----------------------------------------------------------------------------------------------
@@ -71,6 +72,8 @@ class Connection(asyncio.Protocol):
         if self._is_busy and len(self._buffer) > AHEAD:
             self._pause()
         self._next()
+        if self.behind is not None:
+            self.behind()
 
     def eof_received(self) -> None:
         """The client has closed its end, as clients with acks=0 do early. Its requests run up to their first wait."""
@@ -121,6 +124,11 @@ class Connection(asyncio.Protocol):
         frame = bytes(memoryview(self._buffer)[4 : 4 + size])
         del self._buffer[: 4 + size]
         return frame
+
+    def peek(self) -> bytes | None:
+        """The frame behind the current request, if it has arrived completely. It is handled later, in its turn."""
+        end = 4 + int.from_bytes(self._buffer[:4], signed=True)
+        return bytes(self._buffer[4:end]) if 4 < end <= len(self._buffer) else None
 
     async def _answer(self, frame: bytes) -> None:
         try:

@@ -96,7 +96,9 @@ def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
             waited = registered(kafka, "fetch") - before
             suite.add("fetches_at_once", what=what, fetches=rounds, registered=waited, **percentiles(took))
             suite.check(
-                "at_once", waited == 0, "nothing is registered with max.wait 0, enough bytes, no partitions or errors"
+                "at_once",
+                waited == 0,
+                "no fetch with max.wait 0, enough bytes, no partition or an error is registered",
             )
             suite.check(
                 "at_once_in_time", max(took) < AT_ONCE_S * 2, "fetches that need no wait are answered within 100 ms"
@@ -137,7 +139,7 @@ def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
         ):
             suite.add("wakes", reads_at=where, from_to=what, rounds=rounds, **percentiles(values))
         slow = percentile(sent_to_seen, 0.99) or math.inf
-        suite.check("woken", slow < AT_ONCE_S, "a fetch is answered within 50 ms (p99) of a produce at another worker")
+        suite.check("woken", slow < AT_ONCE_S, "a fetch is answered within 50 ms (p99) of the produce at the leader")
         suite.check("woken_with_records", not wrong, "the records that woke a fetch are in its answer")
 
 

@@ -42,7 +42,8 @@ def play_no_wait(suite: Suite) -> None:
             eventually(lambda: len({e["end"] for e in held_of(kafka, replicated, 0)}) == 1, "followers have come up")
             report_waits(suite, "raw", what, requests, registered(kafka, "produce") - before)
         if ends(kafka, replicated)[0] != 2 * requests or ends(kafka, alone)[0] != requests:
-            raise Failed(f"{ends(kafka, replicated)} and {ends(kafka, alone)} after {requests} requests each")
+            found = f"{ends(kafka, replicated)[0]} and {ends(kafka, alone)[0]}"
+            raise Failed(f"the topics end at {found}, and not at {2 * requests} and {requests}")
         play_clients(suite, kafka, requests)
         play_control(suite, kafka)
 

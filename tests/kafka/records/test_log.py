@@ -1,11 +1,18 @@
-"""The log of a partition: compared with a plain list, cut at every byte, damaged. Its batches, and its producers."""
+"""The log of a partition: compared with a plain list, cut at every byte, damaged. Its batches, and its producers.
+
+Also: two threads that use a log at once, one of them between any two instructions of the other.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -155,6 +162,77 @@ def test_a_follower_takes_the_leaders_bytes_as_they_are_and_nothing_that_does_no
     assert follower.end_offset == 1 and leader.path.read_bytes().startswith(follower.path.read_bytes())
     leader.close()
     follower.close()
+
+
+def interrupted(call: Callable[[], object], interrupt: Callable[[], object], at: int) -> bool:
+    """Call `call`, and `interrupt` before instruction number `at` of it. Returns False if it has fewer instructions."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal seen
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            if seen == at:
+                interrupt()
+            seen += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return seen > at
+
+
+def of_four(directory: Path) -> tuple[PartitionLog, int]:
+    """A log of four batches with a record each, and the size of a batch."""
+    log = PartitionLog(directory)
+    for value in (b"a", b"b", b"c", b"d"):
+        append(log, value)
+    return log, log.size // 4
+
+
+def test_a_log_may_be_truncated_at_any_moment_of_a_look_at_it(tmp_path: Path) -> None:
+    for at in itertools.count():
+        log, one = of_four(tmp_path / str(at))
+        seen = list[int]()
+        is_further = interrupted(lambda: seen.append(log.size_of(1, 4)), lambda: log.truncate(2), at)  # noqa: B023
+        assert seen[0] in (one, 2 * one, 3 * one), f"before instruction {at}"
+        log.close()
+        if not is_further:
+            assert at > 10, "the look was interrupted"
+            return
+
+
+def test_other_threads_see_the_records_that_stay_while_a_log_is_truncated(tmp_path: Path) -> None:
+    """A look in between would answer a consumer with OFFSET_OUT_OF_RANGE, after which the consumer loses its place."""
+    for at in itertools.count():
+        log, one = of_four(tmp_path / str(at))
+        seen = list[tuple[int, int]]()
+        is_further = interrupted(
+            lambda: log.truncate(2),  # noqa: B023
+            lambda: seen.append((log.end_offset, log.size_of(0, 2))),  # noqa: B023
+            at,
+        )
+        assert (log.end_offset, log.size, log.path.stat().st_size) == (2, 2 * one, 2 * one)
+        assert set(seen) <= {(4, 2 * one), (2, 2 * one)}, f"before instruction {at}"
+        log.close()
+        if not is_further:
+            assert at > 10, "the cut was interrupted"
+            return
+
+
+def test_a_truncated_log_forgets_the_producers_of_the_batches_that_are_gone(log: PartitionLog) -> None:
+    sends = [batch([b"v"], producer=7, epoch=0, sequence=number) for number in range(4)]
+    for data in sends:
+        log.append(data, read_produced(data))
+    log.truncate(2)
+    assert [log.producers.duplicate_of(read_produced(data)) for data in sends[:3]] == [0, 1, None]
+    assert log.append(sends[2], read_produced(sends[2])) == 2
+    log.truncate(0)
+    assert (log.end_offset, log.size, log.size_of(0, 4)) == (0, 0, 0)
 
 
 def test_a_full_disk_leaves_the_log_as_it_was(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:

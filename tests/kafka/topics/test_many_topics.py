@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from support.kafka.rawkafka import CREATE_TOPICS, DESCRIBE_CONFIGS, RawKafka, seconds
+from support.kafka.rawkafka import CREATE_TOPICS, DESCRIBE_CONFIGS, METADATA, RawKafka, seconds
 from support.kafka.realbrokers import answer_of, brokers
 from timerd.testing import Manual
 from timerd_kafka.apis.frames import LARGE, frame_of
+from timerd_kafka.apis.topics import metadata
 from timerd_kafka.apis.topics.bounds import AT_ONCE
 from timerd_kafka.apis.topics.describe_configs import TOPIC
 from timerd_kafka.testing import KafkaCluster
@@ -78,6 +79,25 @@ def test_others_are_served_while_a_request_for_many_topics_is_answered(manual: M
             assert len(described.results) == len(names) and turns >= 10
             created, turns = await turns_of(answer_of(one, CREATE_TOPICS, 7, **new(*names), validate_only=True))
             assert len(created.topics) == len(names) and turns >= 10
+
+    manual.run(main())
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 5), (5, 1)], ids=["of one topic", "of many topics"])
+def test_others_are_served_while_the_metadata_of_many_partitions_are_made(
+    manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int, partitions: int
+) -> None:
+    monkeypatch.setattr(metadata, "AT_ONCE", 4)
+
+    async def main() -> None:
+        with brokers(tmp_path, 1) as (one,):
+            one.catalog.create({f"t{number}": (4 * partitions, 1, {}) for number in range(4 * topics)})
+            names = {"topics": None, "include_topic_authorized_operations": False, "allow_auto_topic_creation": True}
+            answer, turns = await turns_of(answer_of(one, METADATA, 12, **names))
+            assert {topic.name for topic in answer.topics} == set(one.catalog.by_name)
+            found = [[part.partition_index for part in topic.partitions] for topic in answer.topics]
+            assert found == [list(range(4 * partitions))] * 4 * topics
+            assert turns >= 4 * topics * partitions
 
     manual.run(main())
 

@@ -63,17 +63,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note the outcome of a test, which is that of its worst phase."""
+    """Note the outcome of a test, which is that of its worst phase: failed, before skipped, before passed."""
     global _connections
     name = name_of(report.nodeid)
     line = _found.setdefault(name, {"test": name, "outcome": "passed", "reason": "", "seconds": 0.0})
     line["seconds"] += report.duration
-    if report.failed and line["outcome"] == "passed":
+    if report.failed and "text" not in line:
         crash = getattr(report.longrepr, "reprcrash", None)
         line["outcome"] = "cannot" if name in _reasons else "failed"
         line["reason"] = _reasons.get(name) or str(crash.message if crash else report.longrepr)
         line["text"] = "\n".join((report.longreprtext, report.caplog[-LOG_MAX:]))
-    elif report.skipped:
+    elif report.skipped and line["outcome"] == "passed":
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         line["outcome"], line["reason"] = "cannot", _reasons.get(name) or why.removeprefix("Skipped: ")
     if report.when == "teardown":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from timerd_kafka.apis.groups.leaving import heeding_a_leave
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.groups.messages import GroupProtocol, JoinRequest
 from timerd_kafka.wire.codec import milliseconds
@@ -20,21 +21,21 @@ async def answer(broker: Broker, call: Call) -> Any:
     rebalance_timeout = session_timeout
     if version >= 1 and body.rebalance_timeout.total_seconds() >= 0:
         rebalance_timeout = body.rebalance_timeout.total_seconds()
-    joined = await broker.coordinator.join(
-        JoinRequest(
-            group=body.group_id,
-            member=body.member_id,
-            instance=getattr(body, "group_instance_id", None),
-            client_id=call.client_id,
-            client_host="/" + call.connection.peer.rpartition(":")[0],
-            session_timeout=session_timeout,
-            rebalance_timeout=rebalance_timeout,
-            protocol_type=body.protocol_type,
-            protocols=tuple(GroupProtocol(one.name, one.metadata) for one in body.protocols),
-            needs_known_id=version >= NEEDS_KNOWN_ID,
-            may_skip_assignment=version >= SKIPS_ASSIGNMENT,
-        )
+    asked = JoinRequest(
+        group=body.group_id,
+        member=body.member_id,
+        instance=getattr(body, "group_instance_id", None),
+        client_id=call.client_id,
+        client_host="/" + call.connection.peer.rpartition(":")[0],
+        session_timeout=session_timeout,
+        rebalance_timeout=rebalance_timeout,
+        protocol_type=body.protocol_type,
+        protocols=tuple(GroupProtocol(one.name, one.metadata) for one in body.protocols),
+        needs_known_id=version >= NEEDS_KNOWN_ID,
+        may_skip_assignment=version >= SKIPS_ASSIGNMENT,
     )
+    with heeding_a_leave(broker, call):
+        joined = await broker.coordinator.join(asked)
     members = tuple(
         call.api.make(
             "JoinGroupResponseMember", member_id=one.id, group_instance_id=one.instance, metadata=one.metadata

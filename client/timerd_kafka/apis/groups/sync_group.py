@@ -6,6 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.groups.leaving import heeding_a_leave
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.groups.messages import Identity, SyncAnswer, SyncRequest
 from timerd_kafka.wire.codec import milliseconds
@@ -23,7 +24,8 @@ async def answer(broker: Broker, call: Call) -> Any:
     else:
         who = Identity(body.group_id, body.member_id, instance, body.generation_id)
         assignments = {one.member_id: one.assignment for one in body.assignments}
-        synced = await broker.coordinator.sync(SyncRequest(who, assignments, *kind))
+        with heeding_a_leave(broker, call):
+            synced = await broker.coordinator.sync(SyncRequest(who, assignments, *kind))
     return call.api.make(
         "SyncGroupResponse",
         throttle_time=milliseconds(0),

@@ -19,13 +19,27 @@ def refuse_too_many(named: Sized) -> None:
         raise BadFrame(f"a request that names {len(named)}: {NAMED_MAX} at most")
 
 
+class Pauses:
+    """The pauses in the making of a long answer, in which the broker serves others."""
+
+    def __init__(self, at_once: int) -> None:
+        """`at_once`: how many parts of the answer are made before others are served."""
+        self._at_once, self._made = at_once, 0
+
+    async def made_one(self) -> None:
+        """Note that a part was made. Pause if it is time for that."""
+        self._made += 1
+        if self._made >= self._at_once:
+            self._made = 0
+            await asyncio.sleep(0)
+
+
 async def in_slices(make: Callable[[Any], Any], asked: Iterable[Any]) -> tuple[Any, ...]:
     """The results of `make` for the parts of a request. The broker serves others in between."""
-    made = []
-    for number, one in enumerate(asked, 1):
+    made, pauses = [], Pauses(AT_ONCE)
+    for one in asked:
         made.append(make(one))
-        if number % AT_ONCE == 0:
-            await asyncio.sleep(0)
+        await pauses.made_one()
     return tuple(made)
 
 

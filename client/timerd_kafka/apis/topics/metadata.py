@@ -1,4 +1,7 @@
-"""Metadata: the brokers, and the leaders of the topics' partitions. A topic that the request names may be created."""
+"""Metadata: the brokers, and the leaders of the topics' partitions. A topic that the request names may be created.
+
+The answer for all topics of a cluster takes up to 0.1 s. It is made in parts, and others are served in between.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.bounds import refuse_too_many
+from timerd_kafka.apis.topics.bounds import Pauses, refuse_too_many
 from timerd_kafka.apis.topics.create_topics import create_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Wanted, is_legal
 from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.wire.codec import milliseconds
 
+AT_ONCE = 100  # topics and partitions that are made before others are served: 2 ms
 CREATE_S = 5.0  # the longest wait of a request for a topic that it creates
 NULL_NAMES = 12  # the version from which a topic of the answer may have no name
 CONTROLLER = 0  # any broker may change the topics, but clients expect that one broker is the controller
@@ -34,7 +38,12 @@ async def answer(broker: Broker, call: Call) -> Any:
     errors: dict[str | None, ErrorCode] = {}
     if broker.settings.auto_create and getattr(body, "allow_auto_topic_creation", True):
         errors = await create_missing(broker, [name for name, _ in wanted if name])
-    settings = broker.settings
+    settings, pauses = broker.settings, Pauses(AT_ONCE)
+    topics = [
+        await one(broker, call, name, topic_id, errors, pauses)
+        for name, topic_id in wanted
+        if not is_all or broker.topic(name) is not None  # it may have been deleted in a pause
+    ]
     return make(
         "MetadataResponse",
         throttle_time=milliseconds(0),
@@ -44,7 +53,7 @@ async def answer(broker: Broker, call: Call) -> Any:
         ),
         cluster_id=broker.cluster_id,
         controller_id=CONTROLLER,
-        topics=tuple(one(broker, call, name, topic_id, errors) for name, topic_id in wanted),
+        topics=tuple(topics),
         error_code=ErrorCode.none,
     )
 
@@ -67,8 +76,13 @@ async def create_missing(broker: Broker, names: list[str]) -> dict[str | None, E
     }
 
 
-def one(
-    broker: Broker, call: Call, name: str | None, topic_id: UUID | None, errors: dict[str | None, ErrorCode]
+async def one(
+    broker: Broker,
+    call: Call,
+    name: str | None,
+    topic_id: UUID | None,
+    errors: dict[str | None, ErrorCode],
+    pauses: Pauses,
 ) -> Any:
     """The answer for one topic."""
     topic = broker.topic(name, topic_id)
@@ -77,15 +91,19 @@ def one(
         error = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
         if name is not None and not is_legal(name):
             error = ErrorCode.invalid_topic_exception
+    partitions = []
+    if topic is not None and not error:
+        for index in range(topic.partitions):
+            partitions.append(partition_of(broker, call, topic, index))
+            await pauses.made_one()
+    await pauses.made_one()
     return call.api.make(
         "MetadataResponseTopic",
         error_code=error,
         name=topic.name if topic else name if call.api.version >= NULL_NAMES else name or "",
         topic_id=topic.id if topic else topic_id,
         is_internal=False,
-        partitions=tuple(partition_of(broker, call, topic, index) for index in range(topic.partitions))
-        if topic and not error
-        else (),
+        partitions=tuple(partitions),
     )
 
 

@@ -16,6 +16,8 @@ from clients.damaged_frames import Frames
 CONNECTIONS = 48
 SILENT_S = 0.25  # a request that waits and a frame that was cut get no answer: then the attack closes the connection
 FRAMES_OF_ONE = 40  # on one connection, at most
+REFUSED_S = 0.05  # the pause before the next try of a line that gets no connection
+CONNECT_S = 1.0  # the longest wait for a connection
 
 
 class Line:
@@ -25,6 +27,7 @@ class Line:
         self.address = address
         self.socket: socket.socket | None = None
         self.sent_at = 0.0
+        self.again_at = 0.0  # without a connection: when to try again
         self.sent = 0
         self.received = bytearray()
         self.left = b""  # bytes that the socket did not take yet
@@ -54,14 +57,15 @@ class Attack:
 
     def run(self, stop: threading.Event, say: Callable[..., None]) -> None:
         """Send all frames."""
-        told = time.monotonic()
-        for line in self._lines:
-            self._send(line)
-        while any(line.socket for line in self._lines) and not stop.is_set():
+        now = told = time.monotonic()
+        while not stop.is_set() and (self.sent < self.count or any(line.socket for line in self._lines)):
+            for line in self._lines:
+                if line.socket is None and now >= line.again_at:
+                    self._send(line)
             for key, events in self._selector.select(0.05):
                 line = key.data
-                if events & selectors.EVENT_WRITE:
-                    self._flush(line)
+                if events & selectors.EVENT_WRITE and not self._flush(line):
+                    self._send(line)
                 if events & selectors.EVENT_READ:
                     self._read(line)
             now = time.monotonic()
@@ -77,26 +81,32 @@ class Attack:
             self._drop(line)
 
     def _send(self, line: Line) -> None:
-        """Send the next frame, on this connection or on a new connection."""
+        """Send the next frame, on this connection or on a new one. If there is none, the line tries again later."""
         while self.sent < self.count:
-            if line.socket is None:
-                line.socket = socket.socket()
-                line.received.clear()
-                try:
-                    line.socket.connect(line.address)
-                except OSError:
-                    self.ends["no connection"] += 1
-                    line.drop()
-                    time.sleep(0.05)
-                    continue
-                line.socket.setblocking(False)
-                self._selector.register(line.socket, selectors.EVENT_READ, line)
+            if line.socket is None and not self._connect(line):
+                return
             kind, line.left = self.frames.damaged()
             self.kinds[kind] += 1
             self.sent, line.sent, line.sent_at = self.sent + 1, line.sent + 1, time.monotonic()
             if self._flush(line):
                 return
         self._drop(line)
+
+    def _connect(self, line: Line) -> bool:
+        """Open a new connection. Returns whether there is one."""
+        line.socket = socket.socket()
+        line.received.clear()
+        line.socket.settimeout(CONNECT_S)
+        try:
+            line.socket.connect(line.address)
+        except OSError:
+            self.ends["no connection"] += 1
+            line.drop()
+            line.again_at = time.monotonic() + REFUSED_S
+            return False
+        line.socket.setblocking(False)
+        self._selector.register(line.socket, selectors.EVENT_READ, line)
+        return True
 
     def _flush(self, line: Line) -> bool:
         """Send the rest of the frame. Returns whether the connection is still there."""
