@@ -61,33 +61,35 @@ async function produce(kafka) {
   const end = begun + (plan.seconds || Infinity);
   let sent = 0;
 
-  // One call sends a batch to each partition. The next call begins when all of them are answered.
-  async function send(numbers) {
+  // One call sends one batch. If a call sends to several brokers and one of them fails, kafkajs may send a batch to
+  // another one twice, and count its sequence twice.
+  async function sendTo(partition, numbers) {
     const at = now();
-    const byPartition = new Map();
-    const messages = numbers.map((number) => {
-      const partition = number % plan.partitions;
-      if (!byPartition.has(partition)) byPartition.set(partition, []);
-      byPartition.get(partition).push(number);
-      const value = `${plan.tag} ${number} `.padEnd(plan.size ?? SIZE, ".");
-      return { partition, value, ...timeOf(Math.floor(number / plan.partitions)) };
-    });
+    const messages = numbers.map((number) => ({
+      partition,
+      value: `${plan.tag} ${number} `.padEnd(plan.size ?? SIZE, "."),
+      ...timeOf(Math.floor(number / plan.partitions)),
+    }));
     try {
       const compression = plan.codec ? CODECS[plan.codec] : CompressionTypes.None;
-      const answers = await producer.send({
-        topic: plan.topic,
-        acks: idempotent ? -1 : plan.acks,
-        compression,
-        messages,
-      });
-      const base = new Map(answers.map((one) => [one.partition, Number(one.baseOffset)]));
-      for (const [partition, mine] of byPartition) {
-        const first = base.get(partition); // there are no answers without acks
-        mine.forEach((number, place) => acked.push([number, first === undefined ? -1 : first + place, now() - at]));
-      }
+      const acks = idempotent ? -1 : plan.acks;
+      const [answer] = await producer.send({ topic: plan.topic, acks, compression, messages });
+      const base = answer === undefined ? NaN : Number(answer.baseOffset); // there is no answer without acks
+      numbers.forEach((number, place) => acked.push([number, Number.isNaN(base) ? -1 : base + place, now() - at]));
     } catch (error) {
       for (const number of numbers) failed.push([number, error.type || error.name]);
     }
+  }
+
+  // The next batches are sent when all of these are answered.
+  async function send(numbers) {
+    const byPartition = new Map();
+    for (const number of numbers) {
+      const partition = number % plan.partitions;
+      if (!byPartition.has(partition)) byPartition.set(partition, []);
+      byPartition.get(partition).push(number);
+    }
+    await Promise.all([...byPartition].map(([partition, mine]) => sendTo(partition, mine)));
   }
 
   while (!stopped && sent < most && now() <= end) {
