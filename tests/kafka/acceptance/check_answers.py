@@ -1,4 +1,4 @@
-"""Answers to unmodified clients, in two codecs each: offsets by time, deleted records, and versions that are too old."""
+"""Answers to unmodified clients, in two codecs each: offsets by time, deleted records, versions that are too old."""
 
 from __future__ import annotations
 
