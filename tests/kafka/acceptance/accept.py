@@ -2,8 +2,9 @@
 
     python tests/kafka/acceptance/accept.py [--short] [--clients NAME,...] [--only NAME,...]... [--json FILE]
 
-The clients are kafka-python, aiokafka and confluent-kafka, and, if `make clients-kafka` has installed them, kcat, kafkajs
-and the Java client. Each plays in every check that it can play, in processes of its own. The broker has four workers.
+The clients are kafka-python, aiokafka and confluent-kafka, and, if `make clients-kafka` has installed them, kcat,
+kafkajs and the Java client. Each plays in every check that it can play, in processes of its own. The broker has four
+workers.
 
     records    each client produces, and each consumes: every record once, in order, and the same bytes at all replicas
     no_wait    requests that need no wait register nothing: acks 0 and 1, one replica, all partitions in error

@@ -69,8 +69,7 @@ def play_restart(suite: Suite, clients: list[str], number: int) -> None:
                     peer.stop()
                 sent = {peer.client: peer.result(BACK_S) for peer in producers}
                 for peer in readers:
-                    least = len(sent[peer.client]["acked"])
-                    eventually(lambda peer=peer, least=least: peer.records_read >= least, "all are read", BACK_S)  # type: ignore[misc]
+                    await_read(peer, len(sent[peer.client]["acked"]), BACK_S)
                     peer.stop()
                 read = {peer.client: {text for _, _, text in peer.result(BACK_S)["rows"]} for peer in readers}
         finally:
@@ -102,6 +101,11 @@ def await_more(readers: list[Peer], before: dict[str, int], what: str, patience:
     eventually(lambda: all(one.records_read >= before[one.client] + SOME for one in readers), what, patience)
 
 
+def await_read(reader: Peer, count: int, patience: float) -> None:
+    """Wait until a reader has read this number of records."""
+    eventually(lambda: reader.records_read >= count, f"{reader.client} has read all records", patience)
+
+
 def play_forwarded(suite: Suite, clients: list[str]) -> None:
     """Each client, in two codecs, sends and reads through the one port that leads to a broker."""
     count = 100 if suite.short else 1_000
@@ -120,7 +124,7 @@ def through(suite: Suite, bootstrap: str, count: int, client: str) -> None:
         with Peer("produce", client, bootstrap, **plan, count=count, tag=client) as producer:
             acked = len(producer.result(STARTED_S)["acked"])
         with Peer("member", client, bootstrap, **plan, group=name) as reader:
-            eventually(lambda reader=reader: reader.records_read >= count, "all are read", STARTED_S)  # type: ignore[misc]
+            await_read(reader, count, STARTED_S)
             reader.stop()
             read = len({text for _, _, text in reader.result(STARTED_S)["rows"]})
         suite.add("one_port", client=client, codec=codec, acknowledged=acked, read=read)
