@@ -77,7 +77,7 @@ def play_times(suite: Suite, kafka: KafkaCluster, client: str, codec: str, each:
         offsets, largest = asked(kafka, asker, topic, PARTITIONS, BEGIN + STEP * number)
         right = offsets == dict.fromkeys(range(PARTITIONS), number)
         if LARGEST in CLIENTS[asker].can:
-            right = right and largest == dict.fromkeys(range(PARTITIONS), [each - 1, BEGIN + STEP * (each - 1)])
+            right = right and largest == {key: [each - 1, BEGIN + STEP * (each - 1)] for key in range(PARTITIONS)}
         what = f"{each:,} records in each of {PARTITIONS} partitions"
         report(suite, client, codec, asker, what, right, sorted({*offsets.values()}))
 

@@ -3,16 +3,18 @@
     kafka-python  packages with which it can use lz4
     kcat          the Debian package kcat; only root can install it
     kafkajs       the npm packages kafkajs and kafkajs-snappy; needs node and npm
-    java          the Java client, which is inside of the PyPI package atoti-server-kafka; needs a JDK
+    java          the Java client: it is in the PyPI package atoti-server-kafka. Needs a JDK, and the Debian package
+                  libslf4j-java, which only root can install
     faust, quix   faust-streaming and quixstreams from PyPI, each in an environment of its own
 
-All but kcat are in build/kafka-clients. The exit status is 1 if one of the named cannot be installed; the output then
-has the reason.
+All but Debian's packages are in build/kafka-clients. The exit status is 1 if one of the named cannot be installed; the
+output then has the reason.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -21,7 +23,6 @@ import sys
 import tempfile
 import venv
 import zipfile
-import json
 from collections.abc import Callable
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -29,7 +30,8 @@ from pathlib import Path
 from clients.roster import CLASSES, HERE, JARS, KEPT, NODE, PYTHON
 
 KAFKAJS = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0")
-JAVA = "atoti-server-kafka"
+JAVA, JAR = "atoti-server-kafka", "plugin.jar"  # the jar has the Java client, and the codec lz4
+SLF4J = Path("/usr/share/java/slf4j-api.jar")  # the Java client needs it
 FRAMEWORKS = {"faust": "faust-streaming", "quix": "quixstreams"}
 SHOWN = 600  # characters of a failed program's output
 
@@ -57,16 +59,21 @@ def install_kafka_python() -> None:
         pip(sys.executable, "install", "--target", PYTHON, "lz4")
 
 
-def install_kcat() -> None:
-    if shutil.which("kcat"):
-        return
+def apt_get(package: str) -> None:
+    """Install a package of Debian."""
     if os.geteuid() or not shutil.which("apt-get"):
-        raise NotInstalled("only root can install it, with apt-get install kcat")
+        raise NotInstalled(f"only root can install it, with apt-get install {package}")
+    words = ("apt-get", "install", "-y", "--no-install-recommends", package)
     try:
-        run("apt-get", "install", "-y", "--no-install-recommends", "kcat", DEBIAN_FRONTEND="noninteractive")
+        run(*words, DEBIAN_FRONTEND="noninteractive")
     except NotInstalled:  # perhaps the lists of packages are old
         run("apt-get", "update")
-        run("apt-get", "install", "-y", "--no-install-recommends", "kcat", DEBIAN_FRONTEND="noninteractive")
+        run(*words, DEBIAN_FRONTEND="noninteractive")
+
+
+def install_kcat() -> None:
+    if not shutil.which("kcat"):
+        apt_get("kcat")
 
 
 def install_kafkajs() -> None:
@@ -76,28 +83,23 @@ def install_kafkajs() -> None:
 
 
 def install_java() -> None:
-    if not list(JARS.glob("kafka-clients*.jar")):
+    if not shutil.which("javac"):
+        raise NotInstalled("there is no javac")
+    JARS.mkdir(parents=True, exist_ok=True)
+    if not SLF4J.exists():
+        apt_get("libslf4j-java")
+    shutil.copy(SLF4J, JARS)
+    if not (JARS / JAR).exists():
         with tempfile.TemporaryDirectory() as scratch:
             pip(sys.executable, "download", "--no-deps", "--dest", scratch, JAVA)
             (wheel,) = Path(scratch).iterdir()
-            JARS.mkdir(parents=True, exist_ok=True)
-            take_jars(wheel)
+            with zipfile.ZipFile(wheel) as opened:
+                (name,) = (one for one in opened.namelist() if one.endswith(f"/{JAR}"))
+                shutil.move(opened.extract(name, scratch), JARS / JAR)
     source = HERE / "other" / "JavaPeer.java"
     made = CLASSES / "JavaPeer.class"
     if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
         run("javac", "-cp", f"{JARS}/*", "-d", CLASSES, source)
-
-
-def take_jars(archive: Path) -> None:
-    """Take the jars of the Java client out of an archive, and out of the archives in it."""
-    with zipfile.ZipFile(archive) as opened, tempfile.TemporaryDirectory() as scratch:
-        for name in opened.namelist():
-            if name.endswith(".jar"):
-                taken = Path(opened.extract(name, scratch))
-                if taken.name.startswith(("kafka-clients-", "slf4j-api-", "zstd-jni-", "lz4-java-", "snappy-java-")):
-                    shutil.copy(taken, JARS)
-                else:
-                    take_jars(taken)
 
 
 def install_framework(name: str) -> Callable[[], None]:
@@ -132,7 +134,9 @@ def version(client: str) -> str:
             found: str = json.loads((NODE / "kafkajs" / "package.json").read_text())["version"]
             return found
         case "java":
-            return ", ".join(path.stem.rpartition("-")[2] for path in JARS.glob("kafka-clients-*.jar"))
+            with zipfile.ZipFile(JARS / JAR) as opened:
+                text = opened.read("kafka/kafka-version.properties").decode()
+            return "".join(re.findall(r"^version=(.*)$", text, re.MULTILINE))
         case _:
             return version_of(client)
 

@@ -61,7 +61,7 @@ async def by_confluent(plan: dict[str, Any]) -> dict[str, Any]:
         asked = [TopicPartition(topic, number, offset) for number, offset in delete.items()]
         for done in admin.delete_records(asked).values():
             done.result(PATIENCE_S)
-    spec = OffsetSpec.max_timestamp()
+    spec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
     largest = admin.list_offsets({TopicPartition(topic, number): spec for number in partitions})
     consumer = Consumer({"bootstrap.servers": plan["bootstrap"], "group.id": f"alone-{plan['name']}"})
     asked = [TopicPartition(topic, number, plan["at"]) for number in partitions]

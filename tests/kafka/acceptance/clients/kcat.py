@@ -33,7 +33,7 @@ LIBC = ctypes.CDLL(None)
 
 def command(plan: dict[str, Any], *mode: str, **settings: object) -> list[str]:
     """The command line, with settings of librdkafka: underscores stand for dots."""
-    given = {"client_id": plan["name"], "log_level": 2, **settings}
+    given = {"client_id": plan["name"], **settings}
     if plan.get("session_ms"):
         given |= {"session_timeout_ms": plan["session_ms"], "heartbeat_interval_ms": plan["heartbeat_ms"]}
     if plan.get("instance"):
@@ -41,7 +41,7 @@ def command(plan: dict[str, Any], *mode: str, **settings: object) -> list[str]:
     if plan.get("old"):
         given |= {"api_version_request": "false", "broker_version_fallback": "0.9.0.1", "message_timeout_ms": 3_000}
     pairs = [word for key, value in given.items() for word in ("-X", f"{key.replace('_', '.')}={value}")]
-    return ["kcat", "-b", plan["bootstrap"], "-E", *pairs, *mode]
+    return ["kcat", "-b", plan["bootstrap"], "-E", "-X", "log_level=2", *pairs, *mode]
 
 
 def start(words: list[str]) -> subprocess.Popen[str]:

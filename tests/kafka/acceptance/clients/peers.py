@@ -305,10 +305,10 @@ class ConfluentProducer(Producer):
         def ended(error: Any, sent: Any) -> None:
             done(-1 if error else sent.offset(), error.name() if error else "")
 
-        more = {} if time_ms is None else {"timestamp": time_ms}
+        when = time_ms or 0  # with 0 the client chooses
         while True:
             try:
-                self._made.produce(self.plan["topic"], value, partition=partition, on_delivery=ended, **more)
+                self._made.produce(self.plan["topic"], value, partition=partition, on_delivery=ended, timestamp=when)
             except BufferError:
                 self._made.poll(0.01)
             else:

@@ -42,15 +42,13 @@ CLIENTS = {
     "kafka-python": Client("kp", ROLES | {OFFSET, THROTTLE, TIMES, LARGEST, DELETE, STATIC}, ("gzip", "lz4")),
     # It has no figure for throttle times, and no call for the record with the largest time.
     "aiokafka": Client("ak", ROLES | {OFFSET, TIMES, DELETE, STATIC}, ("snappy", "zstd")),
-    "confluent-kafka": Client(
-        "ck", ROLES | {OFFSET, THROTTLE, TIMES, LARGEST, DELETE, STATIC, OLD}, ("lz4", "zstd")
-    ),
+    "confluent-kafka": Client("ck", ROLES | {OFFSET, THROTTLE, TIMES, LARGEST, DELETE, STATIC, OLD}, ("lz4", "zstd")),
     # Its command line sends records with the present time alone, and commits offsets only as a member.
     "kcat": Client(
         "kc", frozenset({"produce", "consume", "member", "ask", OFFSET, THROTTLE, STATIC, OLD}), ("gzip", "lz4")
     ),
     "kafkajs": Client("kj", ROLES | {OFFSET, TIMES, DELETE}, ("gzip", "snappy")),
-    "java": Client("ja", ROLES | {OFFSET, THROTTLE, TIMES, LARGEST, DELETE, STATIC}, ("gzip", "zstd")),
+    "java": Client("ja", ROLES | {OFFSET, THROTTLE, TIMES, LARGEST, DELETE, STATIC}, ("gzip", "lz4")),
 }
 IN_PYTHON = ("kafka-python", "aiokafka", "confluent-kafka")  # the environment of the tests has these
 
@@ -71,10 +69,7 @@ def is_there(client: str) -> bool:
 def codecs_of(client: str) -> list[str]:
     """The codecs that the client can use here. For some it needs a package that install.py installs."""
     needs = {"kafka-python lz4": PYTHON / "lz4", "kafkajs snappy": NODE / "kafkajs-snappy"}
-    found = [codec for codec in CLIENTS[client].codecs if needs.get(f"{client} {codec}", HERE).exists()]
-    if client == "java" and not any(JARS.glob("zstd-jni-*.jar")):
-        found.remove("zstd")
-    return found
+    return [codec for codec in CLIENTS[client].codecs if needs.get(f"{client} {codec}", HERE).exists()]
 
 
 def command_of(plan: dict[str, Any]) -> list[str] | None:
