@@ -179,6 +179,7 @@ function committed(kafka) {
 
 function ask(kafka) {
   return withAdmin(kafka, async (admin) => {
+    await admin.fetchTopicOffsets(plan.topic); // else kafkajs 2.2.4 does not know the leaders when it deletes records
     if (plan.delete) await admin.deleteTopicRecords({ topic: plan.topic, partitions: listed(plan.delete) });
     const found = await admin.fetchTopicOffsetsByTimestamp(plan.topic, plan.at);
     return {
