@@ -14,7 +14,7 @@ from processes import Peer, several
 from support.kafka.forwarded import forwarded
 from support.kafka.ports import free_ports
 from timerd_kafka.testing import KafkaCluster
-from world import WORKERS, able, eventually, side_by_side
+from world import AT_ONCE, WORKERS, able, eventually, side_by_side
 
 PARTITIONS = 3
 RATE = 50  # records a second of each producer
@@ -26,8 +26,8 @@ STARTED_S, BACK_S = 60.0, 90.0
 def play(suite: Suite) -> None:
     clients = able(suite, "produce", "member")
     for number in range(1 if suite.short else 2):
-        for begin in range(0, len(clients), 3):  # more at once would be too many processes
-            play_restart(suite, clients[begin : begin + 3], number)
+        for begin in range(0, len(clients), AT_ONCE):
+            play_restart(suite, clients[begin : begin + AT_ONCE], number)
     play_forwarded(suite, clients)
 
 

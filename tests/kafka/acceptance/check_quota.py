@@ -15,7 +15,7 @@ from clients.roster import CLIENTS, THROTTLE
 from processes import Peer, several
 from support.kafka.rawkafka import PRODUCE, RawKafka, batch
 from timerd_kafka.testing import KafkaCluster
-from world import able, cluster, percentile, percentiles, produce_fields, settled
+from world import AT_ONCE, able, cluster, percentile, percentiles, produce_fields, settled
 
 QUOTA = 1e6  # bytes a second
 VALUE = 20_000
@@ -125,9 +125,11 @@ def play_clients(suite: Suite, kafka: KafkaCluster, seconds: float) -> None:
     def producer(client: str) -> Peer:
         return Peer("produce", client, kafka.bootstrap, **plan, tag=client)
 
-    with several(*(partial(producer, client) for client in able(suite, "produce"))) as producers:
-        for one in producers:
-            judge_client(suite, one.client, one.result())
+    clients = able(suite, "produce")
+    for begin in range(0, len(clients), AT_ONCE):
+        with several(*(partial(producer, client) for client in clients[begin : begin + AT_ONCE])) as producers:
+            for one in producers:
+                judge_client(suite, one.client, one.result())
 
 
 def judge_client(suite: Suite, client: str, done: dict[str, Any]) -> None:

@@ -28,8 +28,8 @@ totals = app.Table("totals", default=int, partitions=PARTITIONS)
 
 
 def show() -> None:
-    """Print the table."""
-    print(json.dumps({"table": dict(sorted(totals.items()))}), flush=True)
+    """Print the table. Faust takes sys.stdout for its log."""
+    print(json.dumps({"table": dict(sorted(totals.items()))}), flush=True, file=sys.__stdout__)
 
 
 async def recovered() -> None:

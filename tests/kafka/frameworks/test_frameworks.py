@@ -102,7 +102,7 @@ def test_a_table_of_faust_is_recovered_from_its_changelog(tmp_path: Path) -> Non
 
     def started(kafka: KafkaCluster, number: int) -> Program:
         command = [python, str(HERE / "faust_counts.py"), kafka.bootstrap, str(tmp_path / f"data-{number}")]
-        return Program([*command, "worker", "--loglevel=warning"], tmp_path / "log")
+        return Program([*command, "worker", "--loglevel=warn"], tmp_path / "log")
 
     with KafkaCluster(["--workers", "4"]) as kafka:
         kafka.topic("faust-words", partitions=PARTITIONS, replicas=3)
