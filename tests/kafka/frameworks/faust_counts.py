@@ -1,7 +1,7 @@
 """Counts words in a table of Faust: python faust_counts.py BOOTSTRAP DATA worker
 
-Each line of output is the table, as JSON: first as it was recovered, then after each record. The table is kept in
-memory, so after a restart it comes from its changelog alone.
+Each line of output is the table after a record, as JSON. The table is kept in memory, so after a restart it comes from
+its changelog alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,6 @@ def show() -> None:
     print(json.dumps({"table": dict(sorted(totals.items()))}), flush=True, file=sys.__stdout__)
 
 
-async def recovered() -> None:
-    """Called when the table is recovered."""
-    show()
-
-
 async def count(stream: faust.Stream) -> None:
     """Count each word."""
     async for word in stream:
@@ -44,7 +39,6 @@ async def count(stream: faust.Stream) -> None:
         show()
 
 
-totals.on_recover(recovered)
 app.agent(words)(count)
 
 if __name__ == "__main__":
