@@ -70,7 +70,8 @@ demo: $(VENV)/installed-demo
 # Checks the behaviour that clients see, in a minute. accept-kafka also makes the checks `full`, `daemon` and `damaged`
 # (see accept.py): a timer daemon that is full, or is stopped and killed while clients wait; damaged frames.
 broker: $(VENV)/installed-test
-	@$(PY) tests/kafka/acceptance/accept.py --short --only records,no_wait,stopped,fetch,groups,quota,counts,storm
+	@$(PY) tests/kafka/acceptance/accept.py --short --clients kafka-python,aiokafka,confluent-kafka \
+		--only records,no_wait,stopped,fetch,groups,quota,counts,storm
 
 accept-kafka: $(VENV)/installed-test
 	@$(PY) tests/kafka/acceptance/accept.py --json bench/results/kafka.json
