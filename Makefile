@@ -15,7 +15,8 @@
 #   make soak       simulate the whole system, seed after seed from SEED=0, until you stop it
 #   make bench      measure bench/RESULTS.md except its long suites, in some 50 minutes; the machine should be idle
 #   make bench-short  shorter runs of the same measurements, in two minutes; results in build/bench
-#   make accept-kafka  the Kafka broker's acceptance, in 20 minutes: a storm, a million damaged frames, three clients
+#   make accept-kafka  the Kafka broker's acceptance, in 30 minutes: a storm, a million damaged frames, up to six clients
+#   make clients-kafka  install more clients for it, by name: kcat, kafkajs, the Java client, Faust and Quix
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
@@ -44,7 +45,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast handles comm
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt lint release wheels docs clean
+.PHONY: help machine demo broker accept-kafka clients-kafka pipeline test test-rest test-spark-apart test-long test-lowest test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt lint release wheels docs clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -73,10 +74,15 @@ demo: $(VENV)/installed-demo
 # Checks the behaviour that clients see, in a minute. accept-kafka also makes the checks `full`, `daemon` and `damaged`
 # (see accept.py): a timer daemon that is full, or is stopped and killed while clients wait; damaged frames.
 broker: $(VENV)/installed-test
-	@$(PY) tests/kafka/acceptance/accept.py --short --only records,no_wait,stopped,fetch,groups,quota,counts,storm
+	@$(PY) tests/kafka/acceptance/accept.py --short --clients kafka-python,aiokafka,confluent-kafka \
+		--only records,no_wait,stopped,fetch,groups,quota,counts,storm
 
 accept-kafka: $(VENV)/installed-test
 	@$(PY) tests/kafka/acceptance/accept.py --json bench/results/kafka.json
+
+# All but kcat, a package of Debian, are in build/kafka-clients. accept-kafka and the long tests use what is installed.
+clients-kafka: $(VENV)/installed-test
+	@$(PY) tests/kafka/acceptance/install.py
 
 # Continues an interrupted run. To begin again: rm -r build/pipeline. For another size: PIPELINE="--ops 1000000".
 PIPELINE :=

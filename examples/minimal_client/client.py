@@ -154,7 +154,7 @@ def describe_process() -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """What the application waits for. It has settled when its fate is no longer PENDING."""
+    """An operation of this client. It has settled when its fate is no longer PENDING."""
 
     key: bytes
     deadline_ns: int
@@ -209,7 +209,7 @@ class Client:
         self._owes_ack = False
         self._next_ask = 0
 
-    # What the application calls.
+    # Calls of the application.
 
     def register(self, key: bytes, timeout: float) -> Operation:
         """An operation that a fire on `key` completes, and that expires after `timeout` seconds."""

@@ -359,7 +359,7 @@ def test_every_command_takes_json() -> None:
         if not any("--json" in action.option_strings for action in command._actions)
     }
     # worker prints nothing, and the rows of export are JSON.
-    assert without == {"", "journal", "journal export", "worker"}
+    assert without == {"", "completion", "journal", "journal export", "worker"}
 
 
 @pytest.mark.parametrize("words", [["calls", "--json", "cancel", "7"], ["calls", "cancel", "--json", "7"]])

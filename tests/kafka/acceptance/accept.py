@@ -1,14 +1,19 @@
-"""The acceptance of the Kafka broker: checks its promises with three unmodified clients and with raw bytes.
+"""The acceptance of the Kafka broker: checks its promises with unmodified clients and with raw bytes.
 
-    python tests/kafka/acceptance/accept.py [--short] [--only NAME,...]... [--json FILE]
+    python tests/kafka/acceptance/accept.py [--short] [--clients NAME,...] [--only NAME,...]... [--json FILE]
 
-The clients are kafka-python, aiokafka and confluent-kafka, each in processes of its own; the broker has four workers.
+The clients are kafka-python, aiokafka and confluent-kafka, and, if `make clients-kafka` has installed them, kcat,
+kafkajs and the Java client. Each plays in every check that it can play, in processes of its own. The broker has four
+workers.
 
     records    each client produces, and each consumes: every record once, in order, and the same bytes at all replicas
     no_wait    requests that need no wait register nothing: acks 0 and 1, one replica, all partitions in error
     stopped    a stopped follower: its partition times out in time, and the request's other partitions do not time out
     fetch      fetches wait for max.wait, for records that come at another worker, and for bytes of many partitions
     groups     members that are killed, leave, or rejoin slowly; offsets that outlive a worker
+    joins      many members that leave while they join; static members that come back with other topics
+    answers    offsets by time, records with the largest time, versions that are too old: in two codecs of each client
+    ports      clients go on after a restart of the cluster with its directory and port; one forwarded port is enough
     quota      throttle times, muted connections, and the rates of one connection and of two connections to two workers
     counts     the clients and the cluster count the same records and waits
     full       more waits than the timer daemon holds
@@ -32,24 +37,33 @@ from copy import copy
 import bench.lib.helpers  # noqa: F401
 
 # isort: split
+import check_answers
 import check_counts
 import check_damaged
 import check_fetch
 import check_groups
+import check_joins
 import check_lost
+import check_ports
 import check_produce
 import check_quota
 import check_records
 import check_storm
+import install
 import world
-from bench.lib.common import Parser, Suite, amount, chosen, listed, real, run_suite
+from bench.lib.common import Parser, Refused, Suite, amount, chosen, listed, real, run_suite
+from clients.roster import CLIENTS, codecs_of, is_there
 
+REMEDY = "`make clients-kafka` installs them by name"
 CHECKS: dict[str, Callable[[Suite], None]] = {
     "records": check_records.play,
     "no_wait": check_produce.play_no_wait,
     "stopped": check_produce.play_stopped,
     "fetch": check_fetch.play,
     "groups": check_groups.play,
+    "joins": check_joins.play,
+    "answers": check_answers.play,
+    "ports": check_ports.play,
     "quota": check_quota.play,
     "counts": check_counts.play,
     "full": check_lost.play_full,
@@ -62,10 +76,23 @@ CHECKS: dict[str, Callable[[Suite], None]] = {
 def play(suite: Suite) -> None:
     """Run the lists of --only (lanes) at once, each list in order. A broken check does not end the others."""
     suite.tables["checks"] = []
+    choose(suite)
     lanes = suite.args.only or [list(CHECKS)]
     with ThreadPoolExecutor(len(lanes)) as pool:
         for lane in [pool.submit(play_lane, suite, names) for names in lanes]:
             lane.result()
+
+
+def choose(suite: Suite) -> None:
+    """Choose the clients of the run. Raises Refused if one that is asked for is not installed."""
+    absent = [name for name in CLIENTS if not is_there(name)]
+    if wrong := [name for name in suite.args.clients or () if name in absent]:
+        raise Refused(f"--clients {','.join(wrong)}: not installed; {REMEDY}")
+    suite.args.clients = suite.args.clients or [name for name in CLIENTS if name not in absent]
+    for name in suite.args.clients:
+        suite.add("clients", client=name, version=install.version(name), codecs=" ".join(codecs_of(name)))
+    if absent:
+        suite.say(f"left out, because they are not installed: {', '.join(absent)}; {REMEDY}")
 
 
 def play_lane(suite: Suite, names: list[str]) -> None:
@@ -106,6 +133,12 @@ def main() -> int:
         action="append",
         metavar="NAME",
         help="names of checks, with commas; if given several times, the lists run at once",
+    )
+    parser.add_argument(
+        "--clients",
+        type=listed(chosen(list(CLIENTS))),
+        metavar="NAME",
+        help=f"names of clients, with commas: {', '.join(CLIENTS)}; without the flag all that are installed",
     )
     parser.size("--records", amount(300, 10_000_000, "records"), "100k", "1k", "records of each producer")
     parser.size("--mutations", amount(100, 1_000_000_000, "frames"), "1M", "5k", "damaged frames")

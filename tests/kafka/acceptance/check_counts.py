@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from bench.lib.common import Suite
-from clients.peers import CLIENTS, SHORT_NAMES
 from clients.rawgroup import RawMember
+from clients.roster import CLIENTS
 from processes import Peer, several
 from support.kafka.rawkafka import RawKafka, batch
 from timerd_kafka.testing import KafkaCluster
-from world import cluster, ends, eventually, registered, settled
+from world import able, cluster, ends, eventually, registered, settled
 
 PARTITIONS = 6
 READ_S = 60.0  # a group reads all records within this time
@@ -35,11 +35,12 @@ def play_records(suite: Suite, kafka: KafkaCluster) -> None:
         return Peer("member", client, kafka.bootstrap, **member, group=f"counts-{topic}-{client}")
 
     def producing_of(client: str) -> Peer:
-        return Peer("produce", client, kafka.bootstrap, **common, tag=SHORT_NAMES[client], count=count)
+        return Peer("produce", client, kafka.bootstrap, **common, tag=CLIENTS[client].short, count=count)
 
+    clients = able(suite, "produce", "member")
     with (
-        several(*(partial(reading_of, client) for client in CLIENTS)) as reading,
-        several(*(partial(producing_of, client) for client in CLIENTS)) as producing,
+        several(*(partial(reading_of, client) for client in clients)) as reading,
+        several(*(partial(producing_of, client) for client in clients)) as producing,
     ):
         acked = {peer.client: len(peer.result()["acked"]) for peer in producing}
         total = sum(ends(kafka, topic).values())
@@ -48,7 +49,7 @@ def play_records(suite: Suite, kafka: KafkaCluster) -> None:
         for peer in reading:
             peer.stop()
         received = {peer.client: len(peer.result()["rows"]) for peer in reading}
-    for client in CLIENTS:
+    for client in clients:
         suite.add(
             "records_on_both_sides",
             client=client,
@@ -56,7 +57,7 @@ def play_records(suite: Suite, kafka: KafkaCluster) -> None:
             end_offsets_of_all=total,
             received_by_its_group=received[client],
         )
-    right = sum(acked.values()) == total == len(CLIENTS) * count and set(received.values()) == {total}
+    right = sum(acked.values()) == total == len(clients) * count and set(received.values()) == {total}
     suite.check("records_counted", right, "records sent = end offsets = records that each group received")
 
 

@@ -11,13 +11,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from bench.lib.common import Failed, Suite
-from clients.peers import CLIENTS
 from clients.rawgroup import RawMember, coordinator_address
 from processes import Peer, several
 from support.kafka.rawkafka import RawKafka
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster
-from world import WORKERS, cluster, eventually, side_by_side
+from world import WORKERS, able, cluster, eventually, side_by_side
 
 PARTITIONS, MEMBERS = 12, 3
 SESSION_MS, HEARTBEAT_MS = 3_000, 300
@@ -27,13 +26,14 @@ REBALANCE_S, LATE_S = 2.0, 0.1
 
 def play(suite: Suite) -> None:
     with cluster(suite) as kafka:
-        offsets = OffsetsOf(kafka, CLIENTS[-1:] if suite.short else CLIENTS)
+        committing = able(suite, "commit", "committed")
+        offsets = OffsetsOf(kafka, committing[-1:] if suite.short else committing)
         offsets.commit()
         rounds = 1 if suite.short else 3
         for number in range(rounds):
-            suite.say(f"groups of the three clients, {number + 1} of {rounds}")
+            suite.say(f"groups of each client, {number + 1} of {rounds}")
             # The clients wait most of the time: side by side they take a third of the time.
-            side_by_side(partial(play_client, suite, kafka), CLIENTS)
+            side_by_side(partial(play_client, suite, kafka), able(suite, "member"))
         play_slow(suite, kafka, 1 if suite.short else 5)
         offsets.survive(suite)
 

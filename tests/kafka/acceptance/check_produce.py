@@ -7,11 +7,10 @@ import time
 from kio.schema.errors import ErrorCode
 
 from bench.lib.common import Failed, Suite
-from clients.peers import CLIENTS
 from processes import Peer
 from support.kafka.rawkafka import PRODUCE, RawKafka, batch
 from timerd_kafka.testing import KafkaCluster
-from world import cluster, ends, eventually, produce_fields, registered, settled
+from world import able, cluster, ends, eventually, produce_fields, registered, settled
 
 TIMEOUT_S, LATE_S = 2.0, 0.1
 UNKNOWN = 99  # a partition that no topic here has
@@ -50,7 +49,8 @@ def play_no_wait(suite: Suite) -> None:
 
 def play_clients(suite: Suite, kafka: KafkaCluster, count: int) -> None:
     """Check that the clients' requests with acks 0 and 1 are not counted either. These producers are not idempotent."""
-    for client in CLIENTS[-1:] if suite.short else CLIENTS:
+    producing = able(suite, "produce")
+    for client in producing[-1:] if suite.short else producing:
         for acks in (0, 1):
             topic, before = kafka.topic(partitions=3, replicas=3), registered(kafka, "produce")
             plan = {"topic": topic, "partitions": 3, "count": count, "tag": client, "acks": acks}

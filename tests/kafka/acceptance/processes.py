@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.lib.common import Failed
+from clients.roster import PYTHON
 from timerd_shm.host.descriptors import is_ready
 
 HERE = Path(__file__).resolve().parent
@@ -36,7 +37,7 @@ class Nursery:
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "clients.nursery", str(its.fileno())],
-                env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{HERE}"},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, HERE, PYTHON)))},
                 pass_fds=[its.fileno()],
                 start_new_session=True,
             )

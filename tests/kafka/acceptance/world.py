@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lib.common import Failed, Suite
+from clients.roster import CLIENTS
 from support.kafka.rawkafka import PRODUCE, RawKafka, seconds
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
@@ -24,6 +25,7 @@ WORKERS = 4
 # Purgatories with operations of clients. In "replica" followers wait, all the time. In "fault" nothing waits here.
 PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota")
 QUIET_S = 5.0
+AT_ONCE = 3  # clients: with more of them a machine of two cores would be too busy for bounds of time
 PATIENCE_S = 15.0
 
 _own = threading.local()
@@ -85,6 +87,11 @@ def current(suite: Suite) -> str:
     return str(getattr(suite.args, "current", "-"))
 
 
+def able(suite: Suite, *needs: str) -> list[str]:
+    """The clients of this run that can do all this: roles, and other abilities (see clients/roster.py)."""
+    return [client for client in suite.args.clients if set(needs) <= CLIENTS[client].can]
+
+
 def registered(kafka: KafkaCluster, purgatory: str) -> int:
     """The number of operations that a purgatory has had. It may rise late: see `settled`."""
     return kafka.purgatories()[purgatory]["registered"]
@@ -111,9 +118,9 @@ def eventually(condition: Callable[[], object], what: str, patience: float = PAT
     return time.monotonic() - begun
 
 
-def side_by_side(play: Callable[[str], None], clients: Iterable[str]) -> None:
-    """Call `play` with all clients at once, in threads. Raises the first error when all have ended."""
-    with ThreadPoolExecutor() as pool:
+def side_by_side(play: Callable[[str], None], clients: Sequence[str]) -> None:
+    """Call `play` with three clients at once, in threads. Raises the first error when all have ended."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         for turn in [pool.submit(play, client) for client in clients]:
             turn.result()
 
@@ -127,9 +134,9 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-def percentiles(values: Iterable[float], unit: str = "ms", scale: float = 1e3) -> dict[str, Any]:
-    """p50, p99 and the maximum, as columns of a row. The values are seconds."""
-    scaled = [value * scale for value in values]
+def percentiles(values: Iterable[float | None], unit: str = "ms", scale: float = 1e3) -> dict[str, Any]:
+    """p50, p99 and the maximum, as columns of a row. The values are seconds, or None where a client cannot say it."""
+    scaled = [value * scale for value in values if value is not None]
     return {
         f"p50_{unit}": percentile(scaled, 0.5),
         f"p99_{unit}": percentile(scaled, 0.99),

@@ -1,1 +1,1 @@
-"""The processes that talk to the broker: three clients, raw sockets, and senders of damaged frames."""
+"""The processes that talk to the broker: unmodified clients, raw sockets, and senders of damaged frames."""

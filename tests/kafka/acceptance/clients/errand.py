@@ -1,5 +1,7 @@
 """Runs in each client's process: plays a role, by the plan of the check that has started the process.
 
+The programs in the folder `other` do the same in other languages.
+
 The process writes lines of JSON to its output, and reads lines from its input. After the line "stop", or the end of
 its input, it ends as a client should. If it ends without an error, the file plan["result"] has its results.
 """

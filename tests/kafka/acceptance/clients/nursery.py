@@ -1,4 +1,4 @@
-"""Forks the processes of clients: python -m clients.nursery FD. So the clients' slow imports run only once.
+"""Forks the processes of clients: python -m clients.nursery FD. So the slow imports of clients in Python run only once.
 
 Each message at the socket FD is a plan as JSON, with the files for the process's input, output and errors. The answer
 is the process's pid, with a pidfd. When the socket is closed, the nursery kills the processes and ends.
@@ -18,7 +18,7 @@ import aiokafka  # noqa: F401
 import confluent_kafka  # noqa: F401
 import kafka  # noqa: F401
 
-from clients import errand, peer, raw_peer
+from clients import errand, kcat, peer, raw_peer, roster
 
 PLAN_MAX = 1 << 20  # bytes
 
@@ -59,7 +59,9 @@ def live(plan: dict[str, Any], files: list[int]) -> None:
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        errand.run({**peer.ROLES, **raw_peer.ROLES}, plan)
+        if command := roster.command_of(plan):
+            os.execvpe(command[0], command, roster.environment())
+        errand.run(kcat.ROLES if plan["client"] == "kcat" else {**peer.ROLES, **raw_peer.ROLES}, plan)
         status = 0
     except BaseException:
         traceback.print_exc()

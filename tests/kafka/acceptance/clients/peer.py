@@ -1,21 +1,27 @@
 """The roles of the process of one client.
 
 produce   sends `count` records, or for `seconds`, or until "stop"; `rate` a second, or as fast as the answers come;
-          `in_flight` records have no answer yet, at most
+          `in_flight` records have no answer yet, at most. With `codec` they are compressed. With `times`, the
+          records of each partition have these times in ms, or with `step` times that far apart, from the first one on;
+          with `one_batch` they are one batch
 consume   reads `expect` records, and whatever comes just after them; or reads until "stop"
 member    reads as a member of a group, and prints its partitions whenever they change
           (member and consume print how many records they have read, each counted once)
 commit    commits plan["offsets"];  committed  has the committed offsets as its result
+ask       deletes the records before plan["delete"], an offset for each partition; then has as its result the offsets of
+          the time plan["at"], and for each partition the offset and the time of the record with the largest time (or
+          None, if the client has no call for it)
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from clients import peers
+from clients import asks, peers
 from clients.errand import Role, say, stop
 
 AFTER_S = 0.3  # for this time a consumer waits for unexpected records
@@ -27,10 +33,9 @@ async def produce(plan: dict[str, Any]) -> dict[str, Any]:
     producer = peers.PRODUCERS[plan["client"]](plan)
     await producer.start()
     say(ready=True)
-    tag, partitions, count, rate = plan["tag"], plan["partitions"], plan.get("count", 0), plan.get("rate", 0)
+    tag, partitions, rate, sent = plan["tag"], plan["partitions"], plan.get("rate", 0), 0
     acked: list[tuple[int, int, float]] = []  # number, offset, seconds
     failed: list[tuple[int, str]] = []
-    sent = 0
 
     def done_of(number: int) -> peers.Done:
         begun = time.monotonic()
@@ -45,22 +50,38 @@ async def produce(plan: dict[str, Any]) -> dict[str, Any]:
 
     begun = time.monotonic()
     padding = plan.get("size", SIZE)
-    while not stop.is_set() and (sent < count if count else True):
+    while not is_over(plan, sent, begun):
         if rate and (early := begun + sent / rate - time.monotonic()) > 0:
             await (producer.breathe() if early > 0.002 else asyncio.sleep(early))
             continue
-        if sent - len(acked) - len(failed) >= plan.get("in_flight", 500):
+        if not plan.get("one_batch") and sent - len(acked) - len(failed) >= plan.get("in_flight", 500):
             await producer.breathe()
             continue
-        await producer.send(sent % partitions, f"{tag} {sent} ".ljust(padding, ".").encode(), done_of(sent))
+        value = f"{tag} {sent} ".ljust(padding, ".").encode()
+        await producer.send(sent % partitions, value, done_of(sent), time_of(plan, sent // partitions))
         sent += 1
-        if "seconds" in plan and time.monotonic() > begun + plan["seconds"]:
-            break
+    if plan.get("one_batch"):
+        await producer.flush()
     while sent > len(acked) + len(failed) and time.monotonic() < begun + plan.get("patience", 1e9):
         await producer.breathe()
     took = time.monotonic() - begun
     await producer.close()
     return {"sent": sent, "acked": acked, "failed": failed, "seconds": took, "throttles_ms": producer.throttles_ms}
+
+
+def is_over(plan: dict[str, Any], sent: int, begun: float) -> bool:
+    """Whether a producer has sent all its records."""
+    most, seconds = plan.get("count") or math.inf, plan.get("seconds") or math.inf
+    return stop.is_set() or sent >= most or time.monotonic() > begun + seconds
+
+
+def time_of(plan: dict[str, Any], number: int) -> int | None:
+    """The time in ms of a partition's record, or None if the client chooses it."""
+    times = plan.get("times")
+    if times is None:
+        return None
+    found: int = times[0] + number * plan["step"] if "step" in plan else times[number]
+    return found
 
 
 async def consume(plan: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +136,11 @@ async def committed(plan: dict[str, Any]) -> dict[str, Any]:
     return {"offsets": found}
 
 
+async def ask(plan: dict[str, Any]) -> dict[str, Any]:
+    """Delete records, and then ask for offsets by time."""
+    return await asks.ASKS[plan["client"]](plan)
+
+
 def in_loop(role: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]) -> Role:
     """Make a role of a coroutine function."""
     return lambda plan: asyncio.run(role(plan))
@@ -126,4 +152,5 @@ ROLES = {
     "member": in_loop(consume),
     "commit": in_loop(commit),
     "committed": in_loop(committed),
+    "ask": in_loop(ask),
 }

@@ -13,11 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-CLIENTS = ("kafka-python", "aiokafka", "confluent-kafka")
-SHORT_NAMES = {"kafka-python": "kp", "aiokafka": "ak", "confluent-kafka": "ck"}
-
 Done = Callable[[int, str], None]  # the offset, and the error or ""
 Row = tuple[int, int, bytes]  # partition, offset, value
+
+BATCH_MAX = 32 << 20  # bytes of a batch that has all records of a partition
+LINGER_MS = 60_000  # such a batch is sent before, by a flush
 
 
 class Producer(ABC):
@@ -33,8 +33,12 @@ class Producer(ABC):
         return
 
     @abstractmethod
-    async def send(self, partition: int, value: bytes, done: Done) -> None:
-        """Send a record. `done` is called once, in any thread."""
+    async def send(self, partition: int, value: bytes, done: Done, time_ms: int | None) -> None:
+        """Send a record. `done` is called once, in any thread. Without a time the client chooses it."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Send the records of a plan with `one_batch`, and wait for their answers."""
 
     @abstractmethod
     async def breathe(self) -> None:
@@ -88,18 +92,25 @@ class KafkaPythonProducer(Producer):
 
         super().__init__(plan)
         self._made = KafkaProducer(
-            bootstrap_servers=plan["bootstrap"], client_id=plan["name"], **acks_of(plan, "acks", "enable_idempotence")
+            bootstrap_servers=plan["bootstrap"],
+            client_id=plan["name"],
+            compression_type=plan.get("codec"),
+            **acks_of(plan, "acks", "enable_idempotence"),
+            **batch_of(plan, batch_size=BATCH_MAX, max_request_size=BATCH_MAX, linger_ms=LINGER_MS),
         )
         self._came = threading.Event()
 
-    async def send(self, partition: int, value: bytes, done: Done) -> None:
+    async def send(self, partition: int, value: bytes, done: Done, time_ms: int | None) -> None:
         def ended(offset: int, why: str) -> None:
             done(offset, why)
             self._came.set()
 
-        future = self._made.send(self.plan["topic"], value, partition=partition)
+        future = self._made.send(self.plan["topic"], value, partition=partition, timestamp_ms=time_ms)
         future.add_callback(lambda sent: ended(sent.offset, ""))
         future.add_errback(lambda error: ended(-1, type(error).__name__))
+
+    async def flush(self) -> None:
+        self._made.flush()
 
     async def breathe(self) -> None:
         self._came.wait(0.01)
@@ -136,10 +147,11 @@ class KafkaPythonConsumer(Consumer):
             client_id=plan["name"],
             auto_offset_reset="earliest",
             group_id=plan.get("group"),
+            group_instance_id=plan.get("instance"),
             **session_of(plan, "session_timeout_ms", "heartbeat_interval_ms"),
         )
         if plan.get("group") and not plan.get("assign"):
-            self._made.subscribe([plan["topic"]], listener=Listener())
+            self._made.subscribe(topics_of(plan), listener=Listener())
         else:
             self._made.assign([TopicPartition(plan["topic"], number) for number in range(plan["partitions"])])
 
@@ -180,18 +192,38 @@ class AiokafkaProducer(Producer):
 
         plan = self.plan
         self._made = AIOKafkaProducer(
-            bootstrap_servers=plan["bootstrap"], client_id=plan["name"], **acks_of(plan, "acks", "enable_idempotence")
+            bootstrap_servers=plan["bootstrap"],
+            client_id=plan["name"],
+            compression_type=plan.get("codec"),
+            **acks_of(plan, "acks", "enable_idempotence"),
+            **batch_of(plan, max_batch_size=BATCH_MAX, max_request_size=BATCH_MAX),
         )
         await self._made.start()
+        self._batches: dict[int, tuple[Any, list[Done]]] = {}
 
-    async def send(self, partition: int, value: bytes, done: Done) -> None:
+    async def send(self, partition: int, value: bytes, done: Done, time_ms: int | None) -> None:
+        if self.plan.get("one_batch"):  # its linger_ms does not hold back a first record, but it has a call for batches
+            if partition not in self._batches:
+                self._batches[partition] = self._made.create_batch(), []
+            made, waiting = self._batches[partition]
+            if made.append(timestamp=time_ms, key=None, value=value) is None:
+                raise RuntimeError("the batch is full")
+            waiting.append(done)
+            return
+
         def ended(future: asyncio.Future[Any]) -> None:
             error = future.exception()
             sent = None if error else future.result()
             done(sent.offset if sent is not None else -1, type(error).__name__ if error else "")
 
-        future = await self._made.send(self.plan["topic"], value, partition=partition)
+        future = await self._made.send(self.plan["topic"], value, partition=partition, timestamp_ms=time_ms)
         future.add_done_callback(ended)
+
+    async def flush(self) -> None:
+        for partition, (made, waiting) in self._batches.items():
+            sent = await (await self._made.send_batch(made, self.plan["topic"], partition=partition))
+            for number, done in enumerate(waiting):
+                done(sent.offset + number, "")
 
     async def breathe(self) -> None:
         await asyncio.sleep(0.001)
@@ -211,10 +243,11 @@ class AiokafkaConsumer(Consumer):
             client_id=plan["name"],
             auto_offset_reset="earliest",
             group_id=plan.get("group"),
+            group_instance_id=plan.get("instance"),
             **session_of(plan, "session_timeout_ms", "heartbeat_interval_ms"),
         )
         if plan.get("group") and not plan.get("assign"):
-            self._made.subscribe([plan["topic"]])
+            self._made.subscribe(topics_of(plan))
         else:
             self._made.assign([TopicPartition(plan["topic"], number) for number in range(plan["partitions"])])
         await self._made.start()
@@ -239,6 +272,9 @@ class AiokafkaConsumer(Consumer):
 
 # confluent-kafka ------------------------------------------------------------------------------------------------------
 
+# As a client does that does not ask for the versions of the broker, and takes it for Kafka 0.9.
+OLD = {"api.version.request": False, "broker.version.fallback": "0.9.0.1", "message.timeout.ms": 3_000}
+
 
 class ConfluentProducer(Producer):
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -254,22 +290,33 @@ class ConfluentProducer(Producer):
                 "bootstrap.servers": plan["bootstrap"],
                 "client.id": plan["name"],
                 "throttle_cb": throttled,
+                **({"compression.type": plan["codec"]} if plan.get("codec") else {}),
                 **acks_of(plan, "acks", "enable.idempotence"),
+                **batch_of(
+                    plan,
+                    **{"batch.size": BATCH_MAX, "message.max.bytes": BATCH_MAX, "batch.num.messages": 100_000},
+                    **{"linger.ms": LINGER_MS},
+                ),
+                **(OLD if plan.get("old") else {}),
             }
         )
 
-    async def send(self, partition: int, value: bytes, done: Done) -> None:
+    async def send(self, partition: int, value: bytes, done: Done, time_ms: int | None) -> None:
         def ended(error: Any, sent: Any) -> None:
             done(-1 if error else sent.offset(), error.name() if error else "")
 
+        when = time_ms or 0  # with 0 the client chooses
         while True:
             try:
-                self._made.produce(self.plan["topic"], value, partition=partition, on_delivery=ended)
+                self._made.produce(self.plan["topic"], value, partition=partition, on_delivery=ended, timestamp=when)
             except BufferError:
                 self._made.poll(0.01)
             else:
                 self._made.poll(0)
                 return
+
+    async def flush(self) -> None:
+        self._made.flush()
 
     async def breathe(self) -> None:
         self._made.poll(0.01)
@@ -293,11 +340,12 @@ class ConfluentConsumer(Consumer):
                 "group.id": plan.get("group") or f"alone-{plan['name']}",  # this client requires a group id
                 "auto.offset.reset": "earliest",
                 **({} if plan.get("group") else {"enable.auto.commit": False}),
+                **({"group.instance.id": plan["instance"]} if plan.get("instance") else {}),
                 **session_of(plan, "session.timeout.ms", "heartbeat.interval.ms"),
             }
         )
         if plan.get("group") and not plan.get("assign"):
-            self._made.subscribe([plan["topic"]], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+            self._made.subscribe(topics_of(plan), on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
         else:
             self._made.assign([TopicPartition(plan["topic"], number, 0) for number in range(plan["partitions"])])
 
@@ -333,6 +381,17 @@ def acks_of(plan: dict[str, Any], acks: str, idempotence: str) -> dict[str, Any]
     """The settings of a producer: idempotent, or with the plan's acks."""
     given = plan.get("acks", "all")
     return {idempotence: True} if given == "all" else {idempotence: False, acks: given}
+
+
+def batch_of(plan: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """The settings with which all records of a partition are one batch, if the plan wants that."""
+    return settings if plan.get("one_batch") else {}
+
+
+def topics_of(plan: dict[str, Any]) -> list[str]:
+    """The topics of a member."""
+    found: list[str] = plan.get("topics") or [plan["topic"]]
+    return found
 
 
 def session_of(plan: dict[str, Any], session: str, heartbeat: str) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import pytest
 from support.real.daemons import Daemon
 from support.real.patience import eventually
 from support.real.shell import command_of
-from support.real.terminals import Player, files_of
 from support.real.trees import ROOT
 from support.web.pending import pending
+from tutorials.terminals import Player, files_of
 
 
 def page_of(name: str) -> str:
