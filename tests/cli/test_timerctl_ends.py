@@ -15,7 +15,7 @@ import pytest
 
 import timerd as td
 from support.real.daemons import Daemon
-from support.real.patience import eventually, stop
+from support.real.patience import PATIENCE_S, eventually, stop
 from support.real.shell import LOOKING, Run, command_of
 from support.rig.harness import Rig
 from timerctl.exits import Exit
@@ -280,7 +280,7 @@ def test_keys_and_ids_that_are_not_text_are_read_and_shown(daemon: Daemon) -> No
     key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
     timerctl: list[str | bytes] = [sys.executable, "-m", "timerctl"]
     with connect() as client:
-        operation = client.register_wait(key, timeout=20, id=b"\xff")
+        operation = client.register_wait(key, timeout=600, id=b"\xff")
         for encoding, written in (("utf-8", key[-3:]), ("ascii", b"\\u6f22")):
             environment = {**os.environ, "PYTHONIOENCODING": encoding}
             shown = subprocess.run([*timerctl, "keys"], capture_output=True, check=True, env=environment).stdout
@@ -290,7 +290,7 @@ def test_keys_and_ids_that_are_not_text_are_read_and_shown(daemon: Daemon) -> No
         assert (refused.returncode, refused.stderr) == (Exit.PROBLEM, b"")
         assert refused.stdout.startswith(b"failed")
         assert subprocess.run([*timerctl, "fire", key, "--value", b"\xfe"]).returncode == Exit.OK
-        assert operation.result(20).value == b"\xfe"
+        assert operation.result(PATIENCE_S).value == b"\xfe"
 
 
 def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: Run) -> None:
