@@ -21,6 +21,7 @@ from .errors import (
     OperationExistsError,
     OperationExpired,
     OperationFailed,
+    QuotaExceededError,
     TimerdUnavailableError,
 )
 from .mark import Mark
@@ -113,9 +114,9 @@ class Outcome:
     def value_dropped(self) -> bool:
         """Whether the event's value was left out, because this client (or group) has used up its quota of bytes.
 
-        The outcome is still COMPLETED, and `value` is empty. If an empty value has a meaning to your program, check
-        `value_dropped`, and look the result up elsewhere. Values are dropped when many outcomes are unacknowledged, for
-        example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the values, and a
+        The outcome is still COMPLETED, and `value` is empty; check() and unwrap() raise. Look the result up elsewhere, or
+        register again with the same mark when there is room. Values are dropped when many outcomes are unacknowledged,
+        for example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the values, and a
         larger --quota-bytes helps. The caller of fire() gets no error: the event was applied.
         """
         record = self._record
@@ -216,9 +217,17 @@ class Outcome:
 
         That is OperationCancelled, OperationFailed or another `error`, for example TimerdUnavailableError,
         ArenaFullError or MarkTooOldError. After one of these three, nobody knows whether the event has come.
+        QuotaExceededError of a completed operation: the event has come, but without its value (`value_dropped`).
         """
         state = self.state
         if state is State.COMPLETED:
+            if self.value_dropped:
+                raise noted(
+                    QuotaExceededError(
+                        f"{self.key!r} was fired, but its value was left out: this client, or its group, holds as many "
+                        f"bytes as it may (--quota-bytes). Acknowledge outcomes, cancel what waits, or raise the quota"
+                    )
+                )
             return self.value
         if state is State.EXPIRED:
             return None

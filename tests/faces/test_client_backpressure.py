@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -141,3 +142,24 @@ def test_close_does_not_wait_for_ever_for_a_callback(daemon: Daemon) -> None:
     assert time.monotonic() - start < PATIENCE_S / 2
     leave.set()
     eventually(lambda: client.closed)
+
+
+def test_a_value_that_was_left_out_raises_and_the_same_mark_finds_it_when_there_is_room(
+    make_daemon: Callable[..., Daemon], face: Face
+) -> None:
+    """A view that answers with check() must not say that an empty message has come."""
+    make_daemon("--quota-bytes=8192")
+    client = face.make()
+    client.ready(timeout=PATIENCE_S)
+    mark = client.mark()
+    hold = client.register("hold", timeout=600, payload=bytes(8_000))
+    client.fire("k", value=b"y" * 3_000)
+    outcome = client.register("k", timeout=600, since=mark).result(PATIENCE_S)
+    assert outcome.state is td.State.COMPLETED and outcome.value_dropped
+    for take in (outcome.check, outcome.unwrap):
+        with pytest.raises(td.QuotaExceededError, match="'k' was fired, but its value was left out"):
+            take()
+    assert hold.cancel_wait(timeout=PATIENCE_S)
+    again = client.register("k", timeout=600, since=mark).result(PATIENCE_S)
+    assert again.check() == b"y" * 3_000
+    client.close()
