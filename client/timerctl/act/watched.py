@@ -52,7 +52,7 @@ class Watched(NamedTuple):
 
 
 def watched(arguments: argparse.Namespace) -> Watched | None:
-    """The key of the command line as it stands in the arena now; None if this user cannot read the arena."""
+    """The key of the command line as it stands in the arena now; None if the arena cannot be read."""
     try:
         with open_arena(paths_of(arguments)) as reader:
             return _watched(reader, arguments.key, arguments.purgatory or PURGATORY)
@@ -97,7 +97,7 @@ def operations(number: int, what: str = "operation") -> str:
 def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> str:
     """The watchers and the watermark just before the command, in a sentence."""
     if seen is None:
-        return "This user cannot read the arena, so it is not known what watched the key."
+        return "The arena cannot be read here, so it is not known what watched the key: `timerctl check` says why."
     key = word(plain(arguments.key))
     had = f"{key} had {'no watermark' if seen.watermark is None else f'the watermark {seen.watermark}'}"
     if verb == "forget":

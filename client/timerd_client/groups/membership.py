@@ -15,7 +15,14 @@ from timerd_client.link.link import links
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import Patience, Timeout
-from timerd_shm.declare.errors import ArenaNotReadyError, InvalidValueError, NotAMemberError, TimerdUnavailableError
+from timerd_shm.declare.errors import (
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    InvalidValueError,
+    LayoutMismatchError,
+    NotAMemberError,
+    TimerdUnavailableError,
+)
 from timerd_shm.declare.limits import CALLS_HELD_MAX, HANDLED_NAMES_MAX
 from timerd_wire.refusals import OF_GROUP, Subject
 
@@ -203,7 +210,7 @@ class Membership(Generic[LinkT]):
         commands = self._commands()
         try:
             reader = self._live().connection.sockets.map_arena()
-        except ArenaNotReadyError as error:
+        except (ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError) as error:
             raise TimerdUnavailableError(str(error)) from error
         with reader:
             return list(listed_with_plans(reader, commands.group, failed=failed, clocks=commands.clocks))
