@@ -114,9 +114,9 @@ class Outcome:
     def value_dropped(self) -> bool:
         """Whether the event's value was left out, because this client (or group) has used up its quota of bytes.
 
-        The outcome is still COMPLETED, and `value` is empty; check() and unwrap() raise. Look the result up elsewhere, or
-        register again with the same mark when there is room. Values are dropped when many outcomes are unacknowledged,
-        for example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the values, and a
+        The outcome is still COMPLETED, and `value` is empty; check() and unwrap() raise. Look the result up elsewhere,
+        or register again with the same mark when there is room. Values are dropped when many outcomes are
+        unacknowledged, for example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the values, and a
         larger --quota-bytes helps. The caller of fire() gets no error: the event was applied.
         """
         record = self._record

@@ -354,7 +354,7 @@ def test_a_path_too_long_for_a_socket_is_refused_with_both_lengths() -> None:
 
 
 def test_a_reader_gets_a_descriptor_that_cannot_write(paths: InstancePaths) -> None:
-    with pytest.raises(ArenaNotReadyError, match="has not made its arena yet"):
+    with pytest.raises(ArenaNotReadyError, match="no daemon has made an arena yet"):
         open_arena_file(paths)
     arena = open_arena(SMALL, paths)
     write_location(paths, arena.location)
