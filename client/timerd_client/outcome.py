@@ -116,8 +116,8 @@ class Outcome:
 
         The outcome is still COMPLETED, and `value` is empty; check() and unwrap() raise. Look the result up elsewhere,
         or register again with the same mark when there is room. Values are dropped when many outcomes are
-        unacknowledged, for example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the values, and a
-        larger --quota-bytes helps. The caller of fire() gets no error: the event was applied.
+        unacknowledged, for example in a stopped worker. `timerctl errors` names the client, `values_dropped` counts the
+        values, and a larger --quota-bytes helps. The caller of fire() gets no error: the event was applied.
         """
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.VALUE_DROPPED)
