@@ -83,16 +83,17 @@ def test_the_shapes_are_those_of_all_apis() -> None:
 @pytest.mark.parametrize("key", APIS)
 def test_a_client_gets_the_error_in_every_version_of_every_api(cluster: KafkaCluster, key: int) -> None:
     name = APIS[key][0]
-    cluster.fail(api_of(key, versions_of(name)[-1]).name, "REQUEST_TIMED_OUT", client_id="least", times=None)
+    # An error that no broker answers by itself: on a busy machine a request of `least` may time out.
+    cluster.fail(api_of(key, versions_of(name)[-1]).name, "POLICY_VIOLATION", client_id="least", times=None)
     with RawKafka(cluster.bootstrap) as client:
         for version in versions_of(name):
             question = Question(key, version)
             client.send(question.write(version, "least", least(question.request)))
-            assert errors_in(question.read(client.frame())) == [TIMED_OUT], version
+            assert errors_in(question.read(client.frame())) == [ErrorCode.policy_violation], version
             if key == METADATA:
                 continue
             client.send(question.write(version, "another", least(question.request)))
-            assert TIMED_OUT not in errors_in(question.read(client.frame())), version
+            assert ErrorCode.policy_violation not in errors_in(question.read(client.frame())), version
     (fault,) = cluster.faults()
     assert fault.met == fault.applied == len(versions_of(name))
 
