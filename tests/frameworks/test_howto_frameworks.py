@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +27,7 @@ from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon
 from support.real.patience import PATIENCE_S, eventually
 from support.real.trees import ROOT
 from support.web.pending import pending
-from support.web.servers import ENDS_S, Answer, Polls, Server
+from support.web.servers import ENDS_S, Polls, Server, again_at_503
 from support.web.streams import EventSource
 from timerd_shm.host.paths import daemon_running
 from timerd_shm.host.search import find_instance
@@ -50,20 +50,6 @@ def directory(runtime_dir: Path) -> Path:
     made = runtime_dir / "app"
     made.mkdir()
     return made
-
-
-def served(ask: Callable[[], Answer]) -> Answer:
-    """`ask`, and once more after each 503, as clients do: on a busy machine the daemon may be silent for 3 s."""
-    answer = ask()
-
-    def is_served() -> bool:
-        nonlocal answer
-        if answer.status == 503:
-            answer = ask()
-        return answer.status != 503
-
-    eventually(is_served, "each answer is 503")
-    return answer
 
 
 # Django Channels ------------------------------------------------------------------------------------------------------
@@ -182,7 +168,7 @@ def test_a_long_poll_waits_beside_consumers_and_loses_nothing(daemon: Daemon, di
             assert {(one.status, one.body) for one in answers} == {(200, b"first")}
         client.fire_wait("job/7", value=b"second")
         mark = answers[0].headers["x-mark"]
-        answer = served(lambda: server.get(f"/jobs/7?after={mark}"))
+        answer = again_at_503(lambda: server.get(f"/jobs/7?after={mark}"))
         assert (answer.status, answer.body) == (200, b"second")
         assert server.get("/jobs/7?after=nonsense").status == 400
         polls.open("/jobs/7", 3)
@@ -263,12 +249,12 @@ def aiohttp(directory: Path, kind: str) -> Iterator[Server]:
 @pytest.mark.parametrize("kind", AIOHTTP)
 def test_a_long_poll_of_aiohttp_loses_nothing(daemon: Daemon, directory: Path, kind: str) -> None:
     with aiohttp(directory, kind) as server, Polls(server.port) as polls:
-        mark = served(lambda: server.get("/mark")).body.decode()
-        assert served(lambda: server.post("/jobs/7", b"between the mark and the poll")).status == 204
-        answer = served(lambda: server.get(f"/jobs/7?after={mark}"))
+        mark = again_at_503(lambda: server.get("/mark")).body.decode()
+        assert again_at_503(lambda: server.post("/jobs/7", b"between the mark and the poll")).status == 204
+        answer = again_at_503(lambda: server.get(f"/jobs/7?after={mark}"))
         assert (answer.status, answer.body) == (200, b"between the mark and the poll")
-        assert served(lambda: server.post("/jobs/7", b"between two polls")).status == 204
-        answer = served(lambda: server.get(f"/jobs/7?after={answer.headers['x-mark']}"))
+        assert again_at_503(lambda: server.post("/jobs/7", b"between two polls")).status == 204
+        answer = again_at_503(lambda: server.get(f"/jobs/7?after={answer.headers['x-mark']}"))
         assert (answer.status, answer.body) == (200, b"between two polls")
         assert server.get("/jobs/7?after=nonsense").status == 400
         assert server.get(f"/jobs/7?after={mark[:16]}-999999").status == 410

@@ -19,7 +19,7 @@ from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, eventually, stop
 from support.real.trees import ROOT
 from support.web.pending import pending
-from support.web.servers import ENDS_S, Answer, Polls, Server
+from support.web.servers import ENDS_S, Answer, Polls, Server, again_at_503
 from support.web.streams import EventSource
 
 BLOCK = re.compile(r"^```py\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -304,19 +304,6 @@ def again_at_reset(ask: Callable[[], Answer]) -> Answer:
         return ask()
     except ConnectionError:
         return ask()
-
-
-def again_at_503(ask: Callable[[], Answer]) -> Answer:
-    answer = ask()
-
-    def is_served() -> bool:
-        nonlocal answer
-        if answer.status == 503:
-            answer = ask()
-        return answer.status != 503
-
-    eventually(is_served, "each answer is 503")
-    return answer
 
 
 def test_a_post_between_two_polls_is_in_the_next_answer(server: Server) -> None:

@@ -211,7 +211,8 @@ class Connection:
             if now_ns >= sockets.due_ns and sockets.tend(now_ns) and protocol.session.secret != NO_SESSION:
                 protocol.session.subscribe()
             if isinstance(sockets, LateSockets) and sockets.is_hopeless and protocol.incoming.is_awaited:
-                protocol.incoming.fail_replies(TimerdUnavailableError(sockets.hopeless()))
+                kept = "a command is kept, and applied when a daemon comes"
+                protocol.incoming.fail_replies(TimerdUnavailableError(f"{sockets.hopeless()}; {kept}"))
         if isinstance(sockets, LateSockets) and sockets.found is not None:
             self._move(sockets, sockets.found)
         with link.lock:

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -260,6 +260,20 @@ class Polls:
     def __exit__(self, *_: object) -> None:
         self.hang_up()
         self._selector.close()
+
+
+def again_at_503(ask: Callable[[], Answer]) -> Answer:
+    """`ask`, and once more after each 503, as clients do: on a busy machine the daemon may be silent for 3 s."""
+    answer = ask()
+
+    def is_served() -> bool:
+        nonlocal answer
+        if answer.status == 503:
+            answer = ask()
+        return answer.status != 503
+
+    eventually(is_served, "each answer is 503")
+    return answer
 
 
 def parsed(received: bytes, path: str) -> Answer:

@@ -57,7 +57,7 @@ class Attack:
 
     def run(self, stop: threading.Event, say: Callable[..., None]) -> None:
         """Send all frames."""
-        now = told = time.monotonic()
+        now = said = time.monotonic()
         while not stop.is_set() and (self.sent < self.count or any(line.socket for line in self._lines)):
             for line in self._lines:
                 if line.socket is None and now >= line.again_at:
@@ -74,8 +74,8 @@ class Attack:
                     self._ended(line, "no answer yet")
                     self._drop(line)
                     self._send(line)
-            if now > told + 5:
-                told = now
+            if now > said + 5:
+                said = now
                 say(sent=self.sent)
         for line in self._lines:
             self._drop(line)
