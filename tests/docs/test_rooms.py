@@ -30,7 +30,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"__init__"},
     ),
     "timerd_client": (
-        {"conditions", "errors", "main_thread", "mark", "one_process", "types", "workload"},
+        {"conditions", "errors", "main_thread", "mark", "one_process", "rules", "types", "workload"},
         {"arguments", "declared", "scope", "waiter"},
         {"outcome"},
         {"hot"},

@@ -198,7 +198,7 @@ class Audit:
         op = self._operations[r.operation] = Operation(r, sender, self._registrations)
         if not op.group:
             sender.pending[op.number] = op
-        self._replay.register(op, r)
+        self._replay.register(op, r.mark, r.effective_ns, r.newest)
 
     def _check_registration(self, r: Registration, sender: Member) -> None:
         """Report values that the daemon would have refused, and wrong values that the daemon has computed itself."""
@@ -253,13 +253,13 @@ class Audit:
             sender = self._clients.sender((r.client, r.client_generation), owner, r.command, 0)
             if sender is None:
                 return
-            sender.commands.append(r.command)
-            sender.sequences.append(r.sequence)
-        event = Event(r.sequence, r.event_kind, watch_key, r.amount, r.limit if limited else None, sender, r.command)
-        event.effective_ns, event.value_length = r.effective_ns, r.value_length
-        event.redelivered, event.value_dropped = bool(flags & _REDELIVERED), bool(flags & _DROPPED)
+        limit, again = r.limit if limited else None, bool(flags & _REDELIVERED)
+        event = Event(
+            r.sequence, r.event_kind, watch_key, r.amount, limit, r.effective_ns, sender, r.command, redelivered=again
+        )
+        event.value_length, event.value_dropped = r.value_length, bool(flags & _DROPPED)
         self._newest = event
-        self._replay.enter(event, watch_key)
+        self._replay.enter(event)
 
     def _check_event(self, r: EventRow, watch_key: WatchKey) -> None:
         """Report values that the daemon would have refused, and a command that would have made no event."""

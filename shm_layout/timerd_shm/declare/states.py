@@ -61,8 +61,8 @@ class Tally(NamedTuple):
 class Rule(NamedTuple):
     """A condition, declared once: the core, the client, `timerctl`, the check and LAYOUT.md take it from here.
 
-    The audit and the tests' model take `takes_needed` and the like from here. But they state `completes` and `fails`
-    again in their own words, so they notice a core that follows a wrong rule.
+    The rules in plain Python (timerd_client.rules) take `takes_needed` and the like from here. But they state
+    `completes` and `fails` again in their own words, so a test notices a core that follows a wrong rule.
 
     `completes` and `fails` are expressions that Python and C read alike: numbers of a Tally, + - < <= == >= >, and `&`
     between comparisons in parentheses. An operation fails if `fails` holds and `completes` does not.

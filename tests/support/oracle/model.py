@@ -1,7 +1,7 @@
-"""The promises of the purgatory, written as plainly as possible: the oracle for the compiled core.
+"""The promises of the daemon, written as plainly as possible: the oracle for the compiled core.
 
-Operations are objects in a list, events an unbounded list, and the wheel is one comparison. Nothing is fast or bounded,
-and no code is shared with the core.
+The audit's rules (timerd_client.rules) say which event settles an operation. The model adds clients, groups, ids,
+quotas and the clock. The events are an unbounded list, and the wheel is one comparison. The core's code is not used.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from support.oracle.modelstate import (
     takes_last_quarter,
 )
 from support.rig.commands import Answer, Command, Delivered, GroupOutcome, KeyAct, LookAct, OperationAct, Register
+from timerd_client.rules.purgatory import Purgatory
+from timerd_client.rules.records import Mark
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
 from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
@@ -30,7 +32,7 @@ from timerd_shm.declare.wire import CommandKind
 # the state ------------------------------------------------------------------------------------------------------------
 
 
-class Model:
+class Model(Purgatory[Operation, Event]):
     """The purgatory. `slot_of(purgatory, key)` is the key's hash slot; only MARK_TOO_OLD depends on it."""
 
     def __init__(
@@ -43,6 +45,7 @@ class Model:
         quota_operations: int,
         limits: Limits = UNLIMITED,
     ) -> None:
+        super().__init__()
         self.tick_ns = tick_ns
         self.ring_events = ring_events
         self.slot_of = slot_of
@@ -51,7 +54,6 @@ class Model:
         self.limits = limits
         self.events: list[Event] = []
         self.pending: list[Operation] = []
-        self.watermarks: dict[tuple[int, bytes], int] = {}
         self.setters: dict[tuple[int, bytes], Client] = {}  # the client that first set each watermark
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
@@ -63,6 +65,7 @@ class Model:
         self.is_held: Callable[[tuple[bytes, bytes]], bool] = lambda key: False
         self.settled: list[Settling] = []
         self.registrations = self.evicted = 0
+        self.now_ns = 0  # the time of the present command
 
     # what can be seen -------------------------------------------------------------------------------------------------
 
@@ -104,14 +107,14 @@ class Model:
 
     def close_client(self, client: Client, now_ns: int) -> None:
         """The client is dead. It may come back with its numbering, but it no longer owns its operations."""
-        client.is_live = False
+        client.is_live, self.now_ns = False, now_ns
         for op in [op for op in self.pending if self.owns(client, op)]:
             if op.orphans is Orphans.GROUP:
                 op.group, op.left = client.group, True
             else:
                 op.kept = True
                 if op.orphans is Orphans.CANCEL:
-                    self._settle(op, Outcome.CANCELLED, now_ns)
+                    self.settle(op, Outcome.CANCELLED, None, None)
                 elif op.deadline_ns == NO_DEADLINE:
                     op.deadline_ns = now_ns + GROUP_KEPT_NS
         for each in client.unacknowledged:
@@ -124,7 +127,7 @@ class Model:
         grants = client.granted()
         client.unacknowledged.clear()
         for each in grants:
-            self._requeue(each, now_ns)
+            self._requeue(each)
 
     @staticmethod
     def owns(client: Client, op: Operation) -> bool:
@@ -150,49 +153,51 @@ class Model:
             delivered.codes,
         )
 
-    def _requeue(self, settled: Settled, now_ns: int) -> None:
+    def _requeue(self, settled: Settled) -> None:
         """Requeue a limited event's grant, as an event of its own."""
         assert settled.event is not None
-        event = Event(
-            sequence=self.newest + 1,
-            kind=EventKind.FIRE,
-            purgatory=settled.event.purgatory,
-            key=settled.event.key,
-            amount=1,
-            value=settled.delivered.value,
-            limited=True,
-            left=1,
-            client=None,
-            command=0,
-            effective_ns=now_ns,
+        place = (settled.event.purgatory, settled.event.key)
+        self._add(
+            Event(
+                settled.delivered.value,
+                self.newest + 1,
+                EventKind.FIRE,
+                place,
+                amount=1,
+                limit=1,
+                effective_ns=self.now_ns,
+                redelivered=True,
+            )
         )
+
+    def _add(self, event: Event) -> None:
         self.events.append(event)
-        for op in self.watchers(event):
-            self._apply_event(op, event, now_ns)
+        self.enter(event)
 
     # commands ---------------------------------------------------------------------------------------------------------
 
     def apply(self, client: Client, command: Command, now_ns: int) -> None:
         """Apply the client's next command."""
-        client.last_command += 1
+        client.last_command, self.now_ns = client.last_command + 1, now_ns
         if isinstance(command, Register):
-            self._register(client, command, now_ns)
+            self._register(client, command)
         elif isinstance(command, KeyAct):
-            self._act(client, command, now_ns)
+            self._act(client, command)
         elif isinstance(command, LookAct):
-            self._act_on_look(client, command, now_ns)
+            self._act_on_look(client, command)
         elif isinstance(command, OperationAct):
-            self._act_on_operation(client, command, now_ns)
+            self._act_on_operation(client, command)
         else:
             raise NotImplementedError(f"the model knows no phases of calls: {command}")
 
     def advance(self, now_ns: int) -> None:
         """Expire operations. An operation is due in the first tick that begins at its deadline or later."""
+        self.now_ns = now_ns
         due = [
             op for op in self.pending if op.deadline_ns != NO_DEADLINE and self.due_tick(op) <= now_ns // self.tick_ns
         ]
         for op in sorted(due, key=lambda op: (self.due_tick(op), op.registration)):
-            self._settle(op, Outcome.EXPIRED, now_ns)
+            self.settle(op, Outcome.EXPIRED, None, None)
 
     def due_tick(self, op: Operation) -> int:
         return -(-op.deadline_ns // self.tick_ns)
@@ -200,7 +205,7 @@ class Model:
     def _answer(self, client: Client, code: ErrorCode, value: int = 0) -> None:
         client.answers.append(Answer(client.last_command, code, value))
 
-    def _register(self, client: Client, command: Register, now_ns: int) -> None:
+    def _register(self, client: Client, command: Register) -> None:
         refusal = self.refusal(command)
         if refusal is not ErrorCode.NONE:
             return self._answer(client, refusal)
@@ -246,33 +251,22 @@ class Model:
         if self.too_old(command):
             return self._answer(client, ErrorCode.MARK_TOO_OLD)
         if replaced is not None:
-            self._settle(replaced, Outcome.CANCELLED, now_ns)
+            self.settle(replaced, Outcome.CANCELLED, None, None)
         self.registrations += 1
-        registered_ns = command.registered_ns or now_ns
+        registered_ns = command.registered_ns or self.now_ns
         no_deadline = command.timeout_ns == NO_DEADLINE
-        op = Operation(
-            client=client,
-            command=client.last_command,
-            registration=self.registrations,
-            keys=command.keys,
-            condition=command.condition,
-            needed=command.needed,
-            missing=command.total,
-            purgatory=command.purgatory,
-            registered_ns=registered_ns,
-            deadline_ns=NO_DEADLINE if no_deadline else registered_ns + command.timeout_ns,
-            orphans=orphans,
-            id=command.id,
-            payload=command.payload,
-            group=client.group if command.for_group else b"",
-            call=command.call,
-        )
+        deadline_ns = NO_DEADLINE if no_deadline else registered_ns + command.timeout_ns
+        op = Operation(self.registrations, client, command, deadline_ns)
+        op.registered_ns = registered_ns
         self.pending.append(op)
         if op.id is not None:
             self.ids[op.purgatory, op.id] = Remembered(op)
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE)
-        self._behave_as_if_registered_at_its_mark(op, command, now_ns)
+        mark = None
+        if command.mark is not None:
+            mark = Mark(command.mark.sequence, None if command.mark_by_sequence else command.mark.command)
+        self.register(op, mark, self.now_ns, self.newest)
 
     def _evict(self, needs: Callable[[int], int], share: int) -> bool:
         """Evict an outcome of ended clients, if these hold more than `share` records. Returns whether one was evicted.
@@ -293,39 +287,6 @@ class Model:
                 self.evicted += 1
                 return True
         return False
-
-    def _behave_as_if_registered_at_its_mark(self, op: Operation, command: Register, now_ns: int) -> None:
-        """Rule 4: events after the mark in sequence order, then present watermarks, and only then the deadline."""
-        for event in self.events[self.tail - 1 :]:
-            if not self.is_after_mark(op, command, event):
-                continue
-            if event.effective_ns < op.deadline_ns:
-                self._apply_event(op, event, now_ns)
-            elif event.purgatory == op.purgatory and op.ordinal(event.key) is not None:
-                op.uncounted = op.uncounted or event.sequence
-            if op not in self.pending:
-                return
-        for ordinal, key in enumerate(op.keys):
-            watermark = self.watermarks.get((op.purgatory, key.name))
-            if (
-                key.target is not None
-                and watermark is not None
-                and watermark >= key.target
-                and op.ordinal(key.name) is not None
-            ):
-                op.satisfied |= 1 << ordinal
-                if self._decide(op, ordinal, None, now_ns):
-                    return
-        if op.deadline_ns <= now_ns:
-            self._settle(op, Outcome.EXPIRED, now_ns)
-
-    @staticmethod
-    def is_after_mark(op: Operation, command: Register, event: Event) -> bool:
-        if command.mark is None:
-            return False
-        if event.client is op.client and not command.mark_by_sequence:
-            return event.command > command.mark.command
-        return event.sequence > command.mark.sequence
 
     def too_old(self, command: Register) -> bool:
         """Whether the mark is ahead of all events, or the ring has lost a later event in the hash slots of the keys."""
@@ -357,47 +318,41 @@ class Model:
             return ErrorCode.INVALID_CONDITION
         return ErrorCode.NONE
 
-    def _act(self, client: Client, command: KeyAct, now_ns: int) -> None:
+    def _act(self, client: Client, command: KeyAct) -> None:
         if command.limit == 0:
             return self._answer(client, ErrorCode.INVALID_VALUE)
-        event = Event(
-            sequence=self.newest + 1,
-            kind=EVENT_OF[command.kind],
-            purgatory=command.purgatory,
-            key=command.key,
-            amount=command.amount,
-            value=command.value,
-            limited=command.limit is not None,
-            left=command.limit or 0,
-            client=client,
-            command=client.last_command,
-            effective_ns=now_ns,
-        )
         place = (command.purgatory, command.key)
-        known = self.watermarks.get(place)
+        event = Event(
+            command.value,
+            self.newest + 1,
+            EVENT_OF[command.kind],
+            place,
+            command.amount,
+            command.limit,
+            self.now_ns,
+            client,
+            client.last_command,
+        )
+        known = self.watermark_of(place)
         if event.kind is EventKind.ADVANCE and known is not None and known >= event.amount:
             return self._nothing_new(client, command)
         if event.kind is EventKind.FORGET and known is None:
             return self._nothing_new(client, command)
         if event.kind is EventKind.ADVANCE and (refusal := self.refusal_of_watermark(client, place)):
             return self._answer(client, refusal)
-        self.events.append(event)
         if event.kind is EventKind.ADVANCE:
-            self.watermarks[place] = max(command.amount, self.watermarks.get(place, 0))
             self.setters.setdefault(place, client)
         elif event.kind is EventKind.FORGET:
-            self.watermarks.pop(place, None)
             self.setters.pop(place, None)
-        for op in self.watchers(event):
-            self._apply_event(op, event, now_ns)
+        self._add(event)
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE, event.settled)
 
     def refusal_of_watermark(self, client: Client, place: tuple[int, bytes]) -> ErrorCode:
         """The refusal of a watermark that the client may not set, or NONE."""
-        if place in self.watermarks:
+        if place in self.setters:
             return ErrorCode.NONE
-        if len(self.watermarks) == self.limits.watermarks:
+        if len(self.setters) == self.limits.watermarks:
             return ErrorCode.ARENA_FULL
         own = sum(setter is client for setter in self.setters.values())
         return ErrorCode.QUOTA_EXCEEDED if own >= self.limits.quota_watermarks else ErrorCode.NONE
@@ -407,119 +362,38 @@ class Model:
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE)
 
-    def watchers(self, event: Event) -> list[Operation]:
-        """The operations that watch the event's key, in the order in which they see the event.
+    # what the rules leave to the model --------------------------------------------------------------------------------
 
-        First come those that observe the key, then those that wait for events, both by registration. Last come those
-        that wait for a watermark, by target and registration.
-        """
-        found = []
-        for op in self.pending:
-            ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
-            if ordinal is not None:
-                target = op.keys[ordinal].target
-                found.append((not (op.observes or op.is_owners), target is not None, target or 0, op.registration, op))
-        return [op for *_, op in sorted(found, key=lambda row: row[:4])]
+    def on_look(self, op: Operation, event: Event) -> None:
+        if not op.kept and not op.group:
+            op.look = event.sequence
 
-    def _apply_event(self, op: Operation, event: Event, now_ns: int) -> None:
-        """Apply one event to one operation."""
-        ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
-        if ordinal is None:
-            return
-        key, bit = op.keys[ordinal], 1 << ordinal
-        if op.deadline_ns <= event.effective_ns and self.reaches(event, op, ordinal):
-            op.uncounted = op.uncounted or event.sequence
-            return self._settle(op, Outcome.EXPIRED, now_ns)
-        op.counted = event.sequence
-        if op.observes:
-            if event.is_observed:
-                self._settle(op, Outcome.COMPLETED, now_ns, ordinal, event)
-            return
-        if op.is_owners and event.kind is not EventKind.CANCEL_FOR_KEY:
-            if self.reaches(event, op, ordinal) and not op.kept and not op.group:
-                op.look = event.sequence
-            return
-        if event.kind is EventKind.CANCEL_FOR_KEY:
-            event.settled += 1
-            return self._settle(op, Outcome.CANCELLED, now_ns, ordinal, event)
-        if event.kind is EventKind.FAIL:
-            op.failed |= bit
-            op.codes[ordinal] = event.amount
-        elif event.kind is EventKind.ADVANCE and key.target is not None and event.amount >= key.target:
-            op.satisfied |= bit
-        elif event.kind is EventKind.FIRE and key.target is None:
-            if event.limited and (event.left == 0 or op.kept or not self.would_complete(op, bit, event.amount)):
-                return
-            if op.condition is Condition.TOTAL:
-                op.missing -= min(op.missing, event.amount)
-            else:
-                op.satisfied |= bit
-        else:
-            return
-        if self._decide(op, ordinal, event, now_ns):
-            event.settled += 1
-            if event.limited:
-                event.left -= 1
+    def fail(self, op: Operation, ordinal: int, event: Event) -> None:
+        super().fail(op, ordinal, event)
+        op.codes[ordinal] = event.amount
 
-    @staticmethod
-    def reaches(event: Event, op: Operation, ordinal: int) -> bool:
-        """Whether an event counts for a watched key, by the kinds of both, the event's amount and its grants left."""
-        key = op.keys[ordinal]
-        if op.is_owners:
-            return event.kind is not EventKind.FORGET and not event.limited
-        if key.observed:
-            return event.is_observed
-        if event.kind is EventKind.CHECK:
-            return False
-        if event.kind is EventKind.FIRE:
-            return key.target is None and not (event.limited and event.left == 0)
-        if event.kind is EventKind.ADVANCE:
-            return key.target is not None and event.amount >= key.target
-        return event.kind is not EventKind.FORGET
+    def _apply(self, op: Operation, ordinal: int, event: Event) -> None:
+        super()._apply(op, ordinal, event)
+        if op.pending:
+            op.counted = event.sequence
 
-    def would_complete(self, op: Operation, bit: int, amount: int) -> bool:
-        if op.condition is Condition.TOTAL:
-            return op.missing <= amount
-        return self.verdict(op, op.satisfied | bit) is Outcome.COMPLETED
-
-    @staticmethod
-    def verdict(op: Operation, satisfied: int) -> Outcome:
-        """How the operation settles if these keys are satisfied. This is written anew, not read from states.RULES."""
-        done, failed, keys = satisfied.bit_count(), op.failed.bit_count(), len(op.keys)
-        if op.condition is Condition.AT_LEAST:
-            if done >= op.needed:
-                return Outcome.COMPLETED
-            return Outcome.FAILED if keys - failed < op.needed else Outcome.NONE
-        if op.condition is Condition.ALL_SETTLED:
-            return Outcome.COMPLETED if done + failed == keys else Outcome.NONE
-        if op.missing == 0:
-            return Outcome.COMPLETED
-        return Outcome.FAILED if failed == keys else Outcome.NONE
-
-    def _decide(self, op: Operation, ordinal: int, event: Event | None, now_ns: int) -> bool:
-        """Settle the operation if its condition holds, or can no longer hold. Returns whether the operation settled."""
-        verdict = self.verdict(op, op.satisfied)
-        if verdict is not Outcome.NONE:
-            self._settle(op, verdict, now_ns, ordinal, event)
-        return verdict is not Outcome.NONE
-
-    def _settle(
-        self, op: Operation, state: Outcome, now_ns: int, ordinal: int | None = None, event: Event | None = None
-    ) -> None:
+    def on_settled(self, op: Operation, state: int, ordinal: int | None, event: Event | None, seen: int | None) -> None:
         self.pending.remove(op)
-        self.settled.append(Settling(op, state, ordinal, event, now_ns))
+        outcome, now_ns, client = Outcome(state), self.now_ns, op.client
+        self.settled.append(Settling(op, outcome, ordinal, event, now_ns))
+        if event is not None and not op.observes:
+            event.settled += 1
         if op.id is not None and self.ids[op.purgatory, op.id].operation is op:
-            self.ids[op.purgatory, op.id] = Remembered(None, state is Outcome.CANCELLED)
-        client = op.client
+            self.ids[op.purgatory, op.id] = Remembered(None, outcome is Outcome.CANCELLED)
         if op.kept:
             return
         delivered = Delivered(
             number=client.next_outcome,
             command=op.command,
-            state=state,
+            state=outcome,
             settled_key=0 if ordinal is None else ordinal + 1,
             value=event.value if event else b"",
-            satisfied=event.amount if event and op.observes else self.satisfied(op, state, ordinal),
+            satisfied=event.amount if event and op.observes else self.satisfied(op, outcome, ordinal),
             failed=event.kind if event and op.observes else op.failed,
             error=event.amount if event and event.kind is EventKind.FAIL else 0,
             registered_ns=op.registered_ns,
@@ -531,11 +405,8 @@ class Model:
             return self._leave_to_group(op.group, op, delivered)
         client.next_outcome += 1
         client.delivered.append(delivered)
-        client.marks.append(
-            (event.sequence, event.sequence)
-            if event
-            else (op.counted, self.newest if not op.uncounted else op.uncounted - 1)
-        )
+        newest = self.newest if seen is None else seen
+        client.marks.append((event.sequence, event.sequence) if event else (op.counted, newest))
         client.unacknowledged.append(Settled(op, delivered, event))
 
     @staticmethod
@@ -549,19 +420,19 @@ class Model:
         """(command, sequence) of each operation at which the client is to look."""
         return [(op.command, op.look) for op in self.pending if self.owns(client, op) and op.look > op.looked]
 
-    def _act_on_look(self, client: Client, command: LookAct, now_ns: int) -> None:
-        mine = (op for op in self.pending if self.owns(client, op) and op.is_owners)
+    def _act_on_look(self, client: Client, command: LookAct) -> None:
+        mine = (op for op in self.pending if self.owns(client, op) and op.owners)
         op = next((op for op in mine if op.command == command.operation), None)
         done = op is not None
         if op is not None and command.kind is CommandKind.LOOKED:
             op.looked = max(op.looked, min(command.sequence, op.look))
         elif op is not None:
-            done = op.deadline_ns > now_ns
-            self._settle(op, Outcome.COMPLETED if done else Outcome.EXPIRED, now_ns)
+            done = op.deadline_ns > self.now_ns
+            self.settle(op, Outcome.COMPLETED if done else Outcome.EXPIRED, None, None)
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE, int(done))
 
-    def _act_on_operation(self, client: Client, command: OperationAct, now_ns: int) -> None:
+    def _act_on_operation(self, client: Client, command: OperationAct) -> None:
         if command.id is not None:
             remembered = self.ids.get((command.purgatory, command.id))
             op = remembered.operation if remembered else None
@@ -579,20 +450,20 @@ class Model:
                     client.delivered.remove(found.delivered)
                 if command.wants_answer:
                     self._answer(client, ErrorCode.NONE, 1)
-                return self._requeue(found, now_ns)
+                return self._requeue(found)
         if op is not None and op.observes and command.kind is CommandKind.SET_ORPHANS:
             op = None
         if op is not None:
             if command.kind in (CommandKind.CANCEL, CommandKind.CANCEL_ID):
-                self._settle(op, Outcome.CANCELLED, now_ns)
+                self.settle(op, Outcome.CANCELLED, None, None)
             elif command.kind is CommandKind.SET_ORPHANS:
                 begins = op.orphans is Orphans.CANCEL and command.orphans is not Orphans.CANCEL
                 if begins and takes_last_quarter(self, client, len(op.keys) - 1):
                     return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
                 op.orphans = command.orphans
             elif command.timeout_ns == NO_DEADLINE:
-                op.deadline_ns = now_ns + GROUP_KEPT_NS if op.kept else NO_DEADLINE
+                op.deadline_ns = self.now_ns + GROUP_KEPT_NS if op.kept else NO_DEADLINE
             else:
-                op.deadline_ns = (command.registered_ns or now_ns) + command.timeout_ns
+                op.deadline_ns = (command.registered_ns or self.now_ns) + command.timeout_ns
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE, int(op is not None))

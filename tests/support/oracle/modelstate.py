@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from support.rig.commands import Answer, Delivered, Key
-from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
+from support.rig.commands import Answer, Delivered, Key, Register
+from timerd_client.rules import records as rules
+from timerd_shm.declare.states import EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
 EVENT_OF = {
@@ -22,70 +23,49 @@ if TYPE_CHECKING:
     from support.oracle.model import Model
 
 
-@dataclass
-class Event:
-    sequence: int
-    kind: EventKind
-    purgatory: int
+class Event(rules.Event):
+    """An event, its value, and the number of operations that it has settled."""
+
+    __slots__ = ("settled", "value")
+
+    client: Client | None
     key: bytes
-    amount: int
-    value: bytes
-    limited: bool
-    left: int
-    client: Client | None  # None: a requeued grant, which belongs to no client
-    command: int
-    effective_ns: int
-    settled: int = 0
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether observers of its key see the event: a fire, an advance or a fail, but no requeued grant."""
-        return self.client is not None and self.kind in (EventKind.FIRE, EventKind.ADVANCE, EventKind.FAIL)
+    def __init__(self, value: bytes, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.value, self.settled = value, 0
 
 
-@dataclass(eq=False)
-class Operation:
+class Operation(rules.Operation):
+    """An operation, and what its client or group has to know of it."""
+
     client: Client
-    command: int
-    registration: int
     keys: tuple[Key, ...]
-    condition: Condition
-    needed: int
-    missing: int
     purgatory: int
-    registered_ns: int
-    deadline_ns: int
-    orphans: Orphans
     id: bytes | None
-    payload: bytes
-    group: bytes = b""  # if given, the operation belongs to this group, and not to its client
-    call: bool = False
-    kept: bool = False  # its client has died, and its outcome is delivered to no client
-    left: bool = False  # it is a group's, and the client that has made it has ended
-    satisfied: int = 0
-    failed: int = 0
-    counted: int = 0  # sequence of the newest event on its keys that was applied to it
-    codes: dict[int, int] = field(default_factory=dict)  # the error codes of the failed keys, by ordinal
-    look: int = 0  # under OWNER: sequence of the newest event at which the owner is to look
-    looked: int = 0  # sequence of the newest event at which the owner has looked
-    uncounted: int = 0  # sequence of the first event on its keys that came after its deadline; 0 = none
 
-    @property
-    def observes(self) -> bool:
-        """Whether any event on its keys completes the operation. It uses up nothing of the event."""
-        return self.condition is Condition.OBSERVE
-
-    @property
-    def is_owners(self) -> bool:
-        """Whether the operation's owner evaluates the condition."""
-        return self.condition is Condition.OWNER
-
-    def ordinal(self, key: bytes) -> int | None:
-        """The key's position, if the operation still waits for the key; else None."""
-        for ordinal, watched in enumerate(self.keys):
-            if watched.name == key and not (self.satisfied | self.failed) >> ordinal & 1:
-                return ordinal
-        return None
+    def __init__(self, registration: int, client: Client, command: Register, deadline_ns: int) -> None:
+        super().__init__(
+            registration,
+            command.purgatory,
+            command.keys,
+            command.condition,
+            command.needed,
+            command.total,
+            deadline_ns,
+            command.id,
+            client,
+        )
+        self.command = client.last_command
+        self.registered_ns = 0
+        self.orphans = client.orphans if command.orphans is None else command.orphans
+        self.payload, self.call = command.payload, command.call
+        self.group = client.group if command.for_group else b""  # if given, the operation belongs to this group
+        self.left = False  # it is a group's, and the client that has made it has ended
+        self.counted = 0  # sequence of the newest event on its keys that was applied to it
+        self.codes: dict[int, int] = {}  # the error codes of the failed keys, by ordinal
+        self.look = 0  # under OWNER: sequence of the newest event at which the owner is to look
+        self.looked = 0  # sequence of the newest event at which the owner has looked
 
 
 class Settled(NamedTuple):
@@ -98,11 +78,11 @@ class Settled(NamedTuple):
     @property
     def is_granted(self) -> bool:
         """Whether the operation has taken a grant of a limited event."""
-        return self.event is not None and self.event.limited and not self.operation.observes
+        return self.operation.is_granted(self.event)
 
 
 @dataclass(eq=False)
-class Client:
+class Client(rules.Sender):
     name: int
     orphans: Orphans = Orphans.CANCEL
     group: bytes = b""

@@ -193,7 +193,7 @@ class Play:
     def look_act(self, client: Client) -> LookAct:
         choose = self.random
         model = self.model_of(client)
-        pending = [op for op in self.model.pending if self.model.owns(model, op) and op.is_owners]
+        pending = [op for op in self.model.pending if self.model.owns(model, op) and op.owners]
         any_command = choose.randint(1, client.issued) if client.issued else 1
         op = choose.choice(pending) if pending and choose.random() < 0.9 else None
         return LookAct(
