@@ -4,9 +4,9 @@ The same documents give the same bytes. Kafka's own figures, which no suite meas
 
     python bench/lib/report.py [--results DIR] [--out FILE] [--check]
 
-The tables go to a folder `tables` beside FILE, the pictures to a folder `plots`. The figures in the pages of the tree
-(figures.py) are written only together with bench/RESULTS.md itself. --check writes nothing. It ends with status 1, and
-names the files, if a file differs from what the documents give.
+The tables go to a folder `tables` beside FILE, the pictures to a folder `plots`. Other tables and pictures there
+are removed. The figures in the pages of the tree (figures.py) are written only together with bench/RESULTS.md itself.
+--check writes nothing. It ends with status 1, and names the files, if a file differs from what the documents give.
 """
 
 from __future__ import annotations
