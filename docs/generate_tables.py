@@ -157,7 +157,7 @@ def body_of(path: str) -> list[ast.stmt]:
 
 
 def assigned(body: list[ast.stmt]) -> dict[str, ast.expr]:
-    """What a module or a class assigns, by name."""
+    """The values that a module or a class assigns, by name."""
     return {ast.unparse(each.targets[0]): each.value for each in body if isinstance(each, ast.Assign)}
 
 

@@ -185,7 +185,7 @@ def test_the_remedies_of_the_page_for_several_workers_of_uvicorn_hold_no_answer_
     script = (directory / "serve.py").read_text().replace("workers=4", "workers=2")
     assert script.count("8000") == 1
     (directory / "serve.py").write_text(script.replace("8000", str(port)))
-    with Server(directory, "serve", workers=2, port=port) as server:
+    with Server(directory, "serve", workers=2, port=str(port)) as server:
         assert server.get("/kind").body == b"at once"
     gunicorn = ("gunicorn", "--bind=fd://{fd}", "app:application", "-k", "uvicorn.workers.UvicornWorker", "-w", "2")
     assert kinds_of_answers(directory, *gunicorn) == b"at once"

@@ -57,7 +57,7 @@ class Place(NamedTuple):
         return " ".join(self.words)
 
     def offered(self) -> list[Word]:
-        """What may stand here by its place, without files."""
+        """The words that may stand here by their place, without files."""
         return [*self.commands, *(Word(choice, "") for choice in self.argument.choices)]
 
     def leads(self) -> Iterator[tuple[str, str]]:

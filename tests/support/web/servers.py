@@ -57,12 +57,12 @@ class Answer(NamedTuple):
 class Server:
     """A server process with its workers, at a port of its own."""
 
-    def __init__(self, directory: Path, *command: str, workers: int, port: int = 0, **environment: str) -> None:
+    def __init__(self, directory: Path, *command: str, workers: int, port: str = "", **environment: str) -> None:
         """`command` is what python -m runs. {fd} in it becomes the descriptor of a listening socket. If `port` is
         given, the server opens its own socket at that port.
         """
         listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        self.port: int = port or listener.getsockname()[1]
+        self.port: int = int(port) if port else listener.getsockname()[1]
         self.log_path = directory / "server.log"
         self._workers = workers
         with listener, self.log_path.open("ab") as log:
