@@ -159,7 +159,7 @@ wheels: | machine
 
 # The site needs its own environment: Sphinx imports timerd for the reference.
 docs: $(VENV)/installed-docs
-	@$(PY) -m sphinx --nitpicky --fail-on-warning --keep-going --quiet -c docs -d build/site/doctrees . build/site/html
+	@$(PY) -m sphinx --fail-on-warning --keep-going --quiet -c docs -d build/site/doctrees . build/site/html
 	@echo "build/site/html/docs/index.html"
 
 # `make sanitize` has an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the

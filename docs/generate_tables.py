@@ -152,13 +152,19 @@ class Declared(NamedTuple):
     more: tuple[str, ...]  # further paragraphs of the docstring
 
 
+def body_of(path: str) -> list[ast.stmt]:
+    return ast.parse((ROOT / path).read_text()).body
+
+
+def assigned(body: list[ast.stmt]) -> dict[str, ast.expr]:
+    """The values that a module or a class assigns, by name."""
+    return {ast.unparse(each.targets[0]): each.value for each in body if isinstance(each, ast.Assign)}
+
+
 def declared_in(path: str) -> dict[str, Declared]:
     """The errors that a module declares, by name, in the order of the module."""
-    found = {}
-    for node in ast.parse((ROOT / path).read_text()).body:
-        if isinstance(node, ast.ClassDef) and node.name.endswith(ENDS):
-            found[node.name] = _read(node)
-    return found
+    classes = (node for node in body_of(path) if isinstance(node, ast.ClassDef) and node.name.endswith(ENDS))
+    return {node.name: _read(node) for node in classes}
 
 
 def _read(node: ast.ClassDef) -> Declared:
@@ -167,17 +173,9 @@ def _read(node: ast.ClassDef) -> Declared:
     rest = paragraphs[1:]
     if not remedy and rest:  # the first sentence alone is the first paragraph
         remedy, rest = rest[0], rest[1:]
-    code = next(
-        (
-            each.value.attr
-            for each in node.body
-            if isinstance(each, ast.Assign)
-            and isinstance(each.value, ast.Attribute)
-            and ast.unparse(each.targets[0]) == "code"
-        ),
-        "",
-    )
-    return Declared(node.name, tuple(map(ast.unparse, node.bases)), code, cause, remedy, tuple(rest))
+    code = assigned(node.body).get("code")
+    name = code.attr if isinstance(code, ast.Attribute) else ""
+    return Declared(node.name, tuple(map(ast.unparse, node.bases)), name, cause, remedy, tuple(rest))
 
 
 def _sentences(paragraph: str) -> tuple[str, str, str]:
@@ -187,19 +185,13 @@ def _sentences(paragraph: str) -> tuple[str, str, str]:
 
 def exported(path: str) -> set[str]:
     """The names in a module's __all__."""
-    for node in ast.parse((ROOT / path).read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return set(ast.literal_eval(node.value))
-    raise ValueError(f"{path} has no __all__")
+    return set(ast.literal_eval(assigned(body_of(path))["__all__"]))
 
 
 def codes() -> dict[str, int]:
     """The number of each ErrorCode."""
-    for node in ast.parse((ROOT / DECLARED).read_text()).body:
-        if isinstance(node, ast.ClassDef) and node.name == "ErrorCode":
-            assigned = [each for each in node.body if isinstance(each, ast.Assign)]
-            return {ast.unparse(each.targets[0]): ast.literal_eval(each.value) for each in assigned}
-    raise ValueError(f"{DECLARED} has no ErrorCode")
+    (kinds,) = (node for node in body_of(DECLARED) if isinstance(node, ast.ClassDef) and node.name == "ErrorCode")
+    return {name: ast.literal_eval(value) for name, value in assigned(kinds.body).items()}
 
 
 def errors() -> dict[str, list[Declared]]:

@@ -244,8 +244,7 @@ class Client:
         if self._session != NO_SESSION:
             self._send(Up.BYE)
         self._context.destroy(linger=1_000)
-        if self._live:
-            self._live.close()
+        self._close_live()
 
     def __enter__(self) -> Self:
         return self
@@ -307,6 +306,8 @@ class Client:
     # Frames up.
 
     def _command(self, pack: Callable[[int], bytes], *, anyway: bool = False) -> int:
+        if HEADER_UP.size + len(pack(0)) > FRAME_SIZE:  # what cannot be packed raises here, too
+            raise ValueError("the command fits into no frame: the value is too long")
         if self.unconfirmed >= WINDOW and not anyway:
             raise BlockingIOError("the window is full: poll first")
         self._last += 1
@@ -455,6 +456,8 @@ class Client:
         """An ERROR refuses a hello, or the next command."""
         if self._greets:
             raise ProtocolError(f"{error['message']} (code {error['code']})")
+        if number not in self._commands:
+            return  # it was sent twice, and refused twice
         self._commands[number] = lambda _: pack_cancel(0)
         self._settle(number, Fate.FAILED, error["code"])
         self._sent = min(self._sent, number - 1)

@@ -335,6 +335,7 @@ export class Client {
 
   #command(pack, { anyway = false } = {}) {
     const my = this.#my;
+    if (HEADER_UP + pack(0).length > FRAME_SIZE) throw new RangeError("the command fits into no frame");
     if (my.last - my.applied >= WINDOW && !anyway) throw new Error("the window is full");
     my.commands.set(++my.last, pack);
     if (!this.#isWoken) {
@@ -523,6 +524,7 @@ export class Client {
       this.#giveUp(`${message} (code ${code})`);
       return;
     }
+    if (!my.commands.has(number)) return; // it was sent twice, and refused twice
     my.commands.set(number, packNothing);
     my.sent = Math.min(my.sent, number - 1);
     this.#settle(number, "failed", code);

@@ -11,18 +11,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
 from support.real.trees import ROOT
 
 KILLS = 20
 OPERATIONS = 2_000
 SECONDS = 30
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def python_client(directory: Path) -> list[str]:
@@ -33,7 +34,7 @@ def node_client(directory: Path) -> list[str]:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("needs Node.js with npm")
-    shutil.copytree(ROOT / "examples/node", directory / "node")
+    shutil.copytree(ROOT / "examples/node", directory / "node", ignore=shutil.ignore_patterns("node_modules"))
     ran = subprocess.run(
         [npm, "install", "--no-audit", "--no-fund"], cwd=directory / "node", capture_output=True, text=True
     )
@@ -42,6 +43,27 @@ def node_client(directory: Path) -> list[str]:
     return [node, str(directory / "node/client.mjs")]
 
 
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block, whatever happens there."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_python_client_waits_for_a_key_and_fires_it(daemon: Daemon, tmp_path: Path) -> None:
+    client, place = python_client(tmp_path), ["--directory", str(daemon.paths.directory)]
+    with running([*client, "wait", "k", *place]) as waiting:
+        eventually(lambda: daemon.stats()["counters"]["pending"] == 1)
+        fired = subprocess.run([*client, "fire", "k", "hello", *place], capture_output=True, text=True)
+        assert (fired.returncode, fired.stdout, fired.stderr) == (0, "fired\n", "")
+        assert waiting.communicate(timeout=PATIENCE_S)[0] == "completed hello\n" and waiting.returncode == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", [python_client, node_client])
 def test_a_minimal_client_gets_each_outcome_once_while_the_daemon_is_killed(
     client: Callable[[Path], list[str]],
@@ -53,14 +75,14 @@ def test_a_minimal_client_gets_each_outcome_once_while_the_daemon_is_killed(
     daemon = make_daemon("--capacity=16384", instance="storm")
     storm = [*command, "storm", "--directory", str(daemon.paths.directory), "--instance", "storm", "--seed", str(seed)]
     storm += ["--operations", str(OPERATIONS), "--seconds", str(SECONDS)]
-    with subprocess.Popen(storm, stdout=subprocess.PIPE, text=True) as process:
+    with running(storm) as process:
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.3, 1.0))
             daemon.kill()
             daemon.start()
         said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
     found = json.loads(said)
-    assert process.returncode == 0, found
     assert found["registered"] == OPERATIONS == sum(found[name] for name in ("completed", "expired", "unavailable"))
     assert found["lost"] == found["twice"] == found["early"] == 0
     assert found["completed"] and found["expired"] and found["reconnects"]

@@ -124,7 +124,7 @@ def test_each_thing_takes_the_room_that_the_table_shows(
         client.cancel_all()
 
 
-def begins_to_read(blocks: str) -> td.Outcome:
+def begins_to_read() -> td.Outcome:
     """4,000 messages of 500 bytes are posted. The outcome of a reader that had been away before the first of them."""
     with td.connect() as client:
         mark = client.mark()
@@ -140,11 +140,11 @@ def test_the_arena_of_the_long_polls_remembers_a_minute_and_without_blocks_it_do
     make_daemon: Callable[..., Daemon],
 ) -> None:
     daemon = make_daemon(*LONG_POLLS)
-    assert begins_to_read("as the page says").value == b"%500d" % 0
+    assert begins_to_read().value == b"%500d" % 0
     daemon.destroy()
     at = LONG_POLLS.index("--blocks")
-    make_daemon(*LONG_POLLS[:at], *LONG_POLLS[at + 2 :])
-    assert isinstance(begins_to_read("as many as the capacity gives").error, td.MarkTooOldError)
+    make_daemon(*LONG_POLLS[:at], *LONG_POLLS[at + 2 :])  # with as many blocks as the capacity gives
+    assert isinstance(begins_to_read().error, td.MarkTooOldError)
 
 
 def fraction(flags: list[str]) -> list[str]:
