@@ -119,7 +119,7 @@ class PayloadTooLargeError(TimerdError, ValueError):
 
 
 class TimeoutOutOfRangeError(TimerdError, ValueError):
-    """An operation's timeout or a delay is negative or above ten years, or a time is no number. Give 0 s to ten years."""
+    """An operation's timeout is negative or above ten years, or a time is no number. Give 0 s to ten years."""
 
     code = ErrorCode.TIMEOUT_OUT_OF_RANGE
 
