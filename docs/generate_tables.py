@@ -117,7 +117,8 @@ SOURCES = (
     Source(
         DECLARED,
         "Of the daemon and timerctl",
-        "These errors end `timerd` or a command of `timerctl`, or stand in the daemon's log behind `refused:`. The "
+        "These errors end `timerd` or a command of `timerctl`, or stand in the daemon's log behind `refused:`. A "
+        "client raises MalformedError, too, for a wrong answer of a daemon, and `td.TimerdError` catches it. The "
         "module `timerd_shm.declare.errors` has them.",
     ),
     Source(

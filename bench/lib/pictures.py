@@ -86,7 +86,8 @@ def draw_article(documents: Documents) -> Sheet:
 
 
 say_article = saying(
-    "timerd's core keeps up with {article/saturation/high/timerd/saturates_after} requests a second, at "
+    "The experiment is that of Confluent's article about Kafka's timing wheels. timerd's core keeps up with "
+    "{article/saturation/high/timerd/saturates_after} requests a second, at "
     "{article/saturation/high/timerd/cpu_us_per_request} us of CPU for each. The article's old design, rebuilt here, "
     "keeps up with {article/saturation/high/old, purge every 10,000/saturates_after}. Kafka's own figures are from "
     "other machines: {article/saturation/high/Kafka, old/saturates_after} for its old purgatory, "
@@ -303,11 +304,11 @@ def say_attacks(documents: Documents) -> str:
         for name, column, peace in witnesses(rows)
     ]
     return (
-        f"{len(rows)} attacks by hostile neighbours were played, and {held} keep every limit. The worst p99 during an "
-        f"attack: {', '.join(worst)}. No turn of the daemon took more than "
+        f"{len(rows)} attacks by hostile neighbours were played, and {held} keep every limit. The worst p99 of "
+        f"ordinary clients during an attack: {', '.join(worst)}. No turn of the daemon took more than "
         f"{figure(documents, 'gate/gate/max turn_cpu_max_ms')} ms of CPU, and its memory grew by "
         f"{figure(documents, 'gate/gate/max grown_mb')} MB at most. A crowd of eight attackers also takes the "
-        "processors: its limit is for what the p99 is above the p99 beside the same crowd at another daemon."
+        "processors. So its limit is for a difference: the p99, less the p99 while the crowd attacks another daemon."
     )
 
 
