@@ -94,7 +94,8 @@ def versions() -> list[str]:
         f"| protocol | {wire.PROTOCOL_VERSION} | protocol {wire.PROTOCOL_VERSION} alone | the client gets "
         "UnsupportedVersionError; its commands wait |",
         f"| journal | {journal.JOURNAL_VERSION} | written: {journal.JOURNAL_VERSION} alone; read: {read} as well; "
-        f"audited: {journal.JOURNAL_VERSION} alone | the daemon begins a new segment; readers raise JournalError |",
+        f"audited by `timerctl`: {journal.JOURNAL_VERSION} alone | the daemon begins a new segment; readers raise "
+        "JournalError |",
     ]
 
 
