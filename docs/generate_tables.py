@@ -1,4 +1,4 @@
-"""Writes what the site has from the code: the page of errors, the table of sizes, the table of versions.
+"""Writes what pages have from the code: the page of errors, tables of sizes and versions, the protocol's examples.
 
     PYTHONPATH=shm_layout:. python docs/generate_tables.py          writes them
     PYTHONPATH=shm_layout:. python docs/generate_tables.py --check  names stale pages; exit status 1 if there are any
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from timerd.arena.plan import SIZED_BY, plan_of
@@ -26,11 +28,24 @@ from timerd_shm.declare.fields import size_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs"
+PROTOCOL = ROOT / "client/PROTOCOL.md"
 NOTICE = "Made by docs/generate_tables.py from the code. Do not modify: run `make generate`."
 BEGIN = "<!-- {part}: " + NOTICE + " -->"
 END = "<!-- end of {part} -->"
 WIDTH = 120
 MIB = 1 << 20
+
+
+def beside(name: str) -> ModuleType:
+    """A module of this folder. The folder is no package, and is not always in the path."""
+    spec = importlib.util.spec_from_file_location(name, PAGES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+wire_examples = beside("wire_examples")
 
 # sizes ----------------------------------------------------------------------------------------------------------------
 
@@ -288,6 +303,7 @@ GENERATED: dict[Path, Callable[[], str]] = {
     PAGES / "reference/errors.md": errors_page,
     PAGES / "howto/sizing.md": lambda: with_part(PAGES / "howto/sizing.md", "sizes", sizes()),
     PAGES / "howto/upgrading.md": lambda: with_part(PAGES / "howto/upgrading.md", "versions", versions()),
+    PROTOCOL: lambda: with_part(PROTOCOL, "examples", wire_examples.page_part()),
 }
 
 
