@@ -1,7 +1,8 @@
-"""The pages of docs/ for tests: their programs, headings, anchors and links, and the generator of their tables."""
+"""The pages of docs/ for tests: their programs, headings, anchors and links, and the generator of their parts."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import sys
@@ -28,6 +29,12 @@ def generator() -> ModuleType:
         sys.modules[GENERATOR] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     return sys.modules[GENERATOR]
+
+
+def made(module: str) -> ModuleType:
+    """A module of docs/generate, such as `errors`."""
+    generator()
+    return importlib.import_module(f"generate.{module}")
 
 
 def programs(page: Path) -> dict[str, str]:
