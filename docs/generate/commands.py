@@ -67,7 +67,7 @@ def _below(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[
             name,
             first_sentence(parser.description),
             " ".join(("timerctl", name, *(text for text, _ in shown))),
-            tuple((_bare(text), about) for text, about in shown if about),
+            tuple((_bare(text), about) for text, about in shown),
             tuple(line for line in lines if line[0] == f"timerctl {name}" or line[0].startswith(f"timerctl {name} ")),
         )
     for action in actions:
