@@ -1,7 +1,8 @@
-"""The pages of docs/ for tests: their programs, headings, anchors and links, and the generator of their tables."""
+"""The pages of docs/ for tests: their programs, headings, anchors and links, and the generator of their parts."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from collections.abc import Iterator
@@ -31,6 +32,12 @@ def module_of(script: Path) -> ModuleType:
 
 def generator() -> ModuleType:
     return module_of(DOCS / "generate_tables.py")
+
+
+def made(module: str) -> ModuleType:
+    """A module of docs/generate, such as `errors`."""
+    generator()
+    return importlib.import_module(f"generate.{module}")
 
 
 def programs(page: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 import timerd as td
 from support.real.daemons import Daemon
 from support.real.shell import Run
-from support.site import DOCS, generator
+from support.site import DOCS, made
 from timerctl.instance import open_arena
 from timerd.arena.plan import plan_of
 from timerd.config.command_line import read_command_line
@@ -48,9 +48,9 @@ def test_the_formula_gives_the_size_of_each_arena_of_the_table_and_of_sizes_betw
     found = FORMULA.search(PAGE)
     assert found and f"within {TOLERANCE:.0%}".replace("%", " %") in PAGE
     operation, event, client = map(int, found.groups()[:3])
-    made = [generator().config_of(*row) for row in generator().ARENAS]
-    made += [Config(capacity=capacity) for capacity in range(1_000, 4_000_000, 79_193)]
-    for config in made:
+    configs = [made("sizes").config_of(*row) for row in made("sizes").ARENAS]
+    configs += [Config(capacity=capacity) for capacity in range(1_000, 4_000_000, 79_193)]
+    for config in configs:
         computed = operation * config.capacity + event * config.ring_events + client * config.clients
         computed += float(found[4]) * MIB
         size = plan_of(config).size

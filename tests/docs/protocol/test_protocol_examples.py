@@ -41,7 +41,7 @@ from timerd_shm.declare.wire import (
 from timerd_wire.outlet import SUBSCRIBE, USER
 from timerd_wire.packets import SUBSCRIBE as SUBSCRIBE_PACKET
 
-examples = generator().wire_examples
+examples = generator().generate.wire_examples
 EXAMPLE = re.compile(r"^\*\*([^*]+)\*\*, (\d+) bytes .*?^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 UP, DOWN = size_of(CommandHeader), size_of(ReportHeader)
 CONNECTION = 1

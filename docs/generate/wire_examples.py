@@ -1,6 +1,6 @@
 """The examples in bytes of client/PROTOCOL.md: what a small client and its daemon send each other, field by field.
 
-generate_tables.py writes them into the page. Each frame is packed from the declarations: a changed record changes its
+Each frame is packed from the declarations: a changed record changes its
 examples. `make generate` needs only Python, so msgpack is not imported: `packed` encodes the few types that are needed.
 tests/docs/protocol/test_protocol_examples.py sends the frames of the page to a daemon, and gets its other frames.
 """
@@ -493,3 +493,6 @@ def page_part() -> list[str]:
             page += lines
         page += ["```", ""]
     return page[:-1]
+
+
+PARTS = {"../client/PROTOCOL.md": {"examples": page_part}}
