@@ -12,6 +12,7 @@
     spark.py       the columns of Spark's source and of its reports
     sizes.py       the bytes of an arena
     versions.py    the versions of layout, protocol and journal
+    wire_examples.py  the examples in bytes of PROTOCOL.md
 
 The pages are plain Markdown, and not Sphinx's autodoc: people read them on the forge as well, and autodoc imports the
 modules, of which many are compiled. Modules import from those above them in this list alone.

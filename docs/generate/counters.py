@@ -27,7 +27,7 @@ USED_BY = {
     "clients_died": "../howto/processes.md",
     "liveness_refused": NEIGHBOURS,
     "journal_rows_dropped": NEIGHBOURS,
-    "outlets_shut": "../howto/operating.md",
+    "outlets_shut": "../explanation/neighbours.md",
     "dead_letters_dropped": "../howto/calls.md",
     "group_outcomes_evicted": NEIGHBOURS,
 }
