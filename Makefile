@@ -95,7 +95,7 @@ test: $(VENV)/installed-test $(SPARK)/installed
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=none test-rest test-spark-apart
 
 test-rest:
-	@$(PY) -m pytest -n5 --durations=40 --durations-min=3 -m 'not long'
+	@$(PY) -m pytest -n5 -o faulthandler_timeout=700 --durations=40 --durations-min=3 -m 'not long'
 
 test-spark-apart:
 	@mkdir -p build; status=0; \
@@ -131,7 +131,7 @@ $(OLDEST)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/instal
 
 # -n1, for one JVM: a second one would take 15 s of CPU to start and warm up, beside the other tests of `make test`.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
-	@$(SPARK)/bin/python -m pytest -n1 --durations=25 --durations-min=3 -m 'not long' tests/spark
+	@$(SPARK)/bin/python -m pytest -n1 -o faulthandler_timeout=700 --durations=25 --durations-min=3 -m 'not long' tests/spark
 
 # Each test starts several JVMs: a minute or two in all.
 test-cluster: $(VENV)/installed-test $(SPARK)/installed

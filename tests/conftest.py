@@ -84,7 +84,16 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # when `-m` has left out tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    most = float(config.getini("faulthandler_timeout"))
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        if limit is not None and limit.args and limit.args[0] >= most:
+            raise pytest.UsageError(
+                f"{item.nodeid} may take {limit.args[0]} s, and faulthandler_timeout, which ends the whole process, is "
+                f"{most:.0f} s: give a larger one"
+            )
     if os.geteuid() == 0:
         return
     for item in items:

@@ -14,7 +14,7 @@ from timerd.testing import Manual
 from timerd_kafka.testing import KafkaCluster
 
 HERE = Path(__file__).resolve().parent
-TEST_S = 280.0  # less than faulthandler_timeout. A slow and busy machine needs minutes for a test with several clusters
+TEST_S = 280.0  # a slow and busy machine needs minutes for a test with several clusters
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
