@@ -89,15 +89,15 @@ PIPELINE :=
 pipeline: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m timerd_spark run --out build/pipeline $(PIPELINE)
 
-# Two parts run at once: the first mostly waits, while Spark computes. If one part fails, the other runs to its end.
-# The output of Spark's tests goes to a file, which is printed when they have ended.
-test: $(VENV)/installed-test $(SPARK)/installed
+# Two parts run at once: the first mostly waits, while Spark is set up and computes. If one part fails, the other runs to
+# its end. The output of Spark's tests goes to a file, which is printed when they have ended.
+test: $(VENV)/installed-test
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=none test-rest test-spark-apart
 
 test-rest:
 	@$(PY) -m pytest -n5 -o faulthandler_timeout=700 --durations=40 --durations-min=3 -m 'not long'
 
-test-spark-apart:
+test-spark-apart: $(SPARK)/installed
 	@mkdir -p build; status=0; \
 	$(MAKE) --no-print-directory test-spark > build/test-spark.txt 2>&1 || status=$$?; \
 	cat build/test-spark.txt; \
