@@ -308,7 +308,7 @@ def say_attacks(documents: Documents) -> str:
         f"ordinary clients during an attack: {', '.join(worst)}. No turn of the daemon took more than "
         f"{figure(documents, 'gate/gate/max turn_cpu_max_ms')} ms of CPU, and its memory grew by "
         f"{figure(documents, 'gate/gate/max grown_mb')} MB at most. A crowd of 8 or 20 attackers takes the "
-        "processors, too. So its limit is for a difference: the p99, less the p99 while the crowd attacks another daemon."
+        "processors, too. So its limit is for a difference: the p99, less the p99 while it attacks another daemon."
     )
 
 
