@@ -55,7 +55,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
 @pytest.mark.parametrize(
     ("attack", "seconds"),
     [
-        ("subscriptions-stranger", 1),
+        pytest.param("subscriptions-stranger", 1, marks=pytest.mark.long),
         pytest.param("subscriptions-member", 1, marks=pytest.mark.long),
         pytest.param("large", 1, marks=pytest.mark.long),
         pytest.param("midst", 3, marks=pytest.mark.long),

@@ -1,15 +1,15 @@
-"""KAFKA-664: expired requests of quiet topics stayed on the watcher lists. Here, a million leave nothing."""
+"""KAFKA-664: expired requests of quiet topics stayed on the watcher lists. Here, they leave nothing."""
 
 from __future__ import annotations
 
-import time
+import pytest
 
 from support.rig.harness import BUDGET, MS, Client, Rig, fire
 from timerd.core import NEVER
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.wire import CommandHeader, CommandKind, RegisterCommand, RegisterFlag, ReportHeader
 
-BATCH, BATCHES, FRAME = 50_000, 20, 12_500
+BATCH, FRAME = 50_000, 12_500
 
 
 def unfired(client: Client, rig: Rig, first: int) -> bytes:
@@ -38,11 +38,12 @@ def unfired(client: Client, rig: Rig, first: int) -> bytes:
     return struct_of(CommandHeader).pack(*header) + b"".join(register + key for key in keys)
 
 
-def test_KAFKA_664_a_million_operations_on_keys_without_events_leave_no_records() -> None:
+@pytest.mark.parametrize("batches", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_KAFKA_664_operations_on_keys_without_events_leave_no_records(batches: int) -> None:
     rig = Rig(capacity=131_072, nodes=131_072, blocks=1024)
     client = rig.client()
-    empty, started, expired = rig.arena.in_use(), time.process_time(), 0
-    for _ in range(BATCHES):
+    empty, expired = rig.arena.in_use(), 0
+    for _ in range(batches):
         for _ in range(BATCH // FRAME):
             rig.core.begin_turn(rig.now_ns)
             frame = unfired(client, rig, rig.core.last_command(client.slot) + 1)
@@ -61,8 +62,5 @@ def test_KAFKA_664_a_million_operations_on_keys_without_events_leave_no_records(
         rig.core.end_turn(rig.now_ns)
         assert rig.gauges() == (0, 0)
         assert rig.arena.in_use() == empty
-    took_s = time.process_time() - started
-    print(f"{expired} operations expired in {took_s:.1f} s")
-    assert expired == BATCHES * BATCH == rig.arena.count("expired", 0)
-    assert took_s < 10, f"{took_s:.1f} s"
+    assert expired == batches * BATCH == rig.arena.count("expired", 0)
     assert rig.core.next_wake_ns() == NEVER

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from support.real.trees import ROOT
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.wire.codec import api_of, versions_of
@@ -18,14 +16,13 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = {re.findall(r"def (test_\w+)", block)[0]: block for block in BLOCK.findall(PAGE.read_text())}
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_a_test_of_the_page_passes(tmp_path: Path, name: str) -> None:
-    (tmp_path / "test_block.py").write_text(BLOCKS[name])
+def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+    for name, block in BLOCKS.items():
+        (tmp_path / f"{name}.py").write_text(block)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout + ran.stderr
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-ra"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0 and f"{len(BLOCKS)} passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 def test_the_page_has_the_versions_of_each_api() -> None:
