@@ -171,7 +171,7 @@ class UnixSockets:
                 self._is_full = not sent
                 self._epoll.modify(descriptor, select.EPOLLIN if sent else select.EPOLLIN | select.EPOLLOUT)
         except (OSError, ValueError):
-            return False  # it has ended: receive() finds the end behind the last frames, or has found it already
+            return False  # it has ended: receive() finds the end after the last frames, or has found it already
         return sent
 
     def _send_parts(self, packets: Packets, frame: bytes) -> bool:

@@ -4,7 +4,7 @@
     DIR/holds/NAME              a consumer's hold: the number of the first segment that it still needs
     DIR/lock                    flocked by the daemon that writes here, never unlinked
 
-A block is a BlockHeader and BLOCK_ROWS rows. Its CRC covers everything behind the CRC, so a reader accepts or refuses
+A block is a BlockHeader and BLOCK_ROWS rows. Its CRC covers everything after the CRC, so a reader accepts or refuses
 whole blocks. The last block of the newest segment is written again and again while rows come in. Blocks that were not
 written yet are zero.
 
@@ -72,7 +72,7 @@ class RowKind(IntEnum):
     OUTCOME = 6
     REGISTER = 7  # only at level EVENTS, as all kinds below except END
     REGISTERED = 8  # the second half of a registration
-    KEY = 9  # one for each key, behind the REGISTERED row
+    KEY = 9  # one for each key, after the REGISTERED row
     EVENT = 10
     ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation; a call that is planned anew
     CLIENT = 12  # a client has another state, or begins to listen, or no longer listens
@@ -122,7 +122,7 @@ class SegmentHeader(NamedTuple):
     """The start of a segment file; the rest of its first 4 KiB is zero."""
 
     magic: Annotated[bytes, raw(8), "b'timerdj', 1"]
-    crc: Annotated[int, U32, "CRC-32 of the header behind this field"]
+    crc: Annotated[int, U32, "CRC-32 of the header after this field"]
     version: Annotated[int, U32, "JOURNAL_VERSION"]
     fingerprint: Annotated[int, U32, "CRC-32 of the journal's field table"]
     level: Annotated[int, U32, "JournalLevel"]
@@ -141,7 +141,7 @@ class SegmentHeader(NamedTuple):
 class BlockHeader(NamedTuple):
     """The first 64 bytes of a block."""
 
-    crc: Annotated[int, U32, "CRC-32 of the block behind this field"]
+    crc: Annotated[int, U32, "CRC-32 of the block after this field"]
     count: Annotated[int, U32, "rows in it, 1 to BLOCK_ROWS; the others are zero"]
     first_row: Annotated[int, U64, "number of its first row"]
     sequence: Annotated[int, U64, "the segment's"]
@@ -166,7 +166,7 @@ class SegmentRow(NamedTuple):
     reserved_word: Annotated[int, U32, "zero"]
     incarnation: Annotated[int, U64, "of the arena", "computed: as in the file's header"]
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC",
-        "bounded by the rows before and behind it, and by the file's header"]
+        "bounded by the rows before and after it, and by the file's header"]
     newest: Annotated[int, U64, "newest event", "computed: the newest EVENT row"]
     start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; with START the number is new",
         "computed: higher with START, else the same; the END row has it, too"]
@@ -180,8 +180,8 @@ class TextRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     text_kind: Annotated[int, U8, "TextKind", "computed: what the naming column is about"]
-    length: Annotated[int, U8, "bytes of the whole text; the rest stands in CONTINUED rows behind it",
-        "by effect; bytes behind the text are zero"]
+    length: Annotated[int, U8, "bytes of the whole text; the rest stands in the CONTINUED rows after it",
+        "by effect; bytes after the text are zero"]
     reserved: Annotated[int, U8, "zero"]
     text: Annotated[bytes, raw(TEXT_INLINE), "its first bytes, zero padded",
         "by effect: it is what the caller gave. A client's begins with the incarnation of its CLIENT rows"]
@@ -206,8 +206,8 @@ class GapRow(NamedTuple):
         "number of dropped rows; not counted: TURN rows, and texts that the dropped rows would have named",
         "computed: the END row has the sum. A GAP is a finding in any case, and ends the audit"]
     from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start",
-        "bounded by the turns before and behind it"]
-    to_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the last dropped row", "bounded by the turns before and behind it"]
+        "bounded by the turns before and after it"]
+    to_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the last dropped row", "bounded by the turns before and after it"]
     rest: Annotated[bytes, raw(32), "zero"]
 
 
@@ -246,7 +246,7 @@ class OutcomeRow(NamedTuple):
 
 
 class RegisterRow(NamedTuple):
-    """REGISTER: a registration. Its second half is the REGISTERED row behind it; then come its KEY rows."""
+    """REGISTER: a registration. Its second half is the REGISTERED row after it; then come its KEY rows."""
 
     kind: Annotated[int, U8, "RowKind"]
     condition: Annotated[int, U8, Condition, "Condition",
@@ -443,7 +443,7 @@ class GroupRow(NamedTuple):
 
 
 class TurnRow(NamedTuple):
-    """TURN: the rows behind it, up to the next TURN row, are of one turn. Level EVENTS.
+    """TURN: the rows after it, up to the next TURN row, are of one turn. Level EVENTS.
 
     In each segment, one stands before all rows except SEGMENT and GAP, so a reader may begin with any segment.
     """
