@@ -40,7 +40,7 @@ class UnixSockets:
     """The connection, and an epoll that stays the same when the connection changes."""
 
     frame_size_max: int = PACKET_SIZE_MAX
-    wake_ns: int = 30_000  # only the wake-up at the daemon's end
+    wake_ns: int = 30_000  # only the wake-up on the daemon's side
 
     def __init__(self, paths: InstancePaths, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self.due_ns: int = NEVER
