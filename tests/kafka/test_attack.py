@@ -1,4 +1,4 @@
-"""The program that sends damaged frames (acceptance/clients/attack.py): its lines go on, and it can be ended."""
+"""The program that sends damaged frames (acceptance/clients/attack.py): it connects again, and it can be stopped."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class AnchorRow(NamedTuple):
 
 
 class GapRow(NamedTuple):
-    """GAP: the buffer was full, because the files could not be written or not fast enough."""
+    """GAP: the buffer was full, because writing the files failed or was too slow."""
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
@@ -230,7 +230,7 @@ class OutcomeRow(NamedTuple):
     registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn",
         "computed: as registered"]
     deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
-        "computed: as registered, rescheduled or planned anew; of a kept operation without a deadline, the time "
+        "computed: as registered, rescheduled or planned anew; for a kept operation without a deadline, the time "
         "of the owner's death plus the retention"]
     settled_ns: Annotated[int, U64, "when it settled",
         "computed: the turn's clock. The wheel's lateness is not checked"]
@@ -239,7 +239,7 @@ class OutcomeRow(NamedTuple):
         "nearly computed: of the event, else of the newest event that had reached the operation. While an event that "
         "came too late is in delivery, that event and the one before are both possible"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client, or its group while no member holds it; 0 = neither",
-        "computed: its client, or its group; of a kept operation, its dead client or nobody"]
+        "computed: its client, or its group; for a kept operation, its dead client or nobody"]
     error: Annotated[int, U32, "code given to fail()", "computed: the code of the FAIL event, else 0"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "computed: as registered"]
     id: Annotated[int, U32, TextKind.ID, "text: its id; 0 = none", "computed: as registered"]
@@ -327,14 +327,14 @@ class EventRow(NamedTuple):
     command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued",
         "bounded: it rises with each command of a client; computed for a requeued event: the operation"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client",
-        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; for a requeued event, the slot of its owner"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0",
         "by effect; LIMITED only with a limit; computed for a requeued event"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "by effect; computed for a requeued event"]
     client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's",
-        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; for a requeued event, the slot of its owner"]
     client: Annotated[int, U16, "slot of its client",
-        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; for a requeued event, the slot of its owner"]
     reserved_half: Annotated[int, U16, "zero"]
     value_length: Annotated[int, U32, "bytes of its value",
         "free, up to the longest value; computed for a requeued event"]
@@ -354,7 +354,7 @@ class ActionRow(NamedTuple):
     flags: Annotated[int, U8, CommandFlag, "CommandFlag of the command",
         "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
         "anew) without the columns of a command"]
-    orphans: Annotated[int, U8, Orphans, "Orphans, of SET_ORPHANS; else 0", "by effect, of SET_ORPHANS; else 0"]
+    orphans: Annotated[int, U8, Orphans, "Orphans, with SET_ORPHANS; else 0", "by effect, with SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it",
         "computed: the client is live, has this name, and owns the operation or names it by its id"]
     operation: Annotated[int, U64, "op id",
@@ -429,9 +429,9 @@ class GroupRow(NamedTuple):
     at_ns: Annotated[int, U64, "when", "computed: the turn's clock. DROPPED: not before the retention"]
     outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = it is delivered to no member",
         "computed: a member's outcomes are numbered one by one"]
-    command: Annotated[int, U64, "command number, of a step that a client's command takes; 0 = the daemon takes it",
+    command: Annotated[int, U64, "number of the command that took the step; 0 = the daemon took it",
         "bounded: it rises with each command of a client; 0 except in ACKNOWLEDGED, BEGAN, CANCELLED and KEPT"]
-    client: Annotated[int, U16, "slot of the member, or of the client that cancels; of ADOPTED, of the owner that died",
+    client: Annotated[int, U16, "slot of the member, or of the client that cancels; in ADOPTED, of the owner that died",
         "computed: the member that has the operation, and its name"]
     reserved_half: Annotated[int, U16, "zero"]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",

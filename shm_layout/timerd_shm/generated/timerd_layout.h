@@ -1506,7 +1506,7 @@ _Static_assert(offsetof(AnchorRow, monotonic_ns) == 8, "AnchorRow.monotonic_ns")
 _Static_assert(offsetof(AnchorRow, wall_ns) == 16, "AnchorRow.wall_ns");
 _Static_assert(offsetof(AnchorRow, rest) == 24, "AnchorRow.rest");
 
-/* GAP: the buffer was full, because the files could not be written or not fast enough. */
+/* GAP: the buffer was full, because writing the files failed or was too slow. */
 typedef struct GapRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
@@ -1683,7 +1683,7 @@ typedef struct ActionRow {
     uint8_t kind; /* RowKind */
     uint8_t command_kind; /* CommandKind; 0 = a call is planned anew */
     uint8_t flags; /* CommandFlag of the command */
-    uint8_t orphans; /* Orphans, of SET_ORPHANS; else 0 */
+    uint8_t orphans; /* Orphans, with SET_ORPHANS; else 0 */
     uint32_t client_generation; /* generation of the slot of the client that sent it */
     uint64_t operation; /* op id */
     uint64_t applied_ns; /* when it was applied */
@@ -1775,8 +1775,8 @@ typedef struct GroupRow {
     uint64_t operation; /* op id */
     uint64_t at_ns; /* when */
     uint64_t outcome_number; /* the member's number of this outcome; 0 = it is delivered to no member */
-    uint64_t command; /* command number, of a step that a client's command takes; 0 = the daemon takes it */
-    uint16_t client; /* slot of the member, or of the client that cancels; of ADOPTED, of the owner that died */
+    uint64_t command; /* number of the command that took the step; 0 = the daemon took it */
+    uint16_t client; /* slot of the member, or of the client that cancels; in ADOPTED, of the owner that died */
     uint16_t reserved_half; /* zero */
     uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint32_t owner; /* text: that client */
