@@ -279,7 +279,7 @@ def test_an_error_that_is_its_own_cause_ends_its_request(kind: str) -> None:
         Peer(WHOLE).serve(framework, kind)
 
 
-def test_an_error_from_another_is_answered_by_its_cause() -> None:
+def test_an_error_raised_from_another_error_is_answered_by_its_cause() -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError("no rows") from td.TimerdUnavailableError("gone")
 
