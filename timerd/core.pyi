@@ -22,10 +22,9 @@ class Core:
     """The one writer of an arena.
 
     `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching finishes a transaction
-    that was cut off after its commit, makes everything anew that is derived from the truth, and delivers the newest
-    event to the operations that it had not reached. `seed` (16 bytes) is what its tables are hashed with; if the
-    arena's hashes have another seed, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError,
-    ArenaTruncatedError.
+    that was cut off after its commit, makes all derived fields anew, and delivers the newest event to the operations
+    that it had not reached. `seed` (16 bytes) is the seed of the tables' hashes; if the arena's hashes have another
+    seed, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
     """
 
     def __init__(self, memory: WriteableBuffer, now_ns: int, seed: bytes) -> None: ...

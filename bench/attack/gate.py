@@ -7,9 +7,9 @@
 
 Each attack has several stages: a new daemon with its witnesses, first at peace and then attacked. A crowd of 8 or 20
 busy attackers takes the processors from the witnesses, whatever the daemon does. So while its stage is at peace, a
-crowd attacks another daemon, and the witnesses' limits apply to what their p99 is above the p99 at peace. A run is
-repeated if the host took over 2 % of the machine's time meanwhile, or as much time as a turn took beyond its limit:
-such a run does not measure the daemon.
+crowd attacks another daemon, and the witnesses' limits are for a difference: their p99, less their p99 at peace. A run
+does not measure the daemon if the host took over 2 % of the machine's time. Nor does a run whose longest turn is over
+its limit, if the host took at least the time above the limit. Such a run is repeated.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Stage:
         self._name, self._attack, self._flags, self._served, self._beside = name, attack, flags, served, beside
 
     def at_peace(self, seconds: float, seed: int) -> Run:
-        """Attack nobody, or if the attack is a crowd's, another daemon.
+        """Attack nobody. But if the attack is a crowd's, attack another daemon.
 
         The figures are then the floor that this machine sets: they show only what the attackers' processes take from
         the witnesses by running on the same processors.

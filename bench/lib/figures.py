@@ -5,7 +5,7 @@ A page has a figure between two comments, which readers do not see:
     An outcome arrives after <!--=quiet/latency/timerd unix/p50_us-->145<!--/--> us.
 
 The name is the place: suite, table, cells of the row, column. Exactly one row must have all these cells. `rate=100`
-stands for the cell of one column. A column may have a unit behind a colon: `p50_us:ms` are milliseconds. `max p50_ms`
+stands for the cell of one column. A column may have a unit after a colon: `p50_us:ms` are milliseconds. `max p50_ms`
 is the largest value of several rows, `min p50_ms` the least, and `count` is the number of rows. A function of DERIVED
 computes `derived/...`.
 

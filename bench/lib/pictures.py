@@ -127,7 +127,7 @@ def draw_latency(documents: Documents) -> Sheet:
     sheet.heading("A quiet machine: from fire() to the owner")
     sheet.bars(bars_of_ways(quiet, WAYS, "p50_us", says, "p99_us"))
     sheet.heading("A busy one: the same, p99")
-    sheet.note("a line ends where the way no longer kept up")
+    sheet.note("a line ends at the last rate that was sustained")
     series = curves_of(sustained, "way", BUSY, "rate", "completion_p99_ms")
     sheet.curves(series, Axis("operations a second", log=True), Axis("ms", log=True))
     return sheet

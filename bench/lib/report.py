@@ -61,7 +61,7 @@ SUITES = (
 # accept-kafka`).
 AT_LENGTH = ("gate", "soak", "storm", "fuzz", "kafka")
 COMMANDS = {"gate": "python bench/suites/overload.py --gate", "kafka": "make accept-kafka"}  # of the others: the suite
-# For the list of tables: the subject of a suite that measures something else without its option.
+# For the list of tables. `gate` is the suite overload with an option, and the suite's docstring has another subject.
 WHAT = {"gate": "Attacks by hostile neighbours: their effect on other clients, and on the daemon's CPU and memory."}
 WIDTH = 120
 MADE = "`python bench/lib/report.py` makes this page from bench/results."

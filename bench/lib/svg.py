@@ -59,7 +59,7 @@ class Axis(NamedTuple):
 
 
 class Scale:
-    """The range of an axis, its ticks, and the place of a value between 0 and 1."""
+    """The range of an axis, and its ticks. at() is the place of a value on the axis, from 0 to 1."""
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         self.log = axis.log

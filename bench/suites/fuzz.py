@@ -53,7 +53,7 @@ def bodies() -> tuple[tuple[int, bytes], ...]:
 
 
 def mutated(frame: bytearray, rng: Random) -> None:
-    """Change a frame in place. In most cases the change is behind its header."""
+    """Change a frame in place. In most cases the change is after its header."""
     for _ in range(1 + (rng.random() < 0.4)):
         size = len(frame)
         at = rng.randrange(HEADER, size) if size > HEADER and rng.random() < 0.85 else rng.randrange(size)

@@ -55,7 +55,7 @@ class _Client:
         self._seen = self._used
 
     def _open(self, path: Path) -> Numbers:
-        """The use at each worker, and behind it whether the file was removed."""
+        """The use at each worker, followed by whether the file was removed."""
         return Numbers(path, self._workers + 1)
 
     @property

@@ -31,7 +31,7 @@ OF_GROUP = Subject(holder="this client's group", kind="group")
 FULL = {
     Met.OPERATIONS: ("{0} of {0} operations are pending or unacknowledged", "retry later", "--capacity"),
     Met.NODES: (
-        "{0} of {0} watch nodes are in use, one for each key of an operation behind its first",
+        "{0} of {0} watch nodes are in use, one for each key of an operation after its first",
         "retry later",
         "--nodes or --capacity",
     ),
@@ -59,7 +59,7 @@ QUOTAS = {
         "register fewer at once, or use a larger --quota-outcomes"
     ),
     Met.NODES: (
-        "{0} would hold more than {2} watch nodes (keys behind the first), as many as one {1} may: "
+        "{0} would hold more than {2} watch nodes (keys after the first), as many as one {1} may: "
         "let some settle, or use a larger --quota-nodes"
     ),
     Met.WATERMARKS: (

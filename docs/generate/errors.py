@@ -26,7 +26,7 @@ SOURCES = (
     Source(
         DECLARED,
         "Of the daemon and timerctl",
-        "These errors end `timerd` or a command of `timerctl`, or stand in the daemon's log behind `refused:`. The "
+        "These errors end `timerd` or a command of `timerctl`, or stand in the daemon's log after `refused:`. The "
         "module `timerd_shm.declare.errors` has them.",
     ),
     Source(

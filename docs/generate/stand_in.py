@@ -1,4 +1,4 @@
-"""Lets a module be imported that needs a package which cannot be imported, because it is not compiled yet.
+"""Makes it possible to import a module although it needs a package that is not compiled yet.
 
     with stand_in("timerd_client", "timerctl"):
         import timerctl         # every name that it takes from timerd_client is an empty class

@@ -319,8 +319,8 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
         r"purgatory 0 says registered=1000, which is not pending=7 plus settled=\d+",
         write(Region.PURGATORY_COUNTERS, 0, value=1000),
     ),
-    "a record behind the high water": (
-        r"OPS: records behind the first \d+ are not zero, though never used",
+    "a record after the high water": (
+        r"OPS: records after the first \d+ are not zero, though never used",
         write(Region.OPS, 63, generation=1),
     ),
     "an unfinished transaction": (

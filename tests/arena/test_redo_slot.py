@@ -1,4 +1,4 @@
-"""Rule 14: a full redo slot ends the daemon, in every build, before a word is stored behind the slot."""
+"""Rule 14: a full redo slot ends the daemon, in every build, before a word is stored after the slot."""
 
 from __future__ import annotations
 

@@ -396,7 +396,7 @@ def test_a_report_holds_a_value_once_and_nothing_else() -> None:
         (3, b"v" * 300),
     ]
     spare = len(frame) - size_of(ReportHeader) - 3 * size_of(OutcomeRecord) - 300
-    assert spare == 0, f"{spare} bytes of the daemon's memory went out behind the value"
+    assert spare == 0, f"{spare} bytes of the daemon's memory went out after the value"
 
 
 def test_a_frame_cut_anywhere_is_malformed_and_the_core_continues() -> None:

@@ -237,7 +237,7 @@ def test_a_thread_that_waits_holds_an_operation(world: World) -> None:
     assert is_acknowledged(world) and not world.daemon.requeued
 
 
-# outcomes behind a grant ------------------------------------------------------------------------------------------
+# outcomes after a grant - ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_ended_clients_leave_the_last_quarter_to_others(case: str) -> None:
 
 
 def test_outcomes_that_make_room_do_not_keep_their_user_from_registering_more() -> None:
-    """In an earlier version they counted as if they would stay: a user was refused whose outcomes filled the arena."""
+    """In an earlier version a user whose outcomes filled the arena was refused: they counted as if they would stay."""
     outcomes_make_room_for_the_next_client_of_their_user(Rig(**SMALL))
 
 

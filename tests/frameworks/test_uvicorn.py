@@ -58,7 +58,7 @@ def test_the_waits_of_a_peer_are_withdrawn_when_it_has_gone(daemon: Daemon, dire
             polls.open(f"/{kind}/k", 50)
             eventually(lambda: pending(daemon) == 50)
             polls.hang_up()
-            eventually(lambda: pending(daemon) == 0, "what the peers waited for is pending still")
+            eventually(lambda: pending(daemon) == 0, "operations of peers that have gone are still pending")
         polls.open("/poll/k")
         eventually(lambda: pending(daemon) == 1)
         assert server.post("/fire/k").body == b"1"
@@ -89,7 +89,7 @@ def test_django_is_flushed_and_says_goodbye_though_it_refuses_the_lifespan(
         server.terminate(nobody)
         assert "Traceback" not in server.log and "unsupported" not in server.log
     assert client.watermark("asked") == 7
-    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)  # that of the test
+    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)  # the test's own client
     assert daemon.stats()["counters"]["clients_died"] == 0, "a client ended without a goodbye"
 
 
@@ -279,7 +279,7 @@ def test_an_error_that_is_its_own_cause_ends_its_request(kind: str) -> None:
         Peer(WHOLE).serve(framework, kind)
 
 
-def test_an_error_from_another_is_answered_by_its_cause() -> None:
+def test_an_error_raised_from_another_error_is_answered_by_its_cause() -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError("no rows") from td.TimerdUnavailableError("gone")
 

@@ -148,7 +148,7 @@ class Program(World):
         return result
 
     def copy(self, what: str, rows: int, copy_records: Callable[[bytearray, int], bool]) -> None:
-        """Copy records behind the first 8 bytes of a buffer; then try to copy them where there is no room."""
+        """Copy records after the first 8 bytes of a buffer; then try to copy them where there is no room."""
         into = bytearray(8 + size_of(OutcomeRecord) * rows)
         copied = self.attempt(what, partial(copy_records, into, 8))
         self.note(f"{bytes(into)!r}" if copied else f"{into[:8]!r}")

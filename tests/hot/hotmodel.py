@@ -417,7 +417,7 @@ def settle_all(
             unclaimed(record.command, packed, frame, heap)
             continue
         length = record.value_length
-        if record.flags & OutcomeFlag.HAS_FAILURES:  # their codes stand behind the value
+        if record.flags & OutcomeFlag.HAS_FAILURES:  # their codes follow the value
             length += CODE_SIZE * record.failed.bit_count()
         value = frame[heap + record.heap_offset : heap + record.heap_offset + length]
         if record.flags & OutcomeFlag.GRANTED and isinstance(waiter, (Handle, Rows)):

@@ -67,7 +67,7 @@ def test_a_position_behind_the_end_is_refused(run: Run, journal: Path, command: 
         behind = f"{end.segment}:{end.record + 1}"
     status, out, err = run("journal", *command, "--directory", str(journal), "--from", behind)
     assert (status, out) == (Exit.USAGE, "")
-    assert f"--from {behind} is behind the journal's end, which is {end}" in err
+    assert f"--from {behind} is after the journal's end, which is {end}" in err
 
 
 def test_an_export_may_begin_at_the_position_at_which_another_ended(run: Run, journal: Path) -> None:

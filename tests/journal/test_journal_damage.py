@@ -58,7 +58,9 @@ def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], seg
     return read_journal(copy)
 
 
-def test_full_blocks_counts_the_blocks_that_are_full_one_by_one(sound: tuple[Path, Rows], rng: random.Random) -> None:
+def test_full_blocks_finds_as_many_full_blocks_as_a_look_at_each_block(
+    sound: tuple[Path, Rows], rng: random.Random
+) -> None:
     directory, _ = sound
     for segment in segments_of(directory):
         content = segment_path(directory, segment).read_bytes()

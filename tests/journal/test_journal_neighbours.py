@@ -178,4 +178,4 @@ def test_a_thread_that_has_ended_is_an_error_that_stats_prometheus_and_the_log_s
     daemon.patch = ""
     daemon.start()
     assert daemon.stats()["counters"]["journal_thread_dead"] == 0
-    assert daemon.stats()["counters"]["journal_rows_dropped"] == 0, "rows were dropped that could wait in the buffer"
+    assert daemon.stats()["counters"]["journal_rows_dropped"] == 0, "rows that could wait in the buffer were dropped"

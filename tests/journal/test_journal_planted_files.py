@@ -1,4 +1,4 @@
-"""A neighbour plants files among a journal's segments: no reader hangs, and a start goes on behind them."""
+"""A neighbour plants files among a journal's segments: no reader hangs, and a start goes on after them."""
 
 from __future__ import annotations
 
@@ -152,9 +152,9 @@ def test_a_start_goes_on_behind_a_planted_file_and_loses_no_row(rig: JournaledRi
     for turn in range(40):
         settle(rig, client, *numbered(10_000 + turn * 20, 20))
     if attack in SILENT:
-        assert "goes on behind" not in errors(rig)
+        assert "goes on after" not in errors(rig)
     else:
-        assert f"the journal goes on behind segment {newest}" in errors(rig)
+        assert f"the journal goes on after segment {newest}" in errors(rig)
         assert path.lstat().st_mode == there
     assert "not written" not in errors(rig)
     with JournalReader(directory) as reader:

@@ -1,4 +1,4 @@
-"""The program that sends damaged frames (acceptance/clients/attack.py): its lines go on, and it can be ended."""
+"""The program that sends damaged frames (acceptance/clients/attack.py): it connects again, and it can be stopped."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def resetting() -> Iterator[str]:
             thread.join(PATIENCE_S)
 
 
-def test_a_line_whose_connection_ends_in_the_middle_of_a_frame_goes_on(attack_on: Any, resetting: str) -> None:
+def test_an_attack_goes_on_when_a_connection_ends_in_the_middle_of_a_frame(attack_on: Any, resetting: str) -> None:
     attack, stop = attack_on(resetting, 200), threading.Event()
     attack.run(stop, lambda **_: None)
     assert attack.sent == sum(attack.ends.values()) == 200

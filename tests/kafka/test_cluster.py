@@ -294,7 +294,7 @@ def test_a_cluster_prints_where_it_listens_when_it_is_ready(tmp_path: Path) -> N
         (["--port", "1", "--bind", "256.1.1.1"], "bind=256.1.1.1"),
         (["--bind", "0.0.0.0"], "bind=0.0.0.0 advertised_host='': clients get the advertised host"),
         (["--bind", "0.0.0.0", "--advertised-host", "::"], "clients get the advertised host"),
-        (["--port", "65533"], "port=65533: the brokers have the 4 ports behind it: 65535 at most"),
+        (["--port", "65533"], "port=65533: the brokers have the 4 ports after it: 65535 at most"),
         (["--port", "70000"], "port=70000: 1 to 65535, or 0 for any"),
         (["--capacity", "0"], "'0': 16 to 16777216"),
         (["--initial-rebalance-delay", "nan"], "initial_rebalance_delay=nan: 0 to 3600 s"),

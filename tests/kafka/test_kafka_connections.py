@@ -179,7 +179,7 @@ def test_records_sent_with_acks_0_before_the_connection_was_closed_are_kept(
 ) -> None:
     """Each second connection sends a fetch that waits, and then the records.
 
-    When the connection closes, the fetch is withdrawn, and the requests behind it are carried out all the same.
+    When the connection closes, the fetch is withdrawn, and the requests after it are carried out all the same.
     """
     topic = cluster.topic(replicas=1)
     address = raw.leaders(topic)[0]

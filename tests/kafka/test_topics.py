@@ -234,7 +234,7 @@ def test_each_default_is_legal_and_two_configurations_may_contradict_each_other(
     assert str(wrong_config({"retention.ms": None})).startswith("retention.ms: null is no value")
 
 
-def test_names_collide_that_differ_only_in_dots_and_underscores(catalog: Catalog) -> None:
+def test_names_that_differ_only_in_dots_and_underscores_collide(catalog: Catalog) -> None:
     pairs = {"col.a": "col_a", "a.b_c": "a_b.c", "a..": "a__"}
     assert catalog.create(dict.fromkeys([*pairs, "ab", "a-b"], (1, 1, {}))) == {}
     collide = dict.fromkeys(pairs.values(), ErrorCode.invalid_topic_exception)
@@ -347,7 +347,7 @@ def test_changed_configurations_hold_at_all_brokers_when_the_request_is_answered
         assert leader.produce(topic, {0: batch([b"x" * 300])})[0].error_code == ErrorCode.none
 
 
-def test_operations_on_lists(cluster: KafkaCluster, raw: RawKafka) -> None:
+def test_append_and_subtract_change_a_configuration_that_is_a_list(cluster: KafkaCluster, raw: RawKafka) -> None:
     topic = cluster.topic()
     for operation, value, wanted in (
         (APPEND, "compact,delete,compact", "delete,compact"),

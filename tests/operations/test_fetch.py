@@ -15,7 +15,7 @@ P0, P1 = partition_key("orders", 0), partition_key("orders", 1)
 
 
 class Log:
-    """For each partition, the records and bytes behind the offset that was asked for."""
+    """For each partition, the records and bytes after the offset that was asked for."""
 
     def __init__(self) -> None:
         self.there = {P0: Available(100, 0, epoch=3), P1: Available(100, 0, epoch=3)}

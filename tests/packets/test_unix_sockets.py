@@ -36,7 +36,7 @@ class Clock:
 
 
 class Listening:
-    """A daemon's end, which the test controls."""
+    """The daemon's side of a socket, which the test controls."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

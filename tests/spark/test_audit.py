@@ -154,7 +154,7 @@ def with_one_number(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def interrupted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Exchange the places of a registration's last row and the row behind it."""
+    """Exchange the places of a registration's last row and the row after it."""
     of_registrations = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY)
     at = next(
         at
@@ -349,7 +349,7 @@ def test_rows_that_are_left_out_are_the_first_findings_and_other_findings_may_fo
     """`audit` and `audit_journal` read four journals: one is whole, the others lost a block, a file and the end."""
     whole, bad, lost, cut = (written(tmp_path / name, 0xA0 + at) for at, name in enumerate("wblc"))
     with segment_path(bad, 2).open("r+b") as file:
-        file.seek(3 * BLOCK_SIZE)  # behind the header's block: block 2
+        file.seek(3 * BLOCK_SIZE)  # after the header's block: block 2
         file.write(bytes(BLOCK_SIZE))
     segment_path(lost, 3).unlink()
     segment_path(cut, 4).unlink()
@@ -369,7 +369,7 @@ def test_rows_that_are_left_out_are_the_first_findings_and_other_findings_may_fo
     assert not of[0xA0] and len(of[0xA1]) > 2 and len(of[0xA2]) > 2
     assert [row.what for row in of[0xA3]] == [finding.what for finding in audit_journal(cut).wrong]
     assert re.fullmatch(r"rows \d+ to \d+ were left out: segment 2 is damaged in blocks 2 to 2", of[0xA1][0].what)
-    assert re.fullmatch(r"rows .* left out: they are in no segment, and segment 4 begins behind them", of[0xA2][0].what)
+    assert re.fullmatch(r"rows .* left out: they are in no segment, and segment 4 begins after them", of[0xA2][0].what)
     said = [str(arenas[0xA0 + at]) for at in range(4)]
     assert [re.sub(r".* outcomes, (.*) to row .*?(, .*)?$", r"\1\2", line) for line in said] == [
         "4 segments, no gaps, complete",

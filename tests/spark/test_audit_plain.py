@@ -155,7 +155,7 @@ def some_of_each(rows: Rows, rng: random.Random) -> Rows:
 def forged(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
     """Forge outcomes that are consistent in themselves, but do not follow from the events: another outcome and place.
 
-    Most are at the first event behind the registration: the outcome is on the wrong side of this event, or contradicts
+    Most are at the first event after the registration: the outcome is on the wrong side of this event, or contradicts
     it.
     """
     registered = {record_of(row).operation: row for row in of_kind(rows, RowKind.REGISTER)}
@@ -187,7 +187,7 @@ def forged(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def moved(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Move rows of clients, so that commands of a client are before its beginning or behind its end."""
+    """Move rows of clients, so that commands of a client are before its beginning or after its end."""
     for one in of_kind(rows, RowKind.CLIENT):
         for _ in range(MOVED):
             others = [row for row in rows if row is not one]

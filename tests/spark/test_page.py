@@ -125,7 +125,7 @@ def test_another_timeout_is_proposed_if_it_saves_a_tenth() -> None:
     )
     none = verdicts.of_timeouts(reported(), [asked[2], beyond])
     assert none is not None and none.text == (
-        "None of the timeouts that the data reach (1) would save a tenth of what is in flight."
+        "No timeout that the data cover (1 compared) would save a tenth of the operations in flight."
     )
     assert verdicts.of_timeouts(reported(), [beyond]) is None
     assert verdicts.of_timeouts(reported(in_flight_mean=None), asked) is None

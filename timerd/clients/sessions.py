@@ -1,8 +1,9 @@
 """The table of the clients' sessions, and the choice of the session that a hello gets.
 
 The arena has the hash of each session, so a restarted daemon recognizes the clients that outlived the previous daemon.
-Answers go over the connection of the client's newest frame. Every process can read an incarnation in the arena. But a
-hello has the secret whose hash the incarnation is (timerd_wire/proof.py), so only the incarnation's client can use it.
+Answers go over the connection of the client's newest frame. Every process can read an incarnation in the arena. But an
+incarnation is the hash of a secret, and a hello has this secret (timerd_wire/proof.py). So only the incarnation's
+client can use it.
 
     HELLO, session zero            a new incarnation: a slot and a session
     HELLO, its session             resumes: same slot and session, the numbering goes on; a silent client is live again

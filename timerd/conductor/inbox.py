@@ -244,7 +244,7 @@ class Inbox:
         return True
 
     def _send_expected(self, session: Session, now_ns: int) -> None:
-        """Name the command that is expected next: once for all frames that were in flight behind a lost one."""
+        """Name the command that is expected next: once for all frames that were in flight after a lost one."""
         expected = self._core.last_command(session.slot), session.received[1]
         if expected != session.expected or now_ns - session.expected_ns >= ANNOUNCE_FIRST_NS:
             session.expected, session.expected_ns = expected, now_ns

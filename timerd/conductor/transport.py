@@ -54,7 +54,7 @@ class Transport(Protocol):
         """Up to `limit` frames as (connection, frame), taken from the network one by one as they are asked for."""
 
     def is_dry(self) -> bool:
-        """Whether the last receive(), taken to its end, has given all that had come."""
+        """Whether the last receive(), when exhausted, had given all that had come."""
 
     def sender(self, connection: int) -> int:
         """The process that has opened a connection for commands, as the kernel says (host/listener.py).

@@ -83,7 +83,7 @@ class Config(NamedTuple):
         int | None,
         Knob(
             "count",
-            "watch nodes: one for each key of an operation behind its first",
+            "watch nodes: one for each key of an operation after its first",
             1,
             RECORDS_MAX,
             formula=Formula("0.75 x capacity", part("capacity", 3, 4)),
@@ -186,7 +186,7 @@ class Config(NamedTuple):
         int | None,
         Knob(
             "count",
-            "watch nodes a client may hold: keys of its operations behind the first",
+            "watch nodes a client may hold: keys of its operations after the first",
             1,
             RECORDS_MAX,
             formula=Formula("half of nodes, more with a larger quota-operations", share_of_client("nodes")),

@@ -31,7 +31,7 @@ class Chunks:
         return bool(self._chunks)
 
     def add(self, data: bytes) -> None:
-        """Add bytes behind the others. They stay together, in one chunk."""
+        """Add bytes after the others. They stay together, in one chunk."""
         chunks = self._chunks
         if len(data) < OWN_SIZE:
             if not data:

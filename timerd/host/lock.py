@@ -1,8 +1,8 @@
 """One daemon for an instance: the lock on NAME.lock. The lock for an arena, ARENA.lock: timerd_shm/host/lock.py.
 
 Only the daemon's user may open the two files. Users of the group may open the arena, and the sign of a running daemon
-(`daemon_running` in paths.py), so the daemon locks neither. It locks its directory, which they may open, too: but only
-against systemd-tmpfiles, and it starts without this lock as well.
+(`daemon_running` in paths.py), so the daemon locks neither. They may open its directory as well, which it does lock.
+But this lock only keeps systemd-tmpfiles away, and a daemon starts without it, too.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class JournalFiles:
         rows = header.journal_rows
         oldest = rows  # the oldest row that the buffer holds
         if buffered:
-            # A killed daemon may have begun rows behind the last one, and so overwritten the oldest rows.
+            # A killed daemon may have begun rows after the last one, and so overwritten the oldest rows.
             capacity = unpack(BufferHeader, buffer).rows
             oldest = min(header.journal_written, max(0, rows - capacity + BUFFER_ROWS_MIN))
         self._go_on(header)
@@ -208,7 +208,7 @@ class JournalFiles:
     def _go_on(self, header: ArenaHeader) -> None:
         """If the newest segment is of this arena, open it and find the block to go on with.
 
-        If it is another arena's, or begins behind the present segment, cut its file to the length of its blocks.
+        If it is another arena's, or begins after the present segment, cut its file to the length of its blocks.
         """
         plan = self.plan
         for sequence in reversed(segments_of(plan.directory)):
@@ -230,7 +230,7 @@ class JournalFiles:
             descriptor = open_plain(path, os.O_WRONLY)
         except (JournalError, OSError) as error:
             why = error if isinstance(error, JournalError) else f"{path} cannot be written: {error.strerror}"
-            self.notes.append(f"the journal goes on behind segment {sequence}: {why}")
+            self.notes.append(f"the journal goes on after segment {sequence}: {why}")
             return
         try:
             found = segment.header
@@ -239,7 +239,7 @@ class JournalFiles:
                 return
             if found.first_row + found.first_block * BLOCK_ROWS > header.journal_rows:
                 self.notes.append(
-                    f"the journal goes on behind segment {sequence}: that segment begins behind the arena's rows"
+                    f"the journal goes on after segment {sequence}: that segment begins after the arena's rows"
                 )
                 return
             # Go on from the last block that was known to be full, or from the first block if that is no longer full.

@@ -61,7 +61,7 @@ class PacketServer:
         return bool(self._listed or self._writable or self._listener.has_newcomers)
 
     def is_dry(self) -> bool:
-        """Whether received(), taken to its end, has given all that had come when the selector looked."""
+        """Whether the last received(), when exhausted, had given all that had come when the selector looked."""
         return not self._listed and not self._selector.is_full
 
     def get(self, number: int) -> PacketConnection | None:

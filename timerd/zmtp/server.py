@@ -61,7 +61,7 @@ class Server:
         return bool(self._listed or self._stuck or self._listener.has_newcomers)
 
     def is_dry(self) -> bool:
-        """Whether received(), taken to its end, has given all that had come when the selector looked."""
+        """Whether the last received(), when exhausted, had given all that had come when the selector looked."""
         return not self._listed and not self._selector.is_full
 
     def get(self, number: int) -> Connection | None:

@@ -22,7 +22,7 @@ from timerd_shm.host.paths import open_arena_file
 from .attacker import Attacker
 
 NAMES = 30_000  # names in a round; a client may have more than twice as many keys
-HEADS_MOST = 1 << 20  # chains; no table has more. Keys that share a chain of so large a table share one in each table
+HEADS_MOST = 1 << 20  # chains of the largest table. Keys that share a chain there share one in every smaller table
 SEED_AT = offset_of(ArenaHeader, "size") + 8  # where the seed stood
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 MULTIPLIERS = (0xC4CE_B9FE_1A85_EC53, 0xFF51_AFD7_ED55_8CCD)

@@ -19,7 +19,7 @@ from timerd_client.web import WSGI
 
 POLL_S = 60.0
 CONNECTIONS = 4_000  # of one worker to Redis: one for each poll that waits
-Found = tuple[bytes, str] | None  # a value, and the position behind it
+Found = tuple[bytes, str] | None  # a value, and the position after it
 
 
 class OverTimerd:

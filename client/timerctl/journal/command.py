@@ -17,7 +17,7 @@ from .tail import run_tail
 EPILOG = """\
 The directory is --directory, else the one where the instance's daemon writes.
 Each row has a position in the journal, SEGMENT:RECORD. An export prints the
-position behind its last row to standard error; with --from, a later export goes
+position after its last row to standard error; with --from, a later export goes
 on at that position.
 
 examples:

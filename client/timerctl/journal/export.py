@@ -18,7 +18,7 @@ from .source import directory_of, opened
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Print all rows, and the position behind the last. Raises UsageError, NoInstanceError, JournalError."""
+    """Print all rows, and the position after the last. Raises UsageError, NoInstanceError, JournalError."""
     if arguments.format != "json":
         return run_export_files(arguments)
     if arguments.start is not None and arguments.end is not None and arguments.end < arguments.start:

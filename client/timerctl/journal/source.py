@@ -28,9 +28,9 @@ def opened(arguments: argparse.Namespace, start: Offset | None) -> Iterator[Jour
 
 
 def _check_start(start: Offset, end: Offset, newest: int) -> None:
-    """Raise UsageError for a position behind the end. The beginning of the next segment is allowed."""
+    """Raise UsageError for a position after the end. The beginning of the next segment is allowed."""
     if start > end and start not in (Offset(newest, 0), Offset(newest + 1, 0)):
-        raise UsageError(f"--from {start} is behind the journal's end, which is {end}")
+        raise UsageError(f"--from {start} is after the journal's end, which is {end}")
 
 
 def directory_of(arguments: argparse.Namespace) -> Path:

@@ -168,7 +168,7 @@ def blob_of(reader: ArenaReader, first: int) -> bytes:
 
 
 def payload_of(reader: ArenaReader, op: OpRecord) -> bytes:
-    """The payload of an operation, as its caller gave it. In the arena a call's payload stands behind its plan."""
+    """The payload of an operation, as its caller gave it. In the arena a call's payload follows its plan."""
     payload = blob_of(reader, op.payload)
     planned = unpack(payload) if op.flags & OpFlag.CALL else None
     return payload if planned is None else planned[1]

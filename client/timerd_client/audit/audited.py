@@ -1,6 +1,6 @@
 """The result of an audit of a whole journal: arena by arena, the causes before the findings that may follow from them.
 
-A cause is a lack of rows: rows are missing, damaged, dropped, or were never written. Behind a cause nearly every row
+A cause is a lack of rows: rows are missing, damaged, dropped, or were never written. After a cause nearly every row
 disagrees with something: after one file of 945 rows was removed, there were outcomes of 235 operations that no row
 registers. So causes come first, and similar findings share one line.
 """

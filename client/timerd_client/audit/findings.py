@@ -6,7 +6,7 @@ from .records import Finding
 
 
 class Findings:
-    """The findings of an audit, for all of its parts. Behind a GAP nothing is certain, so report() adds nothing."""
+    """The findings of an audit, for all of its parts. After a GAP nothing is certain, so report() adds nothing."""
 
     __slots__ = ("causes", "cut", "row", "wrong")
 

@@ -209,7 +209,7 @@ class Feed:
             if kind == _TEXT:
                 self._continued = max(0, r.length - 1) // TEXT_INLINE
                 if not is_clean(r) or r.text[r.length :].strip(b"\0"):
-                    audit.wrong.append(Finding(number, 0, "the TEXT row has bytes behind its text"))
+                    audit.wrong.append(Finding(number, 0, "the TEXT row has bytes after its text"))
             elif kind in _OF_REGISTRATIONS:
                 if kind != (_REGISTER if not half else _REGISTERED if len(half) == 1 else _KEY):
                     _incomplete(audit, [*half, (number, r)])

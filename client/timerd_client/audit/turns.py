@@ -1,6 +1,6 @@
 """The segments of a journal, the daemon's starts and ends, and the clock of each turn.
 
-A TURN row has the clock's time for all rows behind it, and these rows have the same time again. The two are compared.
+A TURN row has the clock's time for all rows after it, and these rows have the same time again. The two are compared.
 """
 
 from __future__ import annotations

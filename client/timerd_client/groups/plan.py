@@ -107,7 +107,7 @@ class LastRun(NamedTuple):
     ends: int = 0  # processes that have ended in that attempt
 
     def pack(self) -> bytes:
-        """The reason that the daemon keeps: a text, and the numbers behind it."""
+        """The reason that the daemon keeps: a text, and the numbers after it."""
         numbers = _NUMBERS_BEGIN + " ".join(map(str, self[1:]))
         room = CALL_REASON_SIZE_MAX - len(numbers)
         why = self.why.replace(_NUMBERS_BEGIN, " ").encode(errors="replace")[:room].decode(errors="ignore")

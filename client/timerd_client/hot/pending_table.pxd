@@ -115,7 +115,7 @@ cdef inline PyObject *table_remove(PendingTable *table, uint64_t number) noexcep
 
 
 cdef inline void table_close(PendingTable *table, uint64_t hole) noexcept nogil:
-    """Free an entry without numbers. Probing may have put other entries behind it: these move into the hole."""
+    """Free an entry without numbers. Probing may have put other entries after it: these move into the hole."""
     cdef uint64_t at = hole, home
     table.entries -= 1
     while True:

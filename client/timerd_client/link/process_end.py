@@ -197,7 +197,7 @@ class ProcessEnd:
     def _wait(ending: Collection[Link], is_done: Callable[[Link], bool], silence_s: float) -> bool:
         """Wait until `is_done(link)` for all. Returns False if no frame came for `silence_s`, or the time is over.
 
-        It does not wait for a daemon that is known to be lost, and CLOSE_TIMEOUT_S at most for a daemon that answers.
+        It does not wait for a daemon that is known to be lost. For one that answers it waits CLOSE_TIMEOUT_S at most.
         """
         waiting = list(ending)
         began = heard = monotonic()

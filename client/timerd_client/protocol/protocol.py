@@ -70,7 +70,7 @@ RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
 ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # acknowledgements wait this long for a frame; the daemon reminds after 50 ms
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # this many unacknowledged outcomes are acknowledged at once
-ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # answers, too; at 4 times this no command is applied
+ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # answers, too; 4 times as many would stop commands
 # While all is well, ticks are at most HEARTBEAT_NS apart. So a longer pause is a pause of this process.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
 

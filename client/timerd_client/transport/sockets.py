@@ -37,7 +37,7 @@ class Sockets(Protocol):
     frame_size_max: int
     """The largest frame of commands, in bytes. A larger frame is sent in parts."""
     wake_ns: int
-    """The CPU time of a frame besides sending it: wake-ups at both ends, and cold caches."""
+    """The CPU time of a frame besides sending it: wake-ups on both sides, and cold caches."""
     due_ns: int
     """When to call tend(); NEVER: nothing is due."""
 

@@ -40,7 +40,7 @@ class UnixSockets:
     """The connection, and an epoll that stays the same when the connection changes."""
 
     frame_size_max: int = PACKET_SIZE_MAX
-    wake_ns: int = 30_000  # only the wake-up at the daemon's end
+    wake_ns: int = 30_000  # only the wake-up on the daemon's side
 
     def __init__(self, paths: InstancePaths, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self.due_ns: int = NEVER
@@ -171,7 +171,7 @@ class UnixSockets:
                 self._is_full = not sent
                 self._epoll.modify(descriptor, select.EPOLLIN if sent else select.EPOLLIN | select.EPOLLOUT)
         except (OSError, ValueError):
-            return False  # it has ended: receive() finds the end behind the last frames, or has found it already
+            return False  # it has ended: receive() finds the end after the last frames, or has found it already
         return sent
 
     def _send_parts(self, packets: Packets, frame: bytes) -> bool:

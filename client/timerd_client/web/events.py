@@ -69,7 +69,7 @@ def events(
 
 
 def last_event_id(request: Mapping[str, Any]) -> Mark | None:
-    """The mark behind the last event that a browser has got, for `subscribe(since=)`; None for a new stream.
+    """The mark after the last event that a browser has got, for `subscribe(since=)`; None for a new stream.
 
     `request` is the environ of WSGI, or the scope of ASGI.
     """

@@ -80,7 +80,7 @@ class Settings:
             yield f"port={self.port}: 1 to {PORT_MAX}, or 0 for any"
         elif self.workers > 1 and self.port + self.workers > PORT_MAX:
             yield (
-                f"port={self.port}: the brokers have the {self.workers} ports behind it: {PORT_MAX} at most; give "
+                f"port={self.port}: the brokers have the {self.workers} ports after it: {PORT_MAX} at most; give "
                 f"{PORT_MAX - self.workers} or less, or 0 for any"
             )
         if not FRAME_MIN <= self.request_max <= FRAME_MAX:

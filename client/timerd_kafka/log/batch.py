@@ -1,4 +1,4 @@
-"""The header of a record batch. This module does not decode the records behind it, which may be compressed.
+"""The header of a record batch. This module does not decode the records after it, which may be compressed.
 
 Source: Kafka, org.apache.kafka.common.record.DefaultRecordBatch (magic 2).
 """
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -120,7 +120,7 @@ def read_produced(data: bytes) -> Batch:
     if batch is None:
         raise InvalidBatch("no record batch")
     if len(data) > batch.size:  # the further batches are not read: a frame has room for a million of them
-        raise InvalidBatch(f"{len(data) - batch.size} bytes behind a batch: a producer sends one for each partition")
+        raise InvalidBatch(f"{len(data) - batch.size} bytes after a batch: a producer sends one for each partition")
     count, codec = batch.last_offset_delta + 1, batch.attributes & CODECS
     if not codec and count * RECORD_MIN > batch.size - SIZE:
         raise InvalidBatch(f"a batch of {batch.size} bytes has {count} records")

@@ -46,7 +46,7 @@ class PartitionLog:
         self.producers = Producers()
         self._index = Index([], [], [])  # grows, and is replaced when batches are removed
         self.size = 0  # bytes
-        self.end_offset = 0  # behind the last record
+        self.end_offset = 0  # the offset after the last record
         self.is_damaged = False  # records before the high watermark cannot be read: nothing is cut off
         with ExitStack() as opened:  # a failed opening, which is tried again, leaves no descriptor
             self.checkpoint = opened.enter_context(closing(Checkpoint(directory / "checkpoint")))
@@ -120,14 +120,14 @@ class PartitionLog:
             self._add(batch)
 
     def cut_damage(self) -> None:
-        """Remove the damaged batches, and all batches behind them. Another replica has these batches."""
+        """Remove the damaged batches, and all batches after them. Another replica has these batches."""
         self.is_damaged = False
         os.ftruncate(self._file, self.size)
         self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, self.end_offset)
         self.checkpoint.start_offset = min(self.checkpoint.start_offset, self.end_offset)
 
     def truncate(self, offset: int) -> None:
-        """Remove the batch with this offset, and all batches behind it.
+        """Remove the batch with this offset, and all batches after it.
 
         Other threads see the log as it was before, or as it is afterwards: if they saw an empty log in between,
         consumers of the records that stay would get OFFSET_OUT_OF_RANGE.
@@ -194,7 +194,7 @@ class PartitionLog:
         """The first offset that retention keeps; `start_offset` if it keeps all records.
 
         Retention removes whole batches before `end_offset`, the oldest first: a batch that states a largest timestamp
-        before `oldest`, or that has `most_bytes` or more behind it. The last batch of the log stays.
+        before `oldest`, or that has `most_bytes` or more after it. The last batch of the log stays.
         """
         index = self._index
         number = first = max(0, index.number_of(start_offset))

@@ -42,7 +42,7 @@ def records_of(header: Batch, data: bytes | memoryview) -> Iterator[Record]:
     try:
         for _ in range(header.last_offset_delta + 1):
             length, size = read_signed_varint(data, position)
-            inside = position + size + 1  # behind the attributes
+            inside = position + size + 1  # after the attributes
             time, time_size = read_signed_varlong(data, inside)
             delta, delta_size = read_signed_varint(data, inside + time_size)
             key_size, _ = read_signed_varint(data, inside + time_size + delta_size)  # below 0: the record has no key
@@ -53,7 +53,7 @@ def records_of(header: Batch, data: bytes | memoryview) -> Iterator[Record]:
                 raise Unreadable(f"a record with offset +{delta} and timestamp {timestamp}")
             position += size + length
             if length < 0 or position > len(data):
-                raise Unreadable("a record ends behind its batch")
+                raise Unreadable("a record ends beyond its batch")
             yield Record(header.base_offset + delta, timestamp, key_size >= 0)
     except Unreadable:
         raise
@@ -93,7 +93,7 @@ def unpack_gzip(data: memoryview) -> bytes:
 
 
 def unpack_snappy(data: memoryview) -> memoryview:
-    """Unpack raw snappy, or the format of snappy-java: blocks, each behind its size."""
+    """Unpack raw snappy, or the format of snappy-java: blocks, each after its size."""
     if bytes(data[: len(XERIAL)]) != XERIAL:
         return joined([data])
     blocks, position = list[memoryview](), XERIAL_HEADER
@@ -105,7 +105,7 @@ def unpack_snappy(data: memoryview) -> memoryview:
 
 
 def joined(blocks: list[memoryview]) -> memoryview:
-    """Blocks of raw snappy, unpacked one behind the other. Each states its size, perhaps a wrong one."""
+    """Blocks of raw snappy, unpacked one after the other. Each states its size, perhaps a wrong one."""
     sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
     room, written = room_of(sum(sizes)), 0
     for block in blocks:

@@ -46,7 +46,7 @@ class Partition:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record of this replica's log."""
+        """The offset after the last record of this replica's log."""
         return self.log.end_offset
 
     def append(self, data: bytes, batch: Batch, append_time: int | None = None) -> int:
@@ -105,7 +105,7 @@ class Partition:
         return True
 
     def truncate(self, offset: int) -> None:
-        """As a follower: remove the batch with this offset and all behind it. The watermarks sink to the new end."""
+        """As a follower: remove the batch with this offset and all after it. The watermarks sink to the new end."""
         self.log.truncate(offset)
         self.set_high_watermark(min(self.high_watermark, self.end_offset))
         self.start_offset = self.log.checkpoint.start_offset = min(self.start_offset, self.end_offset)

@@ -28,7 +28,7 @@ log = logging.getLogger("timerd_kafka.supervisor")
 
 
 class Door:
-    """The supervisor's end."""
+    """The supervisor's side."""
 
     def __init__(self, data: Path, selector: selectors.BaseSelector, commands: Commands) -> None:
         self._data, self._selector, self._commands = data, selector, commands

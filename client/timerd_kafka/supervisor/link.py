@@ -16,7 +16,7 @@ READ = 64 << 10  # bytes at once
 
 
 class Link:
-    """The supervisor's end."""
+    """The supervisor's side."""
 
     def __init__(
         self,

@@ -116,7 +116,7 @@ class Supervisor:
             if port and error.errno == errno.EADDRINUSE:
                 raise SettingsError(
                     f"port={port} (of {of}): {error.strerror}; end the program that listens there, or give another "
-                    "--port: with --workers N it takes the N ports behind it, too"
+                    "--port: with --workers N it takes the N ports after it, too"
                 ) from None
             raise SettingsError(f"bind={host} port={port or 'any'}: {error.strerror}") from None
         self._reserved.append(kept)

@@ -69,7 +69,7 @@ class Api:
             check(self._request.__header_schema__, frame, 0)
             header, size = self._header(frame, 0)
             check(self._request, frame, size)
-            body, _ = self._body(frame, size)  # bytes behind the body are ignored, as in Kafka: librdkafka sends some
+            body, _ = self._body(frame, size)  # bytes after the body are ignored, as in Kafka: librdkafka sends some
         except Exception as error:  # kio raises many kinds of errors: its own, and those of struct, enum and str
             raise BadFrame(f"{self!r}: {type(error).__name__}: {error}") from error
         return Request(header.correlation_id, header.client_id or "", body)

@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.peer = "?"
         self.software = ""  # the name and version of the client, from ApiVersions (KIP-511); empty: not named
-        self.behind: Callable[[], object] | None = None  # called when bytes come behind the current request; see peek()
+        self.behind: Callable[[], object] | None = None  # called when bytes come after the current request; see peek()
         self.closing: list[Callable[[], object]] = []  # called when the connection ends; unmute() clears the list
 
     # asyncio calls these ----------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         return frame
 
     def peek(self) -> bytes | None:
-        """The frame behind the current request, if it has arrived completely. It is handled later, in its turn."""
+        """The frame after the current request, if it has arrived completely. It is handled later, in its turn."""
         end = 4 + int.from_bytes(self._buffer[:4], signed=True)
         return bytes(self._buffer[4:end]) if 4 < end <= len(self._buffer) else None
 

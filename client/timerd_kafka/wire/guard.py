@@ -53,7 +53,7 @@ class Walk:
         self.frame, self.elements = frame, 0
 
     def varint(self, position: int) -> tuple[int, int]:
-        """An unsigned number, and the position behind it."""
+        """An unsigned number, and the position after it."""
         number = shift = 0
         while True:
             byte = self.frame[position]
@@ -74,7 +74,7 @@ class Walk:
             raise Hostile(f"more than {ELEMENTS_MAX} elements of arrays")
 
 
-Step = Callable[[Walk, int], int]  # from the position of a field to the position behind it
+Step = Callable[[Walk, int], int]  # from the position of a field to the position after it
 
 
 def check(kind: Any, frame: bytes, position: int) -> None:

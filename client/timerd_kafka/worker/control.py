@@ -17,7 +17,7 @@ Command = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Control(asyncio.Protocol):
-    """The broker's end. A command is {"do": NAME, "number": N, ...}, and its answer has the same number."""
+    """The broker's side. A command is {"do": NAME, "number": N, ...}, and its answer has the same number."""
 
     def __init__(self, commands: dict[str, Command], ended: Callable[[], None]) -> None:
         """`ended` is called when the supervisor has ended."""

@@ -27,7 +27,7 @@ class Options(NamedTuple):
     window: str
     timeouts: tuple[str, ...]
     players: int
-    open_end: bool = False  # the journal may go on behind its last row
+    open_end: bool = False  # the journal may go on after its last row
 
     def check(self) -> Options:
         """Return the options. Raises InvalidValueError if one is out of range."""

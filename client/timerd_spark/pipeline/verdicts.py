@@ -116,7 +116,8 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
     saving = [one for one in known if one["in_flight"] <= (1 - SAVING) * flying and one["timeout_ratio"] >= now]
     if not saving:
         return Verdict(
-            "", f"None of the timeouts that the data reach ({len(known)}) would save a tenth of what is in flight."
+            "",
+            f"No timeout that the data cover ({len(known)} compared) would save a tenth of the operations in flight.",
         )
     best = max(saving, key=lambda one: one["timeout_ns"])
     saved = 1 - best["in_flight"] / flying
@@ -130,8 +131,8 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
 def flying_now(row: Any, asked: Sequence[Any]) -> float:
     """The mean number of operations that were in flight, to compare with `asked`, the rows of what_if(); 0: not known.
 
-    `row` is of a report, whose mean is for the rate of outcomes. what_if() computes with the rate of registrations, so
-    the mean is scaled to that rate.
+    `row` is of a report. A report computes its mean from the rate of outcomes, but what_if() computes with the rate of
+    registrations. So the mean is scaled to the rate of registrations.
     """
     rate = next((one["rate"] for one in asked if one["rate"]), 0.0)
     return float(rate * (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0))

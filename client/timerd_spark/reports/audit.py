@@ -61,7 +61,7 @@ class AuditedArena(NamedTuple):
     gaps: int  # times in which the daemon could not write its journal
     left_out: int  # rows that failOnDataLoss=false has left out
     row: int  # the last row up to which no row is missing; -1: there is none, or it is not known
-    ended: bool  # the last row is an END row, so no row is missing behind it
+    ended: bool  # the last row is an END row, so no row is missing after it
 
     def __str__(self) -> str:
         parts = [
@@ -95,7 +95,7 @@ def audit(
 
     A *cause* says that rows are missing, which is no defect of the daemon. Rows were left out (`failOnDataLoss` is
     `false`) or dropped, or the journal does not end with an END row, so that it may lack its last rows. With `open_end`
-    a journal without an END row is no finding. A finding that `follows` is behind a cause, and may come from it. The
+    a journal without an END row is no finding. A finding that `follows` comes after a cause, and may come from it. The
     causes come first in the result, and the findings that follow come last.
 
     `show` gets an AuditedArena of each arena, whose text is "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps,

@@ -27,7 +27,7 @@ ERROR: Final = 1 / STEPS  # the relative width of a bucket: a percentile is too 
 NEEDED: Final = ("outcome", "registered_at", "settled_at", "wait_ns", "lateness_ns")
 OUTCOMES: Final = ("completed", "expired", "cancelled", "failed")
 HISTOGRAM: Final = "array<struct<bucket:int,count:bigint>>"
-# The columns of a rollup, behind the columns that it is grouped by.
+# The columns of a rollup, after the columns that it is grouped by.
 ROLLUP: Final = {
     "start": "timestamp",  # of the window; without windows, the same as `first`
     "end": "timestamp",  # of the window; without windows, the same as `last`

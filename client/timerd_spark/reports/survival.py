@@ -142,7 +142,7 @@ def what_if(
             F.coalesce(F.max(F.when(within, F.col("moment"))), F.lit(0.0)).alias("until"),
             F.max("total").alias("n"),
             F.coalesce(F.sum(F.when(within, F.col("ended"))), F.lit(0)).alias("over"),
-            # The variance of an area is the sum of (area behind a step)^2 x the step's part.
+            # The variance of an area is the sum of (area after a step)^2 x the step's part.
             *(
                 F.coalesce(F.sum(F.when(within, F.pow("areas", F.lit(power)) * F.col("of_step"))), F.lit(0.0)).alias(
                     f"areas_{power}"

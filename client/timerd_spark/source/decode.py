@@ -150,7 +150,7 @@ class SegmentRows:
         return data, rows
 
     def _skip_damaged(self, record: int, end: int) -> int:
-        """The next good block behind a damaged one, or `end`. Raises JournalError if blocks may not be skipped."""
+        """The next good block after a damaged one, or `end`. Raises JournalError if blocks may not be skipped."""
         block = record // BLOCK_ROWS
         later = self._segment.next_good(block + 1, end - block - 1) if end > block + 1 else None
         until = end if later is None else later

@@ -36,7 +36,7 @@ class LeftOut(NamedTuple):
         """For people: the rows, and the blocks or the segment."""
         rows = f"rows {self.row} to {self.row + self.rows - 1} were left out"
         if not self.is_damaged:
-            return f"{rows}: they are in no segment, and segment {self.segment} begins behind them"
+            return f"{rows}: they are in no segment, and segment {self.segment} begins after them"
         first, last = self.record // BLOCK_ROWS, (self.record + self.rows - 1) // BLOCK_ROWS
         return f"{rows}: segment {self.segment} is damaged in blocks {first} to {last}"
 

@@ -196,7 +196,7 @@ def open_segment(directory: Path, sequence: int, *, being_made: bool) -> Segment
 
 
 def end_in(segment: Segment, finished: bool) -> int:
-    """The number of the record behind the last written one. Damaged records count as written."""
+    """The number of the record after the last written one. Damaged records count as written."""
     if finished:
         blocks = segment.blocks()
     else:
@@ -212,7 +212,7 @@ def end_in(segment: Segment, finished: bool) -> int:
 
 
 def first_offset(directory: Path) -> Offset:
-    """The offset at which a journal begins. If its first blocks are gone, it begins behind them."""
+    """The offset at which a journal begins. If its first blocks are gone, it begins after them."""
     listed = list_segments(directory)
     if not listed:
         return BEGINNING

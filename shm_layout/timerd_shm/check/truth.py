@@ -153,7 +153,7 @@ class Truth:
             elif row.high_water > row.count:
                 self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
             elif region in layout.FREE_LINKS and not reader.table(region).is_zero_from(row.high_water):
-                self.wrong(f"{region.name}: records behind the first {row.high_water} are not zero, though never used")
+                self.wrong(f"{region.name}: records after the first {row.high_water} are not zero, though never used")
 
     def check_operations(self) -> None:
         registrations: dict[int, int] = {}

@@ -76,9 +76,7 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("clients_died", "clients", "clients that ended without a goodbye, or were silent for an hour"),
     Counter("tombstones_resumed", "clients", "clients that were dead, and came back to their numbering"),
     Counter("liveness_refused", "connections", "connections to NAME.live refused: no known session, or too many"),
-    Counter(
-        "journal_rows_dropped", "rows", "rows that the journal lacks: its files were not written, or not fast enough"
-    ),
+    Counter("journal_rows_dropped", "rows", "rows that the journal lacks: writing its files failed, or was too slow"),
     Counter("journal_failures", "failures", "failed attempts to write the journal's files; `timerctl errors` says why"),
     Counter(
         "journal_thread_dead",

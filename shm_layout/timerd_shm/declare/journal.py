@@ -4,7 +4,7 @@
     DIR/holds/NAME              a consumer's hold: the number of the first segment that it still needs
     DIR/lock                    flocked by the daemon that writes here, never unlinked
 
-A block is a BlockHeader and BLOCK_ROWS rows. Its CRC covers everything behind the CRC, so a reader accepts or refuses
+A block is a BlockHeader and BLOCK_ROWS rows. Its CRC covers everything after the CRC, so a reader accepts or refuses
 whole blocks. The last block of the newest segment is written again and again while rows come in. Blocks that were not
 written yet are zero.
 
@@ -72,7 +72,7 @@ class RowKind(IntEnum):
     OUTCOME = 6
     REGISTER = 7  # only at level EVENTS, as all kinds below except END
     REGISTERED = 8  # the second half of a registration
-    KEY = 9  # one for each key, behind the REGISTERED row
+    KEY = 9  # one for each key, after the REGISTERED row
     EVENT = 10
     ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation; a call that is planned anew
     CLIENT = 12  # a client has another state, or begins to listen, or no longer listens
@@ -122,7 +122,7 @@ class SegmentHeader(NamedTuple):
     """The start of a segment file; the rest of its first 4 KiB is zero."""
 
     magic: Annotated[bytes, raw(8), "b'timerdj', 1"]
-    crc: Annotated[int, U32, "CRC-32 of the header behind this field"]
+    crc: Annotated[int, U32, "CRC-32 of the header after this field"]
     version: Annotated[int, U32, "JOURNAL_VERSION"]
     fingerprint: Annotated[int, U32, "CRC-32 of the journal's field table"]
     level: Annotated[int, U32, "JournalLevel"]
@@ -141,7 +141,7 @@ class SegmentHeader(NamedTuple):
 class BlockHeader(NamedTuple):
     """The first 64 bytes of a block."""
 
-    crc: Annotated[int, U32, "CRC-32 of the block behind this field"]
+    crc: Annotated[int, U32, "CRC-32 of the block after this field"]
     count: Annotated[int, U32, "rows in it, 1 to BLOCK_ROWS; the others are zero"]
     first_row: Annotated[int, U64, "number of its first row"]
     sequence: Annotated[int, U64, "the segment's"]
@@ -166,7 +166,7 @@ class SegmentRow(NamedTuple):
     reserved_word: Annotated[int, U32, "zero"]
     incarnation: Annotated[int, U64, "of the arena", "computed: as in the file's header"]
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC",
-        "bounded by the rows before and behind it, and by the file's header"]
+        "bounded by the rows before and after it, and by the file's header"]
     newest: Annotated[int, U64, "newest event", "computed: the newest EVENT row"]
     start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; with START the number is new",
         "computed: higher with START, else the same; the END row has it, too"]
@@ -180,8 +180,8 @@ class TextRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     text_kind: Annotated[int, U8, "TextKind", "computed: what the naming column is about"]
-    length: Annotated[int, U8, "bytes of the whole text; the rest stands in CONTINUED rows behind it",
-        "by effect; bytes behind the text are zero"]
+    length: Annotated[int, U8, "bytes of the whole text; the rest stands in the CONTINUED rows after it",
+        "by effect; bytes after the text are zero"]
     reserved: Annotated[int, U8, "zero"]
     text: Annotated[bytes, raw(TEXT_INLINE), "its first bytes, zero padded",
         "by effect: it is what the caller gave. A client's begins with the incarnation of its CLIENT rows"]
@@ -198,7 +198,7 @@ class AnchorRow(NamedTuple):
 
 
 class GapRow(NamedTuple):
-    """GAP: the buffer was full, because the files could not be written or not fast enough."""
+    """GAP: the buffer was full, because writing the files failed or was too slow."""
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
@@ -206,8 +206,8 @@ class GapRow(NamedTuple):
         "number of dropped rows; not counted: TURN rows, and texts that the dropped rows would have named",
         "computed: the END row has the sum. A GAP is a finding in any case, and ends the audit"]
     from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first dropped row; 0 = before this daemon's start",
-        "bounded by the turns before and behind it"]
-    to_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the last dropped row", "bounded by the turns before and behind it"]
+        "bounded by the turns before and after it"]
+    to_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the last dropped row", "bounded by the turns before and after it"]
     rest: Annotated[bytes, raw(32), "zero"]
 
 
@@ -230,7 +230,7 @@ class OutcomeRow(NamedTuple):
     registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn",
         "computed: as registered"]
     deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
-        "computed: as registered, rescheduled or planned anew; of a kept operation without a deadline, the time "
+        "computed: as registered, rescheduled or planned anew; for a kept operation without a deadline, the time "
         "of the owner's death plus the retention"]
     settled_ns: Annotated[int, U64, "when it settled",
         "computed: the turn's clock. The wheel's lateness is not checked"]
@@ -239,14 +239,14 @@ class OutcomeRow(NamedTuple):
         "nearly computed: of the event, else of the newest event that had reached the operation. While an event that "
         "came too late is in delivery, that event and the one before are both possible"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client, or its group while no member holds it; 0 = neither",
-        "computed: its client, or its group; of a kept operation, its dead client or nobody"]
+        "computed: its client, or its group; for a kept operation, its dead client or nobody"]
     error: Annotated[int, U32, "code given to fail()", "computed: the code of the FAIL event, else 0"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "computed: as registered"]
     id: Annotated[int, U32, TextKind.ID, "text: its id; 0 = none", "computed: as registered"]
 
 
 class RegisterRow(NamedTuple):
-    """REGISTER: a registration. Its second half is the REGISTERED row behind it; then come its KEY rows."""
+    """REGISTER: a registration. Its second half is the REGISTERED row after it; then come its KEY rows."""
 
     kind: Annotated[int, U8, "RowKind"]
     condition: Annotated[int, U8, Condition, "Condition",
@@ -327,14 +327,14 @@ class EventRow(NamedTuple):
     command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued",
         "bounded: it rises with each command of a client; computed for a requeued event: the operation"]
     owner: Annotated[int, U32, TextKind.CLIENT, "text: its client",
-        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; for a requeued event, the slot of its owner"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0",
         "by effect; LIMITED only with a limit; computed for a requeued event"]
     purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "by effect; computed for a requeued event"]
     client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's",
-        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; for a requeued event, the slot of its owner"]
     client: Annotated[int, U16, "slot of its client",
-        "computed: the client is live, and has this name; of a requeued event, the slot of its owner"]
+        "computed: the client is live, and has this name; for a requeued event, the slot of its owner"]
     reserved_half: Annotated[int, U16, "zero"]
     value_length: Annotated[int, U32, "bytes of its value",
         "free, up to the longest value; computed for a requeued event"]
@@ -354,7 +354,7 @@ class ActionRow(NamedTuple):
     flags: Annotated[int, U8, CommandFlag, "CommandFlag of the command",
         "by effect, and by the other columns: HAS_ID with the kinds that name an id; kind 0 (a call that is planned "
         "anew) without the columns of a command"]
-    orphans: Annotated[int, U8, Orphans, "Orphans, of SET_ORPHANS; else 0", "by effect, of SET_ORPHANS; else 0"]
+    orphans: Annotated[int, U8, Orphans, "Orphans, with SET_ORPHANS; else 0", "by effect, with SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it",
         "computed: the client is live, has this name, and owns the operation or names it by its id"]
     operation: Annotated[int, U64, "op id",
@@ -429,9 +429,9 @@ class GroupRow(NamedTuple):
     at_ns: Annotated[int, U64, "when", "computed: the turn's clock. DROPPED: not before the retention"]
     outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = it is delivered to no member",
         "computed: a member's outcomes are numbered one by one"]
-    command: Annotated[int, U64, "command number, of a step that a client's command takes; 0 = the daemon takes it",
+    command: Annotated[int, U64, "number of the command that took the step; 0 = the daemon took it",
         "bounded: it rises with each command of a client; 0 except in ACKNOWLEDGED, BEGAN, CANCELLED and KEPT"]
-    client: Annotated[int, U16, "slot of the member, or of the client that cancels; of ADOPTED, of the owner that died",
+    client: Annotated[int, U16, "slot of the member, or of the client that cancels; in ADOPTED, of the owner that died",
         "computed: the member that has the operation, and its name"]
     reserved_half: Annotated[int, U16, "zero"]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
@@ -443,7 +443,7 @@ class GroupRow(NamedTuple):
 
 
 class TurnRow(NamedTuple):
-    """TURN: the rows behind it, up to the next TURN row, are of one turn. Level EVENTS.
+    """TURN: the rows after it, up to the next TURN row, are of one turn. Level EVENTS.
 
     In each segment, one stands before all rows except SEGMENT and GAP, so a reader may begin with any segment.
     """

@@ -50,7 +50,7 @@ class ArenaHeader(NamedTuple):
     quota_outcomes: Annotated[int, U32, "unacknowledged outcomes a client may have"]
     quota_answers: Annotated[int, U32, "unacknowledged refusals and answers a client may have"]
     quota_nodes: Annotated[
-        int, U32, "watch nodes of NODES that a client may hold: keys of its operations behind the first"
+        int, U32, "watch nodes of NODES that a client may hold: keys of its operations after the first"
     ]
     quota_clients: Annotated[int, U32, "client slots that one process may have"]
     quota_ids: Annotated[int, U32, "pending operations with ids that a client may hold"]

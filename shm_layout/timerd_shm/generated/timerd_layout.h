@@ -493,7 +493,7 @@ typedef struct ArenaHeader {
     uint64_t quota_bytes; /* bytes of payloads, values and long keys that a client may hold */
     uint32_t quota_outcomes; /* unacknowledged outcomes a client may have */
     uint32_t quota_answers; /* unacknowledged refusals and answers a client may have */
-    uint32_t quota_nodes; /* watch nodes of NODES that a client may hold: keys of its operations behind the first */
+    uint32_t quota_nodes; /* watch nodes of NODES that a client may hold: keys of its operations after the first */
     uint32_t quota_clients; /* client slots that one process may have */
     uint32_t quota_ids; /* pending operations with ids that a client may hold */
     uint32_t reserved; /* zero */
@@ -1387,7 +1387,7 @@ _Static_assert(offsetof(LookRecord, sequence) == 8, "LookRecord.sequence");
 /* The start of a segment file; the rest of its first 4 KiB is zero. */
 typedef struct SegmentHeader {
     uint8_t magic[8]; /* b'timerdj', 1 */
-    uint32_t crc; /* CRC-32 of the header behind this field */
+    uint32_t crc; /* CRC-32 of the header after this field */
     uint32_t version; /* JOURNAL_VERSION */
     uint32_t fingerprint; /* CRC-32 of the journal's field table */
     uint32_t level; /* JournalLevel */
@@ -1421,7 +1421,7 @@ _Static_assert(offsetof(SegmentHeader, host) == 120, "SegmentHeader.host");
 
 /* The first 64 bytes of a block. */
 typedef struct BlockHeader {
-    uint32_t crc; /* CRC-32 of the block behind this field */
+    uint32_t crc; /* CRC-32 of the block after this field */
     uint32_t count; /* rows in it, 1 to BLOCK_ROWS; the others are zero */
     uint64_t first_row; /* number of its first row */
     uint64_t sequence; /* the segment's */
@@ -1480,7 +1480,7 @@ _Static_assert(offsetof(SegmentRow, rest) == 48, "SegmentRow.rest");
 typedef struct TextRow {
     uint8_t kind; /* RowKind */
     uint8_t text_kind; /* TextKind */
-    uint8_t length; /* bytes of the whole text; the rest stands in CONTINUED rows behind it */
+    uint8_t length; /* bytes of the whole text; the rest stands in the CONTINUED rows after it */
     uint8_t reserved; /* zero */
     uint8_t text[60]; /* its first bytes, zero padded */
 } TextRow;
@@ -1506,7 +1506,7 @@ _Static_assert(offsetof(AnchorRow, monotonic_ns) == 8, "AnchorRow.monotonic_ns")
 _Static_assert(offsetof(AnchorRow, wall_ns) == 16, "AnchorRow.wall_ns");
 _Static_assert(offsetof(AnchorRow, rest) == 24, "AnchorRow.rest");
 
-/* GAP: the buffer was full, because the files could not be written or not fast enough. */
+/* GAP: the buffer was full, because writing the files failed or was too slow. */
 typedef struct GapRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
@@ -1556,7 +1556,7 @@ _Static_assert(offsetof(OutcomeRow, error) == 52, "OutcomeRow.error");
 _Static_assert(offsetof(OutcomeRow, purgatory) == 56, "OutcomeRow.purgatory");
 _Static_assert(offsetof(OutcomeRow, id) == 60, "OutcomeRow.id");
 
-/* REGISTER: a registration. Its second half is the REGISTERED row behind it; then come its KEY rows. */
+/* REGISTER: a registration. Its second half is the REGISTERED row after it; then come its KEY rows. */
 typedef struct RegisterRow {
     uint8_t kind; /* RowKind */
     uint8_t condition; /* Condition */
@@ -1683,7 +1683,7 @@ typedef struct ActionRow {
     uint8_t kind; /* RowKind */
     uint8_t command_kind; /* CommandKind; 0 = a call is planned anew */
     uint8_t flags; /* CommandFlag of the command */
-    uint8_t orphans; /* Orphans, of SET_ORPHANS; else 0 */
+    uint8_t orphans; /* Orphans, with SET_ORPHANS; else 0 */
     uint32_t client_generation; /* generation of the slot of the client that sent it */
     uint64_t operation; /* op id */
     uint64_t applied_ns; /* when it was applied */
@@ -1775,8 +1775,8 @@ typedef struct GroupRow {
     uint64_t operation; /* op id */
     uint64_t at_ns; /* when */
     uint64_t outcome_number; /* the member's number of this outcome; 0 = it is delivered to no member */
-    uint64_t command; /* command number, of a step that a client's command takes; 0 = the daemon takes it */
-    uint16_t client; /* slot of the member, or of the client that cancels; of ADOPTED, of the owner that died */
+    uint64_t command; /* number of the command that took the step; 0 = the daemon took it */
+    uint16_t client; /* slot of the member, or of the client that cancels; in ADOPTED, of the owner that died */
     uint16_t reserved_half; /* zero */
     uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint32_t owner; /* text: that client */
@@ -1800,7 +1800,7 @@ _Static_assert(offsetof(GroupRow, owner) == 48, "GroupRow.owner");
 _Static_assert(offsetof(GroupRow, reserved_word) == 52, "GroupRow.reserved_word");
 _Static_assert(offsetof(GroupRow, rest) == 56, "GroupRow.rest");
 
-/* TURN: the rows behind it, up to the next TURN row, are of one turn. Level EVENTS. */
+/* TURN: the rows after it, up to the next TURN row, are of one turn. Level EVENTS. */
 typedef struct TurnRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */

@@ -160,7 +160,7 @@ class JournalReader:
                 segment.close()
 
     def chunks(self, end: Offset | None = None) -> Iterator[Chunk]:
-        """The rows that there are now, up to `end`, as blocks. When a chunk is yielded, `position` is behind it."""
+        """The rows that there are now, up to `end`, as blocks. When a chunk is yielded, `position` is after it."""
         while end is None or self.position < end:
             chunk = self._next_chunk()
             if chunk is None:
@@ -175,7 +175,7 @@ class JournalReader:
             yield chunk
 
     def rows(self, end: Offset | None = None) -> Iterator[Row]:
-        """The rows that there are now, up to `end`, without PAD. When a row is yielded, `position` is behind it."""
+        """The rows that there are now, up to `end`, without PAD. When a row is yielded, `position` is after it."""
         for chunk in self.chunks(end):
             behind, segment, number = self.position, chunk.first.segment, chunk.header.first_row
             self._at, self.incarnation = segment, chunk.header.incarnation

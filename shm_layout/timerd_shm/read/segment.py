@@ -247,9 +247,9 @@ class Segment:
         return max(found, 0)
 
     def _run(self, block: int, count: int) -> tuple[int, int, bool]:
-        """Where a block stands, and how many of `count` blocks stand there one behind the other.
+        """Where a block stands, and how many of `count` blocks stand there one after the other.
 
-        The last value: whether blocks behind these may stand elsewhere.
+        The last value: whether blocks after these may stand elsewhere.
         """
         moved = self._moved
         if not moved:

@@ -157,7 +157,7 @@ def made_ns(connection: Any) -> int:
 # death ------------------------------------------------------------------------------------------------------------
 
 
-# Over packets, the end of the connection for commands shows the death, too. So pidfds are alone over ZeroMQ only.
+# Over packets, the end of the connection for commands shows the death, too. Only over ZeroMQ can a pidfd alone show it.
 @pytest.mark.parametrize(
     ("how", "transport"), [("liveness", "zeromq"), ("liveness", "unix"), ("pidfd", "zeromq")], indirect=["transport"]
 )

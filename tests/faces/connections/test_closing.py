@@ -1,6 +1,6 @@
 """Commands that are issued while a client is being closed: each command is refused, or arrives.
 
-In the threaded face, threads race with a close, and in the asyncio face, tasks. So each face has a test of its own.
+In the threaded face, threads race with a close. In the asyncio face, tasks do. So each face has a test of its own.
 Only a task can be cancelled while it awaits. Only a threaded client still runs when its process ends: a loop has ended
 by then.
 """

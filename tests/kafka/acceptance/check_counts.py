@@ -62,7 +62,7 @@ def play_records(suite: Suite, kafka: KafkaCluster) -> None:
 
 
 def play_waits(suite: Suite, kafka: KafkaCluster) -> None:
-    """Check how often requests are registered that wait: once, or as the comments say."""
+    """Check how often a request that waits is registered: once, or as the comments say."""
     requests = 10 if suite.short else 50
     topic = kafka.topic(replicas=3)
     kafka.stop_follower(topic)

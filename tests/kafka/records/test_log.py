@@ -281,7 +281,7 @@ def test_a_damaged_batch_is_corrupt(data: bytes, error: str) -> None:
     ("data", "error"),
     [
         (b"", "no record batch"),
-        (batch([b"a"]) + b"x", "1 bytes behind a batch"),
+        (batch([b"a"]) + b"x", "1 bytes after a batch"),
         (batch([b"a"]) + batch([b"b"]), "one for each partition"),
         (batch([b"a"], attributes=7), "codec 7"),
         (claiming(10**6), "a batch of 69 bytes has 1000000 records"),

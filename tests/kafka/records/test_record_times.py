@@ -184,7 +184,7 @@ def test_a_batch_that_states_a_later_time_than_its_records_have_is_passed_over(p
         stating(record(b"a", 1), base_timestamp=2**62, max_timestamp=2**62),
         stating(record(b"a", -1), base_timestamp=2**62, max_timestamp=2**62),
     ],
-    ids=["not compressed", "a late time", "an early time", "an offset behind the batch", "an offset before the batch"],
+    ids=["not compressed", "a late time", "an early time", "an offset after the batch", "an offset before the batch"],
 )
 def test_a_batch_that_cannot_be_read_is_an_error_and_no_wrong_answer(partition: Partition, data: bytes) -> None:
     add(partition, timed([1_000]))
@@ -469,7 +469,7 @@ def test_retention_by_time_ends_whole_old_batches_and_keeps_the_last(partition: 
     fill(partition, 1_000, 3_000, 2_000, 5_000)
     assert retained(partition, 99_000) == 0, "without a bound"
     assert retained(partition, 2_000, retention_ms="1000") == 0, "a batch as old as the bound stays"
-    assert retained(partition, 3_500, retention_ms="1000") == 2, "the third batch is old, but behind a young one"
+    assert retained(partition, 3_500, retention_ms="1000") == 2, "the third batch is old, but after a young one"
     assert retained(partition, 9_999, retention_ms="1000", cleanup_policy="compact") == 2
     assert retained(partition, 9_999, retention_ms="1000", cleanup_policy="") == 2
     assert retained(partition, 99_999, retention_ms="1000", cleanup_policy="compact,delete") == 6

@@ -60,7 +60,7 @@ class Network(DaemonEnd["Sockets"]):
         self._by_routing: dict[int, Sockets] = {}
         self._made = CONNECTIONS_FROM
 
-    # the daemon's end ---------------------------------------------------------------------------------------------
+    # the daemon's side --------------------------------------------------------------------------------------------
 
     def bind(self) -> None:
         """Let clients connect: a daemon has started."""
@@ -247,7 +247,7 @@ class Sockets:
         (self._outcomes if published else self._answers).append(frame)
         self.on_input()
 
-    # the client's end ---------------------------------------------------------------------------------------------
+    # the client's side --------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> bool:
         if not self._is_connected:

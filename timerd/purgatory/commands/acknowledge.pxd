@@ -22,7 +22,7 @@ from timerd_shm.generated.records cimport *
 cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t acknowledged) noexcept nogil:
     """Prefetch what freeing the next BATCH_MAX acknowledged outcomes will touch, from `link` on.
 
-    Returns the link behind these outcomes. An outcome's own record is in the cache already. Its hint names an outcome
+    Returns the link after these outcomes. An outcome's own record is in the cache already. Its hint names an outcome
     that is freed two batches later: the record of that later outcome is prefetched.
     """
     cdef OpRecord *op

@@ -95,7 +95,7 @@ cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uin
 
 
 cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcept nogil:
-    """The number of keys of a registration, if it may take the fast path; else 0. `p` points behind its first key.
+    """The number of keys of a registration, if it may take the fast path; else 0. `p`: the end of its first key.
 
     It may take the fast path if all of this holds: it has few keys, all of them short and different event keys; its
     condition is at_least; its payload has one block at most; and it has no id and no other option.

@@ -85,7 +85,7 @@ cdef inline EventRecord *fill_event(
     uint64_t amount, uint32_t limit, uint32_t flags, uint32_t client, uint64_t command, uint32_t value, uint32_t key_blob,
     uint32_t staged,
 ) noexcept nogil:
-    """Write the next event, behind the `staged` events of this transaction. The event is not in the ring yet."""
+    """Write the next event, after the `staged` events of this transaction. The event is not in the ring yet."""
     cdef EventRecord *e
     cdef EventRecord *overwritten
     cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob), sequence = a.header.newest + staged + 1

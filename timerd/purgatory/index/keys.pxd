@@ -129,7 +129,7 @@ cdef inline void watch_event(Arena *a, WatchNode *node, uint32_t number) noexcep
 
 
 cdef inline uint32_t next_to_visit(Arena *a, WatchNode *node) noexcept nogil:
-    """The link of the watcher behind this one in the list of the event in delivery; 0 = this one is the last."""
+    """The link of the watcher after this one in the list of the event in delivery; 0 = this one is the last."""
     return 0 if node.next == link_of(a, &node_of(a, a.delivery.first - 1).next) else node.next
 
 
@@ -137,7 +137,7 @@ cdef inline void leave_list(Arena *a, WatchNode *node, uint32_t number) noexcept
     """Take a node (index + 1) out of its key's list."""
     cdef uint32_t own = link_of(a, &node.next), next = 0
     cdef WatchNode *successor = NULL
-    # If the event in delivery would visit this watcher next, its cursor moves on to the watcher behind.
+    # If the event in delivery would visit this watcher next, its cursor moves on to the watcher after this one.
     if a.delivery.cursor == own:
         a.delivery.cursor = next_to_visit(a, node)
     if node.place == PLACE_FIRST:

@@ -4,7 +4,7 @@ The table is derived: a start makes it anew. It has open addressing. Sixteen nei
 line of sixteen entries, each in a lane of its own. So sixteen sequential commands of a client touch neighbouring
 entries, 128 bytes in sum. A keyed hash chooses the lane. Without it, a client that registers with every sixteenth
 command only would fill one lane. Probing goes on in the lane, then in the next lane, so it reaches every entry. A
-removed entry leaves no mark: the entries behind it move up. So a look-up in vain ends as early as if the entry had
+removed entry leaves no mark: the entries after it move up. So a look-up in vain ends as early as if the entry had
 never been there. Eight steps of probing count as one record of the turn, because an entry has only 8 bytes.
 """
 
@@ -35,7 +35,7 @@ cdef inline uint64_t probes_between(Arena *a, uint64_t home, uint64_t position) 
 
 
 cdef inline void prefetch_removal(Arena *a, uint32_t tag) noexcept nogil:
-    """Prefetch what handle_remove() looks at: the entry of that tag, and the one behind it, which may move up."""
+    """Prefetch what handle_remove() looks at: the entry of that tag, and the one after it, which may move up."""
     cdef uint64_t position = tag & a.handle_mask
     __builtin_prefetch(a.handles + position)
     __builtin_prefetch(a.handles + next_handle(a, position))

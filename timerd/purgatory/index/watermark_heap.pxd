@@ -1,6 +1,6 @@
 """Watermark watchers of a key: a leftist heap by (target, registration), with two links in each node.
 
-`prev` is the first (left) child. `next` is the sibling; of the last child it is the parent, and of the root it is 0. So
+`prev` is the first (left) child. `next` is the sibling; in the last child it is the parent, and in the root it is 0. So
 the parent can be reached without a third link, and any node leaves in O(log n). The left child is never the shallower
 one. So the way down the right side has at most log2(n + 1) nodes, and that bounds the recursion. Each node that is
 touched on the way counts as a record of the turn. Links are index + 1; 0 is none.

@@ -35,7 +35,7 @@ cdef inline void *row_at(Journal *j, uint64_t number) noexcept nogil:
 
 
 cdef inline void *next_row(Journal *j, uint32_t kind) noexcept nogil:
-    """The next row, behind the staged ones. The caller has asked journal_room()."""
+    """The next row, after the staged ones. The caller has asked journal_room()."""
     cdef uint8_t *row = <uint8_t *>row_at(j, j.head + j.staged)
     j.staged += 1
     row[0] = kind

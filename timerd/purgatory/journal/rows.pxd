@@ -1,6 +1,6 @@
 """The journal's rows, as the core writes them (shm_layout/timerd_shm/declare/journal.py has their fields).
 
-For example, an operation expires. Its OUTCOME row is written behind the last row, where no reader looks yet. commit()
+For example, an operation expires. Its OUTCOME row is written after the last row, where no reader looks yet. commit()
 moves header.journal_rows together with the operation's state word. So each thing that happened has one row, whenever
 the daemon is killed, and a start has nothing to reconstruct. The buffer is shared memory, and outlives the daemon as
 the arena does. The writer (journal/writer.py) copies rows into files. Then the next turn moves `tail` (tend_journal):

@@ -47,7 +47,7 @@ cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline int further_keys(OpRecord *op) noexcept nogil:
-    """How many keys the operation has behind the first. Each has a node in NODES while the operation needs its keys."""
+    """How many keys the operation has after the first. Each has a node in NODES while the operation needs its keys."""
     return <int>op.keys - 1
 
 

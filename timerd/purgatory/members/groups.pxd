@@ -260,7 +260,7 @@ cdef inline uint64_t after_retention(Arena *a, uint64_t since) noexcept nogil:
 cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept nogil:
     """When an outcome that waits is dropped (a call: becomes a dead letter), unless a member comes for it before.
 
-    A schedule's call is kept at least as long as any other call, so calls behind it in the list may be dropped earlier.
+    A schedule's call is kept at least as long as any other call, so calls after it in the list may be dropped earlier.
     """
     cdef uint64_t kept_ns = a.header.group_kept_ns
     if op.flags & OP_FLAG_SCHEDULED:

@@ -97,7 +97,7 @@ cdef inline uint32_t open_group(
 
 
 cdef inline void join_or_requeue(Arena *a, uint32_t slot) noexcept nogil:
-    """A client takes more or less of its group: adjust the rings. The sweep requeues what the client may not keep."""
+    """A client takes more outcomes or calls of its group, or fewer: adjust the rings. The sweep requeues the excess."""
     join_rings(a, slot)
     if has_to_lose(a.clients + slot):
         a.turn.sweeping = 1

@@ -1,7 +1,7 @@
 """Reports: one frame for a client, with applied commands, outcomes in order of their numbers, answers, looks and values.
 
 A value of consecutive outcomes of one client stands in the frame's heap once. A group's outcome has a value of its
-own. Behind the value stand the payload and the names of purgatory and keys, because the receiver did not register the
+own. After the value come the payload and the names of purgatory and keys, because the receiver did not register the
 operation.
 """
 
@@ -62,7 +62,7 @@ cdef inline uint64_t report_size(Extent *x) noexcept nogil:
 
 
 cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
-    """Bytes of the names of an operation's purgatory and keys, each name behind its length."""
+    """Bytes of the names of an operation's purgatory and keys, each name after its length."""
     cdef WatchNode *node = first_node(op)
     cdef uint32_t length = 1 + a.purgatories[op.purgatory].name_length
     while node != NULL:  # bound: KEYS_MAX
@@ -219,7 +219,7 @@ cdef inline void fill_outcome(
         out.keys_length = copy_names(a, op, heap + used[0])
         used[0] += out.keys_length
     elif failures:
-        # The codes stand behind the value, so the value is written again even if others share it.
+        # The codes follow the value, so the value is written again even if others share it.
         out.heap_offset = used[0]
         copy_blob(a, op.value, heap + used[0])
         used[0] += length
@@ -283,7 +283,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
 
 
 cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogil:
-    """Note what this report contains: the next report begins behind it."""
+    """Note what this report contains: the next report begins after it."""
     cdef ClientRecord *c = a.clients + slot
     if x.outcomes:
         a.members.report_states[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind

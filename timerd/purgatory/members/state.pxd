@@ -223,7 +223,7 @@ ctypedef struct Members:
     Ticket *tickets  # made for the first check; NULL: not yet
     uint32_t free_check  # index + 1
     uint32_t free_ticket  # index + 1
-    uint32_t tickets_used  # how many were ever used: the tickets behind these are free, and in no list
+    uint32_t tickets_used  # how many were ever used: the tickets after these are free, and in no list
     uint32_t check_in_delivery  # index + 1
     uint8_t checks_finished  # a check has finished since take_finished()
     # Why commands were refused since take_refusals(), each reason once.

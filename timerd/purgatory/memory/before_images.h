@@ -25,7 +25,7 @@ enum { IMAGE_LINE = 64, IMAGE_LOG_HEADER = 256 };
 
 typedef struct TdImage { uint64_t line; unsigned char bytes[IMAGE_LINE]; } TdImage;
 
-/* The head of the log's memory. Behind it lie the marks, a bit for each line of the arena, and then the images. */
+/* The head of the log's memory. After it come the marks, a bit for each line of the arena, and then the images. */
 typedef struct TdImageLog {
     const char *base;
     uint64_t lines, room;

@@ -19,7 +19,7 @@ static int faults_defect;
 static const char *faults_journal;
 static uint64_t faults_journal_size;
 
-/* The journal's buffer belongs to the arena and lies beside it. In a copy it stands behind the arena. */
+/* The journal's buffer belongs to the arena and lies beside it. In a copy it follows the arena. */
 static void faults_beside(const char *memory, uint64_t size) {
     faults_journal = memory;
     faults_journal_size = size;

@@ -55,7 +55,7 @@ static inline uint64_t td_sip_short(Seed seed, uint64_t message, uint32_t length
     return td_sip_end(v, message | (uint64_t)length << 56);
 }
 
-/* The message is `length` bytes, and behind them one byte: `mark`. */
+/* The message is `length` bytes, followed by one byte: `mark`. */
 static inline uint64_t td_sip_marked(Seed seed, const uint8_t *bytes, uint32_t length, uint8_t mark) {
     uint64_t v[4], word, last = (uint64_t)(length + 1) << 56;
     uint32_t rest = length & 7;

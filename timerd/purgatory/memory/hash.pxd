@@ -24,7 +24,7 @@ cdef inline uint64_t check_of(Seed seed) noexcept nogil:
 
 
 cdef inline uint64_t key_hash(Seed seed, uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
-    """Keyed hash of a watch key: of its name, and behind it the index of its purgatory, one byte."""
+    """Keyed hash of a watch key: of its name, followed by the index of its purgatory (one byte)."""
     return td_sip_marked(seed, name, length, <uint8_t>purgatory)
 
 

@@ -56,7 +56,7 @@ extern RedoEntry td_aside[REDO_MAX];
 #define TD_FETCH(base, count) ((void)0)
 #endif
 
-/* The redo slot is full, and the words behind it are the region table's. No word of the transaction is in its place
+/* The redo slot is full, and the words after it are the region table's. No word of the transaction is in its place
  * yet, so the next start finds the state before the transaction. */
 __attribute__((noinline, cold, noreturn, unused)) static void td_full(void) {
     static const char said[] = "timerd: a transaction needs more words than the redo slot has (REDO_MAX): the daemon ends "

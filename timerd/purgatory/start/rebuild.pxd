@@ -427,7 +427,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
         if c.state == CLIENT_STATE_DEAD:
             continue
         join_group(a, slot)
-        # Reports begin again, behind what was acknowledged.
+        # Reports begin again, after the last acknowledged outcome and answer.
         a.members.report_states[slot].outcome = c.acknowledged
         a.members.report_states[slot].answer = c.answers_acknowledged
         if not is_empty(a, &c.next):

@@ -59,7 +59,7 @@ ctypedef struct Order:
     Arena *a
     uint32_t *pending  # indexes, in order of registration
     uint64_t pending_count
-    Ordered *settled  # in order of their outcomes' numbers; in `items`, behind those that are pending
+    Ordered *settled  # in order of their outcomes' numbers; in `items`, after those that are pending
     uint64_t settled_count
     Ordered *items
     Ordered *strays
@@ -157,7 +157,7 @@ cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept nogil:
-    """Put a record behind the items in order, if at most one item has to become a stray. Else the record is a stray.
+    """Append a record to the items in order, if at most one item has to become a stray. Else the record is a stray.
 
     Records come in order of index. That is the order of their numbers, except for records that were used again.
     """

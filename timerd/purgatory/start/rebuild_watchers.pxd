@@ -26,7 +26,7 @@ cdef extern from *:
 
 
 ctypedef struct Watchers:
-    # A byte for each chain. Three bits of a key's hash choose a bit of it, set once the chain may have that key.
+    # A byte for each chain. Three bits of a key's hash choose a bit of it, which is set if the chain may have the key.
     uint8_t *chained
     # The nodes (index + 1) that came last, and do not watch their keys yet: the table's entries for them are prefetched.
     uint32_t coming[EARLY]

@@ -50,7 +50,7 @@ cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
 cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
     """Make dead letters of calls that no member handles, after their retention; False if the bound came first.
 
-    Calls stand in order of time, except for requeued ones, which stand behind newer calls and may be kept longer. The
+    Calls stand in order of time, except for requeued ones, which stand after newer calls and may be kept longer. The
     walk ends at the first call that has to stay, unless a schedule made it.
     """
     cdef GroupRecord *g = a.groups + group

@@ -39,7 +39,7 @@ cdef inline uint64_t held_by(Arena *a, uint32_t part, uint64_t index) noexcept n
 
 
 cdef inline uint64_t end_of(Arena *a, uint32_t part) noexcept nogil:
-    """The index behind the last record of that kind."""
+    """The index after the last record of that kind."""
     if part == RECLAIM_OPS:
         return a.regions[REGION_OPS].high_water
     if part == RECLAIM_WATERMARKS:

@@ -5,7 +5,7 @@ the real ones; the network between them is memory, and takes no time.
     driver      the clock, and the work until nothing is left to do
     threads     which threads wait, and which run a handler; the error of a handler that hangs
     daemon      the real conductor and core on an arena of this process
-    network     both ends of a connection in memory
+    network     both sides of a connection in memory
     ends        how each side notices the end of the other
     waiting     how a thread waits
     threaded    the link of a threaded client

@@ -157,7 +157,7 @@ class ManualDaemon:
         return min(core.next_wake_ns(), core.reports_due_ns, sessions.reminders.due_ns, sessions.ends.due_ns)
 
     def rest_until(self, until_ns: int) -> None:
-        """Make no turn before `until_ns`. A conductor that planned an earlier turn would take the rest for a gap."""
+        """Make no turn before `until_ns`. A conductor that planned an earlier turn would take the pause for a gap."""
         assert self._conductor is not None
         self._conductor.due_ns = until_ns
 

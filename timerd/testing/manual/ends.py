@@ -62,7 +62,7 @@ class Lifelines:
 
 
 class Lifeline:
-    """A client's end of a lifeline. `lifelines()` returns the daemon's ends while a daemon serves, else None."""
+    """The client's side of a lifeline. `lifelines()` returns the daemon's side while a daemon serves, else None."""
 
     def __init__(self, lifelines: Callable[[], Lifelines | None]) -> None:
         self._lifelines = lifelines

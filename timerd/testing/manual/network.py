@@ -22,7 +22,7 @@ Subscriber = TypeVar("Subscriber")
 
 
 class DaemonEnd(Generic[Subscriber]):
-    """The daemon's end of a network in memory: the frames of clients in their order, and the outlets of clients."""
+    """The daemon's side of a network in memory: the frames of clients in their order, and the outlets of clients."""
 
     def __init__(self) -> None:
         self.up: deque[tuple[int, bytes]] = deque()
@@ -149,7 +149,7 @@ class Network(DaemonEnd["ManualSockets"]):
         self.cut(sockets)
 
     def cut(self, sockets: ManualSockets) -> None:
-        """The client's end of a connection has ended."""
+        """A connection has ended on the client's side."""
         self._connections.pop(sockets.routing, None)
         sockets.routing = 0
         self.leave(sockets)
@@ -198,7 +198,7 @@ class ManualSockets:
         (self._published if published else self._answers).append(frame)
         self.arrived()
 
-    # the client's end ---------------------------------------------------------------------------------------------
+    # the client's side --------------------------------------------------------------------------------------------
 
     def tend(self, now_ns: int) -> bool:
         return False

@@ -1,6 +1,6 @@
 """Outcomes of millions of operations: during a run only their bytes are kept, and columns are made after it.
 
-The records of many outcomes stand one behind the other. A record has twelve words, so every twelfth word of these bytes
+The records of many outcomes stand one after the other. A record has twelve words, so every twelfth word of these bytes
 belongs to the same column.
 """
 

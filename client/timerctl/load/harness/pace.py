@@ -30,7 +30,7 @@ class Pace:
         self._free_ns = 0  # when the calls of the last pass had returned: only later delays are the harness's own
 
     def begin(self, row: int) -> int:
-        """Sleep until the row is due, SLEEP_S_MAX at most. Returns the row behind the due rows (ROWS_MAX at most)."""
+        """Sleep until the row is due, SLEEP_S_MAX at most. Returns the row after the due rows (ROWS_MAX at most)."""
         planned_ns = self._planned_ns(row)
         left_ns = planned_ns - self._now_ns()
         if left_ns > 0:

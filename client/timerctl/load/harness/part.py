@@ -43,7 +43,7 @@ class Part:
 
 
 class Times:
-    """A column of times, one behind the other, each as a STAMP.
+    """A column of times, one after the other, each as a STAMP.
 
     All memory is allocated and written before the start. Otherwise the kernel would clear new pages during the run.
     """

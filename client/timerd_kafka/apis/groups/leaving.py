@@ -1,4 +1,4 @@
-"""A client that leaves a group while its JoinGroup or SyncGroup waits: the LeaveGroup behind it ends the wait.
+"""A client that leaves a group while its JoinGroup or SyncGroup waits: the LeaveGroup after it ends the wait.
 
 A connection has one request in hand. So the LeaveGroup would be read when the JoinGroup is answered: when all other
 members have joined. The client would wait until then, or give up: confluent-kafka does after 5 s, and
@@ -21,7 +21,7 @@ LEAVE_GROUP, NAME = 13, "leave_group"
 
 @contextmanager
 def heeding_a_leave(broker: Broker, call: Call) -> Iterator[None]:
-    """While the block waits, look at the request behind this one. If the member leaves by it, end the wait."""
+    """While the block waits, look at the request after this one. If the member leaves by it, end the wait."""
     connection, body = call.connection, call.body
 
     def look() -> None:

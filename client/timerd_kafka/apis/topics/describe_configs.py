@@ -85,7 +85,7 @@ default_entry: Callable[..., Any] = cache(entry)  # made once, although an answe
 
 
 def synonyms(api: Api, name: str, value: str, source: int) -> tuple[Any, ...]:
-    """A topic's own value, and behind it the default. A default stands alone, and so does a broker's value."""
+    """A topic's own value, followed by the default. A default stands alone, and so does a broker's value."""
     config = CONFIGS.get(name)
     held = [(name, value, source)] if source == OF_TOPIC or config is None else []
     if config is not None and config.default is not None:

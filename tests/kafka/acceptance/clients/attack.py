@@ -21,7 +21,7 @@ CONNECT_S = 1.0  # the longest wait for a connection
 
 
 class Line:
-    """One connection at a time, and one frame at a time on it."""
+    """A sender that has one connection at a time, and sends one frame at a time. It connects again after an end."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address

@@ -105,7 +105,7 @@ class Frames:
     # damaged ----------------------------------------------------------------------------------------------------------
 
     def _at(self, frame: bytearray) -> int:
-        """A random place in the frame, mostly behind its key and version: if damaged, these often name no API."""
+        """A random place in the frame, mostly after its key and version: if damaged, these often name no API."""
         return self._rng.randrange(8 if self._rng.random() < 0.95 else 0, len(frame))
 
     def _bits(self, frame: bytearray) -> bytes:
