@@ -29,6 +29,7 @@ TESTS: Final = (
     *("tests/daemon/test_daemon_process.py", "tests/daemon/test_config.py", "tests/containers/test_manifests.py"),
     *("tests/faces/test_client_threads.py", "tests/faces/test_client_aio.py", "tests/hot", "tests/testing"),
     *("tests/observing", "tests/frameworks/test_web_page.py", "tests/frameworks/test_gevent.py"),
+    "tests/frameworks/test_howto_frameworks.py",
     *("tests/kafka/test_codec.py", "tests/kafka/records/test_log.py", "tests/kafka/test_clients.py"),
     "tests/benches/test_rivals.py",
 )

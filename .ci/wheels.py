@@ -87,14 +87,20 @@ def compiler(tools: Path, glibc: str) -> Path:
     return path
 
 
+def absent_tools(python: Path) -> list[str]:
+    """The requirements of the build beside those of pyproject.toml: CMake and Ninja, where the machine lacks them."""
+    # Without `end` the output for no requirements would be an empty line, which pip refuses as a requirement.
+    asks = "from scikit_build_core.build import get_requires_for_build_wheel as r; print(*r({}), sep='\\n', end='')"
+    ran = subprocess.run([python, "-c", asks], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return ran.stdout.splitlines()
+
+
 def build(one: Interpreter, cc: Path) -> Path:
     """Build the wheel of an interpreter. Returns its path."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = settings["build-system"]["requires"]
     python = environment(one.path, BUILD / one.tag, needed)
-    asks = "from scikit_build_core.build import get_requires_for_build_wheel as r; print(*r({}), sep='\\n')"
-    more = subprocess.run([str(python), "-c", asks], cwd=ROOT, capture_output=True, text=True, check=True)
-    environment(one.path, BUILD / one.tag, [*needed, *more.stdout.splitlines()])
+    environment(one.path, BUILD / one.tag, [*needed, *absent_tools(python)])
     raw = BUILD / "raw" / one.tag
     shutil.rmtree(raw, ignore_errors=True)
     compiled = BUILD / "compiled" / cc.name / one.tag  # CMake would take objects for another glibc as fresh

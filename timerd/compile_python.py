@@ -16,18 +16,22 @@ import os
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).absolute().parent.parent
+FOLDERS = [ROOT / "client", ROOT / "shm_layout", ROOT]  # of packages
 OPTIONS = ["--explicit-package-bases", "--namespace-packages", "--ignore-missing-imports", "--python-version=3.11"]
 
 
 def main() -> None:
     out, group, *modules = sys.argv[1:]
-    os.environ["MYPYPATH"] = os.pathsep.join(str(ROOT / each) for each in (".", "client", "shm_layout"))
-    os.chdir(ROOT)
+    os.environ["MYPYPATH"] = os.pathsep.join(map(str, FOLDERS))
+    # mypyc writes each path into the C code as it is given here: tracebacks show it. So give no path of this machine.
+    folder = next(each for each in FOLDERS if Path(modules[0]).is_relative_to(each))
+    os.chdir(folder)
+    paths = [str(Path(each).relative_to(folder)) for each in modules]
     from mypyc.build import mypycify
 
     mypycify(
-        [*OPTIONS, f"--cache-dir={out}/types_of_{group}", *modules], target_dir=out, multi_file=False, group_name=group
+        [*OPTIONS, f"--cache-dir={out}/types_of_{group}", *paths], target_dir=out, multi_file=False, group_name=group
     )
 
 

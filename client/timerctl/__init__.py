@@ -55,7 +55,7 @@ $TIMERD_DAEMON_USER names the user.
 
 
 class Parser(argparse.ArgumentParser):
-    """Adds hints to errors: the choice nearest to a wrong word, and the form of a value that begins with a hyphen."""
+    """Adds hints to errors: the nearest choice, the form of a value that begins with a hyphen, the command's help."""
 
     def error(self, message: str) -> NoReturn:
         option = re.fullmatch(r"argument (?:-\w/)?(--[\w-]+): expected one argument", message)
@@ -66,6 +66,8 @@ class Parser(argparse.ArgumentParser):
             word = wrong.rpartition("invalid choice: ")[2].strip("'")
             near = difflib.get_close_matches(word, re.findall(r"[\w-]+", choices), 1)
             message += f": did you mean {near[0]!r}?" if near else ""
+        if message.startswith("unrecognized arguments"):
+            message += "; `timerctl COMMAND --help` lists what a command takes"
         super().error(message)
 
 

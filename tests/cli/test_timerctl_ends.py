@@ -208,6 +208,12 @@ def test_a_typing_error_is_answered_with_a_suggestion(run: Run, typed: tuple[str
     assert err.endswith(f": did you mean {meant!r}?\n") if meant else "did you mean" not in err
 
 
+def test_the_error_of_a_word_too_many_names_the_help(run: Run) -> None:
+    status, _, err = run("ops", "77")
+    assert status == Exit.USAGE
+    assert err.endswith("unrecognized arguments: 77; `timerctl COMMAND --help` lists what a command takes\n")
+
+
 @pytest.mark.parametrize("action", [("tail",), ("tail", "-f"), ("export",), ("audit",), ("audit", "--open-end")])
 def test_a_directory_without_a_journal_is_refused(run: Run, tmp_path: Path, action: tuple[str, ...]) -> None:
     status, out, err = run("journal", *action, "--directory", str(tmp_path))

@@ -1,7 +1,4 @@
-"""docs/howto/channels.md, aiohttp.md and notebooks.md: their programs run as they stand there.
-
-Channels, daphne, aiohttp and nbclient may be missing: then their tests are skipped.
-"""
+"""docs/howto/channels.md, aiohttp.md and notebooks.md: their programs run as they stand there."""
 
 from __future__ import annotations
 
@@ -16,10 +13,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+import nbclient
+import nbformat
 import pytest
 
 import timerd as td
@@ -40,11 +38,6 @@ def files_of(page: str) -> dict[str, str]:
     return dict(BLOCK.findall((ROOT / "docs/howto" / page).read_text()))
 
 
-def needs(*modules: str) -> pytest.MarkDecorator:
-    missing = [name for name in modules if find_spec(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
-
-
 @pytest.fixture
 def directory(runtime_dir: Path) -> Path:
     made = runtime_dir / "app"
@@ -63,10 +56,7 @@ SECRET_KEY = "x"
 PID = """
 urlpatterns.append(path("pid", lambda request: HttpResponse("1")))
 """
-SERVERS = [
-    pytest.param("daphne", marks=needs("channels", "daphne")),
-    pytest.param("uvicorn", marks=needs("channels", "websockets")),
-]
+SERVERS = ["daphne", "uvicorn"]
 
 
 class WebSocket:
@@ -194,7 +184,7 @@ def test_sigterm_closes_the_sockets_and_ends_the_polls(daemon: Daemon, directory
     eventually(lambda: pending(daemon) == 0)
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", [pytest.param("daphne", marks=pytest.mark.long), "uvicorn"])
 def test_a_room_that_the_daemon_refuses_is_closed_with_4013(daemon: Daemon, directory: Path, kind: str) -> None:
     with channels(directory, kind) as server, td.connect() as one, td.connect() as two:
         for greedy in (one, two, one, two):
@@ -223,7 +213,6 @@ async def pid(request):
 app.router.add_get("/pid", pid)
 add_calls(app)
 """
-AIOHTTP = [pytest.param("python", marks=needs("aiohttp")), pytest.param("gunicorn", marks=needs("aiohttp"))]
 
 
 @contextmanager
@@ -246,7 +235,7 @@ def aiohttp(directory: Path, kind: str) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("kind", AIOHTTP)
+@pytest.mark.parametrize("kind", ["python", "gunicorn"])
 def test_a_long_poll_of_aiohttp_loses_nothing(daemon: Daemon, directory: Path, kind: str) -> None:
     with aiohttp(directory, kind) as server, Polls(server.port) as polls:
         mark = again_at_503(lambda: server.get("/mark")).body.decode()
@@ -265,7 +254,7 @@ def test_a_long_poll_of_aiohttp_loses_nothing(daemon: Daemon, directory: Path, k
         eventually(lambda: "cleanup" in server.log, "the schedule does not run")
 
 
-@pytest.mark.parametrize("kind", AIOHTTP)
+@pytest.mark.parametrize("kind", ["python", pytest.param("gunicorn", marks=pytest.mark.long)])
 def test_the_end_of_aiohttp_answers_each_poll_and_ends_each_stream(daemon: Daemon, directory: Path, kind: str) -> None:
     with aiohttp(directory, kind) as server, Polls(server.port) as polls, td.connect() as client:
         stream = EventSource(server.port, "/rooms/7", 2 * PATIENCE_S)
@@ -284,9 +273,8 @@ def test_the_end_of_aiohttp_answers_each_poll_and_ends_each_stream(daemon: Daemo
     eventually(lambda: pending(daemon) == 0)
 
 
-@pytest.mark.parametrize("kind", AIOHTTP[:1])
-def test_aiohttp_answers_503_without_a_daemon_and_when_it_is_full(daemon: Daemon, directory: Path, kind: str) -> None:
-    with aiohttp(directory, kind) as server:
+def test_aiohttp_answers_503_without_a_daemon_and_when_it_is_full(daemon: Daemon, directory: Path) -> None:
+    with aiohttp(directory, "python") as server:
         with td.connect() as one, td.connect() as two:
             for greedy in (one, two, one, two):
                 greedy.register_many_wait(["full"] * 1_000, timeout=600)
@@ -436,14 +424,23 @@ def test_forked_children_have_clients_of_their_own(cells: Path) -> None:
     assert (done.stdout, done.returncode) == ("all done\n", 0), done.stderr
 
 
-@needs("nbclient", "ipykernel")
-def test_a_real_kernel_runs_the_cells(cells: Path) -> None:
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    names = ("cell_1.py", "cell_2.py", "cell_3.py", "cell_4.py", "cell_5.py", "cell_6.py", "is_done.py")
-    sources = [nbformat.v4.new_code_cell((cells / name).read_text()) for name in names]
+def printed_in_kernel(folder: Path, *names: str) -> list[str]:
+    """Run these cells in a kernel of Jupyter. Returns what each of them prints."""
+    sources = [nbformat.v4.new_code_cell((folder / name).read_text()) for name in names]
     book = nbformat.v4.new_notebook(cells=sources)
+    nbclient.NotebookClient(book, timeout=4 * PATIENCE_S, resources={"metadata": {"path": str(folder)}}).execute()
+    return ["".join(one.text for one in cell.outputs if one.get("name") == "stdout") for cell in book.cells]
+
+
+def test_a_real_kernel_runs_the_first_cells(cells: Path) -> None:
     with others_fire("inbox/7", b"hello"):
-        nbclient.NotebookClient(book, timeout=4 * PATIENCE_S, resources={"metadata": {"path": str(cells)}}).execute()
-    printed = ["".join(one.text for one in cell.outputs if one.get("name") == "stdout") for cell in book.cells]
-    assert printed[:5] == ["", "b'hello'\n", "", "b'hello'\n", ""], book.cells
-    assert "resized image 7\n" in printed[5:], book.cells
+        assert printed_in_kernel(cells, "cell_1.py", "cell_2.py") == ["", "b'hello'\n"]
+
+
+@pytest.mark.long
+def test_a_real_kernel_runs_all_cells(cells: Path) -> None:
+    names = ("cell_1.py", "cell_2.py", "cell_3.py", "cell_4.py", "cell_5.py", "cell_6.py", "is_done.py")
+    with others_fire("inbox/7", b"hello"):
+        printed = printed_in_kernel(cells, *names)
+    assert printed[:5] == ["", "b'hello'\n", "", "b'hello'\n", ""], printed
+    assert "resized image 7\n" in printed[5:], printed

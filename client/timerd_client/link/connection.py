@@ -225,9 +225,11 @@ class Connection:
                 with link.lock:
                     self._let_go_of_daemon(now_ns)
             kind = "does not answer yet" if protocol.session.secret == NO_SESSION else "is lost"
+            trouble = sockets.trouble() if isinstance(sockets, LateSockets) else ""
             link.complain(
                 f"the daemon of instance {self.paths.instance!r} {kind}: silent for "
                 f"{(now_ns - self._lost_ns) / 1e9:.1f} s; calls are kept, and sent when the daemon is there"
+                f"{trouble and f'; {trouble}'}"
             )
         if protocol.incoming.ready or protocol.incoming.complaints:
             self.received()

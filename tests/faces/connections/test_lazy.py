@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -277,4 +278,12 @@ def test_an_operation_whose_deadline_passes_without_a_daemon_is_unavailable(face
     assert outcome.state is td.State.UNAVAILABLE
     with pytest.raises(td.TimerdUnavailableError):
         client.flush(timeout=0.1)
+    face.drop(client)
+
+
+def test_the_log_says_why_a_registration_is_kept(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+    client = face.make("never")
+    client.register("k", timeout=PATIENCE_S)
+    eventually(lambda: "does not answer yet" in caplog.text)
+    assert re.search("is there; no timerd instance 'never' in .*: start it", caplog.text), caplog.text
     face.drop(client)
