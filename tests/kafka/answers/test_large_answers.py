@@ -21,7 +21,7 @@ from support.kafka.groupworld import Broker as GroupBroker
 from support.kafka.groupworld import Run, stable
 from support.kafka.least import least
 from support.kafka.rawkafka import PRODUCE, batch
-from support.kafka.realbrokers import brokers
+from support.kafka.realbrokers import brokers, unconnected
 from timerd.testing import Manual
 from timerd_kafka.apis import pauses
 from timerd_kafka.apis.groups import describe_groups, offset_fetch
@@ -89,7 +89,7 @@ def call_of(key: int, body: Any = None, **fields: Any) -> Call:
     version = versions_of(APIS[key][0])[-1]
     if body is None:
         body = dataclasses.replace(least(Question(key, version).request), **fields)
-    return Call(api_of(key, version), body, "", cast(Any, None))
+    return Call(api_of(key, version), body, "", unconnected())
 
 
 def naming(key: int, count: int) -> Call:
