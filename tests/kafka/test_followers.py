@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from support.kafka.patience import PATIENCE_S, eventually
 from support.kafka.rawkafka import DELETE_TOPICS, FETCH, RawKafka, batch, fetch_fields, key_of_topic, seconds
+from support.kafka.realbrokers import unconnected
 from support.real.patience import stop
 from timerd_client.operations import DelayedFetch
 from timerd_kafka.apis.data import fetch
@@ -99,7 +100,7 @@ class Pair:
                 self.before()
                 self.asked_at.append(asyncio.get_running_loop().time())
                 self.asked.append([one.partition for topic in body.topics for one in topic.partitions])
-                answer = await fetch.answer(self._broker, Call(api, body, client_id, cast(Any, None)))
+                answer = await fetch.answer(self._broker, Call(api, body, client_id, unconnected()))
                 writer.write(api.write(number, answer))
         except (EOFError, ConnectionResetError, asyncio.CancelledError):
             writer.close()

@@ -34,6 +34,9 @@ class Connection:
     def peek(self) -> None:
         """No frame is behind the request."""
 
+    def hold_answer(self, size: int) -> None:
+        """The bytes of an answer have no bound here."""
+
 
 async def ask(broker: Broker, name: str, version: int, /, **fields: Any) -> Any:
     """Ask an API as a client does, by bytes of request and answer. Fields that the version lacks are left out."""

@@ -1,7 +1,7 @@
 """A large answer takes seconds to make. So it is made some parts at a time, and others are served in between.
 
-    groups = await Pauses().each(described, names)    # each result is a part of the answer
-    await pauses.made()                               # in a loop that makes one part after the other
+    groups = await Pauses(call.connection).each(described, names)    # each result is a part of the answer
+    await pauses.made()                                              # in a loop that makes one part after the other
 
 The topics, groups and members may change in a pause. frames.py writes large answers in a thread.
 """
@@ -10,20 +10,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 AT_ONCE = 100  # parts of an answer that are made before others are served: 2 ms
 TOPICS_AT_ONCE = 8  # topics with all their configurations: 10 ms
+HELD_AT_ONCE = 25_600  # bytes of AT_ONCE parts: kio's objects for a partition take 150 to 256 bytes
 
 T = TypeVar("T")
 
 
-class Pauses:
-    """The pauses in the making of one answer."""
+class Holder(Protocol):
+    """The connection that an answer is made for. It counts the bytes that it holds, and has a bound for them."""
 
-    def __init__(self, at_once: int | None = None) -> None:
+    def hold_answer(self, size: int) -> None:
+        """Count the bytes of an answer that is being made."""
+
+
+class Pauses:
+    """The pauses in the making of one answer. In a pause, the parts that were made count as bytes of the connection."""
+
+    def __init__(self, holder: Holder, at_once: int | None = None) -> None:
         """`at_once`: how many parts are made before others are served. Large parts need a small number."""
-        self._at_once, self._made = at_once or AT_ONCE, 0
+        self._holder, self._at_once, self._made = holder, at_once or AT_ONCE, 0
 
     def needed(self, parts: int) -> bool:
         """Whether there is a pause while this number of parts is made."""
@@ -34,6 +42,7 @@ class Pauses:
         self._made += 1
         if self._made >= self._at_once:
             self._made = 0
+            self._holder.hold_answer(HELD_AT_ONCE)
             await asyncio.sleep(0)
 
     async def each(self, make: Callable[[Any], Any], asked: Iterable[Any]) -> tuple[Any, ...]:

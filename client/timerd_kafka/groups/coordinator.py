@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Container, Iterator
 from typing import Protocol
 from uuid import UUID
@@ -39,6 +40,7 @@ PROTOCOLS_MAX = 1 << 20  # bytes of a member's protocols
 ASSIGNMENTS_MAX = 16 << 20  # bytes that a leader assigns
 HELD_MAX = 256 << 20  # bytes of all members of a broker: their protocols and their assignments
 NEW_MEMBER_S = 300.0  # the longest wait of a new member in its first join (Kafka's NewMemberJoinTimeoutMs)
+DROP_S = 0.01  # the longest time for which deleted topics keep the loop from other work
 NOTED_MAX = 1_000
 SHOWN = 100  # characters of a client id, and of a group's id
 
@@ -396,10 +398,22 @@ class Coordinator:
                 yield topic, place.partition, offsets[place]
 
     def topics_deleted(self, topics: Container[UUID]) -> None:
-        """Forget the offsets of deleted topics, and groups without members that have no other offsets."""
-        for group in list(self.groups.values()):
+        """Forget the offsets of deleted topics, and groups without members that have no other offsets.
+
+        There may be many groups: this goes on later, after other requests. Meanwhile nobody sees these offsets, because
+        their topics are unknown.
+        """
+        self._drop(list(self.groups.values()), topics)
+
+    def _drop(self, groups: list[Group], topics: Container[UUID]) -> None:
+        end = time.monotonic() + DROP_S
+        while groups:
+            group = groups.pop()
             group.remembered.drop_topics(lambda topic: topic not in topics)
             self._forget_if_unused(group)
+            if time.monotonic() >= end:
+                self._broker.waits.loop.call_soon(self._drop, groups, topics)
+                return
 
     def note_other_protocol(self, client_id: str, group: str) -> None:
         """Log a client that asks for a group of KIP-848, which is refused. The log names each client and group once."""

@@ -192,16 +192,21 @@ class Commands:
             # The caller gets no number, and expects no fault. The brokers that answer take the rule out at once.
             error = {"error": f"{answers['error']}. The fault is not set"}
             others = tuple(one for one in self.rules if one is not rule)
-            self._take_rules(others, lambda _: answer(error), TAKE_OUT_S)
+            self._take_rules(others, lambda _: answer(error), TAKE_OUT_S, rule.broker)
 
-        self._take_rules((*self.rules, rule), taken)
+        self._take_rules((*self.rules, rule), taken, broker=rule.broker)
 
     def _faults(self, _: dict[str, Any], answer: Answer) -> None:
         counted = [Counted.read(self._settings.data, rule) for rule in self.rules]
         answer({"faults": [{"rule": one.rule._asdict(), "met": one.met, "applied": one.applied} for one in counted]})
 
-    def _take_rules(self, rules: tuple[Rule, ...], answer: Answer, seconds: float = BROKERS_S) -> None:
-        """Give the rules to all brokers. A broker that is started later gets them at its start."""
+    def _take_rules(
+        self, rules: tuple[Rule, ...], answer: Answer, seconds: float = BROKERS_S, broker: int | None = None
+    ) -> None:
+        """Give the rules to all brokers, or to the one that a changed rule names: others may be stopped.
+
+        A broker that is started later gets them at its start.
+        """
         gone, self.rules = set(self.rules) - set(rules), rules
 
         def taken(answers: dict[str, Any]) -> None:
@@ -209,7 +214,7 @@ class Commands:
                 count_file(self._settings.data, rule).unlink(missing_ok=True)
             answer(answers)
 
-        self._ask({"do": FAULTS, "rules": [rule._asdict() for rule in rules]}, None, seconds, taken)
+        self._ask({"do": FAULTS, "rules": [rule._asdict() for rule in rules]}, broker, seconds, taken)
 
     # conditions -------------------------------------------------------------------------------------------------------
 

@@ -299,7 +299,7 @@ class KafkaCluster:
           other brokers are too few
         * topic(), stop_follower(), start_follower() and clear_faults(). They take effect all the same, at the stopped
           broker when it goes on
-        * fail(), delay() and cut(). They set no fault
+        * fail(), delay() and cut(), unless `broker` names another broker. They set no fault
         """
         self.command({"do": "kill", "broker": broker, "signal": signal})
 
@@ -317,7 +317,7 @@ class KafkaCluster:
         Metadata with an error may still create a topic. Returns the number of the fault. Raises KafkaClusterError.
 
         A request gets one fault of each kind at most, in the order in which they were set. All brokers have the fault
-        when this call returns, and no broker keeps it if this call raises. Requests of followers, and of this object
+        when this call returns, or the one that `broker` names; no broker keeps it if this call raises. Requests of followers, and of this object
         itself, meet no fault.
         """
         return self._set_fault({"fault": "fail", "api": api, "error": error, **selection})

@@ -38,7 +38,8 @@ class Connection(asyncio.Protocol):
         self._handle, self._open_ones = handle, open_ones
         self._buffers, self._request_max = buffers, request_max
         self._buffer = bytearray()
-        self.held = 0  # bytes of the buffer, of the current requests, and of the answer that the client does not read
+        self.held = 0  # bytes of the buffer, of the current requests, and of their answers until these are written
+        self._making = 0  # those of answers that are being made
         self._task: asyncio.Task[None] | None = None  # the current request
         self._muted = False
         self._paused = False
@@ -141,7 +142,8 @@ class Connection(asyncio.Protocol):
             log.exception("a request of %s failed", self.peer)
             self.transport.close()
         finally:
-            self._forget(len(frame) + 4)
+            self._forget(len(frame) + 4 + self._making)
+            self._making = 0
         if answer is not None and not self.transport.is_closing():
             self.transport.write(answer)
             if self._drained is not None:
@@ -153,6 +155,11 @@ class Connection(asyncio.Protocol):
         self._task = None
         self._resume()
         self._next()
+
+    def hold_answer(self, size: int) -> None:
+        """Count the bytes of an answer that is being made. They are held until it is written."""
+        self._making += size
+        self._hold(size)
 
     def mute(self) -> None:
         """Take no request until unmute(): the client is beyond its quota."""

@@ -78,6 +78,9 @@ def play(suite: Suite) -> None:
     suite.tables["checks"] = []
     choose(suite)
     lanes = suite.args.only or [list(CHECKS)]
+    if len(lanes) == 1:  # in this thread, so that Ctrl-C ends it
+        play_lane(suite, lanes[0])
+        return
     with ThreadPoolExecutor(len(lanes)) as pool:
         for lane in [pool.submit(play_lane, suite, names) for names in lanes]:
             lane.result()

@@ -16,7 +16,7 @@ from support.kafka.rawkafka import RawKafka
 from timerd_kafka.cluster.settings import FRAME_MAX
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.connection import BYTES_MAX
-from world import cluster, eventually, percentiles
+from world import answering, cluster, eventually, percentiles
 
 PARTITIONS = 3
 MIB = 1 << 20
@@ -176,7 +176,7 @@ def exceptions_in(log: str) -> Counter[tuple[str, str]]:
 
 def all_answer(kafka: KafkaCluster) -> bool:
     """Whether all workers answer their supervisor."""
-    return len(kafka.state()) == len(kafka.pids()) - 1
+    return len(answering(kafka)) == len(kafka.pids()) - 1
 
 
 def is_late(row: list[object]) -> bool:

@@ -16,7 +16,7 @@ from processes import Peer, several
 from support.kafka.rawkafka import RawKafka
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster
-from world import WORKERS, able, cluster, eventually, side_by_side
+from world import WORKERS, able, answering, cluster, eventually, side_by_side
 
 PARTITIONS, MEMBERS = 12, 3
 SESSION_MS, HEARTBEAT_MS = 3_000, 300
@@ -182,7 +182,7 @@ class OffsetsOf:
 
 def is_back(kafka: KafkaCluster, worker: int, before: int) -> bool:
     """Whether a worker that was killed answers again."""
-    return kafka.pids().get(str(worker), before) != before and str(worker) in kafka.state()
+    return kafka.pids().get(str(worker), before) != before and str(worker) in answering(kafka)
 
 
 def raw_offsets(kafka: KafkaCluster, plan: dict[str, Any]) -> dict[int, int]:

@@ -16,7 +16,7 @@ from processes import Peer, RawPeer, several
 from support.kafka.rawkafka import RawKafka
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.testing.cluster import KafkaClusterError
-from world import WORKERS, able, cluster, ends, eventually, logs_equal, percentile, percentiles
+from world import WORKERS, able, answering, cluster, ends, eventually, logs_equal, percentile, percentiles
 
 PARTITIONS, REPLICAS = 6, 3
 RATE = 150  # records a second of each producer
@@ -90,7 +90,9 @@ def rage(suite: Suite, kafka: KafkaCluster, stuck: str) -> dict[str, int]:
     for turn in itertools.count():
         if time.monotonic() + suite.args.between > end:
             break
-        kafka.stop_follower(stuck)  # again each time, because a restarted worker copies the topic
+        # Again each time, because a restarted worker copies the topic. One that is still being started does it later.
+        with contextlib.suppress(KafkaClusterError):
+            kafka.stop_follower(stuck)
         time.sleep(suite.args.between)
         try:
             if turn % 2:
@@ -106,7 +108,7 @@ def rage(suite: Suite, kafka: KafkaCluster, stuck: str) -> dict[str, int]:
             suite.say(f"{sum(kills.values())} kills so far")
     time.sleep(max(0.0, end - time.monotonic()))
     deadline = time.monotonic() + CATCH_UP_S
-    while len(kafka.pids()) < WORKERS + 1 or len(kafka.state()) < WORKERS:
+    while len(kafka.pids()) < WORKERS + 1 or len(answering(kafka)) < WORKERS:
         if time.monotonic() > deadline:
             raise Failed(f"not all processes are back: {kafka.pids()}")
         time.sleep(0.05)

@@ -18,7 +18,7 @@ from typing import Any
 from bench.lib.common import Failed, Suite
 from clients.roster import CLIENTS
 from support.kafka.rawkafka import PRODUCE, RawKafka, seconds
-from timerd_kafka.testing import KafkaCluster
+from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.wire.codec import Question
 
 WORKERS = 4
@@ -175,6 +175,14 @@ def produce_fields(topic: str, batches: dict[int, bytes], acks: int = -1, timeou
         "timeout": seconds(timeout),
         "topic_data": (module.TopicProduceData(name=topic, partition_data=data),),
     }
+
+
+def answering(kafka: KafkaCluster) -> set[str]:
+    """The workers that answer their supervisor; none if one of them is being started, and does not answer in time."""
+    try:
+        return set(kafka.state())
+    except KafkaClusterError:
+        return set()
 
 
 def logs(kafka: KafkaCluster, topic: str) -> dict[str, dict[str, Path]]:

@@ -20,21 +20,26 @@ from kio.serial._introspect import EntityTupleField, PrimitiveTupleField, classi
 from support.kafka.groupworld import Broker as GroupBroker
 from support.kafka.groupworld import Run, stable
 from support.kafka.least import least
-from support.kafka.rawkafka import PRODUCE, batch
-from support.kafka.realbrokers import brokers
+from support.kafka.rawkafka import FETCH, PRODUCE, batch
+from support.kafka.realbrokers import brokers, unconnected
 from timerd.testing import Manual
 from timerd_kafka.apis import pauses
-from timerd_kafka.apis.groups import describe_groups, offset_fetch
+from timerd_kafka.apis.data import fetch
+from timerd_kafka.apis.groups import describe_groups, list_groups, offset_fetch
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.cluster.catalog import Topic
+from timerd_kafka.groups import coordinator
 from timerd_kafka.groups.offsets import Committed, Place
+from timerd_kafka.replicas.partition import Partition
 from timerd_kafka.wire.codec import Api, BadFrame, Question, api_of, versions_of
 
 AT_ONCE, MANY = 10, 120
-OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 9, 15, 16, 42
+OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_RECORDS, DELETE_GROUPS = 9, 15, 16, 21, 42
 # The array of a request of each API whose answer has a part for each element.
 ARRAYS = {
-    0: "topic_data",
+    PRODUCE: "topic_data",
+    FETCH: "topics",
     2: "topics",
     3: "topics",
     8: "topics",
@@ -44,7 +49,7 @@ ARRAYS = {
     DESCRIBE_GROUPS: "groups",
     19: "topics",
     20: "topics",
-    21: "topics",
+    DELETE_RECORDS: "topics",
     32: "resources",
     33: "resources",
     37: "topics",
@@ -53,7 +58,6 @@ ARRAYS = {
 }
 # The other APIs whose requests have arrays, each with the reason why its answer is made in one piece.
 IN_ONE_PIECE = {
-    1: "Fetch: the records of an answer that is being made count in no bound of memory",
     11: "JoinGroup: a group has 1,000 members at most",
     14: "SyncGroup: the answer has one assignment",
     68: "ConsumerGroupHeartbeat: it is refused",
@@ -89,7 +93,7 @@ def call_of(key: int, body: Any = None, **fields: Any) -> Call:
     version = versions_of(APIS[key][0])[-1]
     if body is None:
         body = dataclasses.replace(least(Question(key, version).request), **fields)
-    return Call(api_of(key, version), body, "", cast(Any, None))
+    return Call(api_of(key, version), body, "", unconnected())
 
 
 def naming(key: int, count: int) -> Call:
@@ -186,18 +190,19 @@ def test_a_group_that_is_deleted_in_a_pause_is_not_listed(manual: Manual, tmp_pa
     manual.run(main())
 
 
-def test_all_groups_are_deleted_although_the_client_has_left_in_a_pause(
-    manual: Manual, tmp_path: Path, made: list[str]
+def test_a_deleted_topic_is_forgotten_by_some_groups_at_a_time(
+    manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(coordinator, "DROP_S", 0.0)
+
     async def main() -> None:
-        with with_groups(tmp_path, MANY, 1) as one:
-            names = tuple(f"g{number}" for number in range(MANY))
-            deleting = asyncio.ensure_future(APIS[DELETE_GROUPS][1](one, call_of(DELETE_GROUPS, groups_names=names)))
-            await asyncio.sleep(0)
-            deleting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await deleting
-            assert not one.coordinator.groups and not list((tmp_path / "groups").iterdir())
+        with with_groups(tmp_path, MANY, 2) as one:
+            one.coordinator.topics_deleted({one.catalog.by_name["orders"].id})
+            left = [len(one.coordinator.groups)]
+            while left[-1]:
+                await asyncio.sleep(0)
+                left.append(len(one.coordinator.groups))
+            assert left == list(range(MANY - 1, -1, -1)) and not list((tmp_path / "groups").iterdir())
 
     manual.run(main())
 
@@ -249,32 +254,85 @@ def test_others_are_served_while_the_members_of_a_group_are_described(run: Run, 
     run(scenario)
 
 
-# records --------------------------------------------------------------------------------------------------------------
+# partitions -----------------------------------------------------------------------------------------------------------
 
 
-def test_records_for_many_partitions_are_appended_although_their_client_has_left_in_a_pause(
-    manual: Manual, tmp_path: Path, made: list[str]
+async def open_partitions(broker: Broker, count: int) -> None:
+    """Create the topic "orders" with this number of partitions, each with a record."""
+    broker.catalog.create({"orders": (count, 1, {})})
+    broker.say_catalog_changed()
+    while len(list(broker.store)) < count:  # they are opened some at a time
+        await asyncio.sleep(0)
+    await APIS[PRODUCE][1](broker, of_partitions(PRODUCE, broker, count))
+
+
+def of_partitions(key: int, broker: Broker, count: int) -> Call:
+    """A request for this number of partitions of the topic "orders": to append a record to each, to read, to delete."""
+    from_start = {"fetch_offset": 0, "current_leader_epoch": -1, "partition_max_bytes": 1_000}
+    asked: dict[int, tuple[str, str, str, dict[str, Any]]] = {
+        PRODUCE: ("topic_data", "partition_data", "index", {"records": batch([b"v"])}),
+        FETCH: ("topics", "partitions", "partition", from_start),
+        DELETE_RECORDS: ("topics", "partitions", "partition_index", {"offset": 1}),
+    }
+    field, parts, index, more = asked[key]
+    (topic,) = getattr(call_of(key).body, field)
+    (part,) = getattr(topic, parts)
+    all_parts = tuple(dataclasses.replace(part, **{index: number}, **more) for number in range(count))
+    name: dict[str, Any] = (
+        {"name": "orders"} if hasattr(topic, "name") else {"topic_id": broker.catalog.by_name["orders"].id}
+    )
+    fields: dict[str, Any] = {field: (dataclasses.replace(topic, **name, **{parts: all_parts}),)}
+    if key == PRODUCE:
+        fields["transactional_id"] = None
+    if key == FETCH:
+        consumer = dataclasses.replace(call_of(key).body.replica_state, replica_id=fetch.CONSUMER)
+        fields |= {"session_id": 0, "max_bytes": 10**6, "replica_state": consumer}
+    return call_of(key, **fields)
+
+
+@pytest.mark.parametrize("key", [PRODUCE, FETCH, DELETE_RECORDS], ids=lambda key: APIS[key][0])
+def test_others_are_served_while_the_partitions_of_a_request_are_looked_up(
+    manual: Manual, tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch, key: int
 ) -> None:
-    """A client with acks=0 may close its connection at once."""
+    held, found = Broker.held, list[str]()
+
+    def noted(self: Broker, topic: Topic | None, index: int) -> Partition | ErrorCode:
+        found.append(f"{topic}-{index}")
+        return held(self, topic, index)
 
     async def main() -> None:
         with brokers(tmp_path, 1) as (one,):
-            one.catalog.create({"orders": (3 * AT_ONCE, 1, {})})
-            one.say_catalog_changed()
-            while len(list(one.store)) < 3 * AT_ONCE:  # they are opened some at a time
-                await asyncio.sleep(0)
-            (topic,) = call_of(PRODUCE).body.topic_data
-            (data,) = topic.partition_data
-            parts = tuple(
-                dataclasses.replace(data, index=number, records=batch([b"v"])) for number in range(3 * AT_ONCE)
-            )
-            sent = dataclasses.replace(topic, topic_id=one.catalog.by_name["orders"].id, partition_data=parts)
-            more = {"transactional_id": None, "acks": 0, "topic_data": (sent,)}
-            producing = asyncio.ensure_future(APIS[PRODUCE][1](one, call_of(PRODUCE, **more)))
-            await asyncio.sleep(0)
-            producing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await producing
-            assert {partition.end_offset for partition in one.store} == {1}
+            await open_partitions(one, MANY)
+            monkeypatch.setattr(Broker, "held", noted)
+            _, most = await most_at_once(APIS[key][1](one, of_partitions(key, one, MANY)), found)
+            assert len(set(found)) == MANY and most <= AT_ONCE
+
+    manual.run(main())
+
+
+def test_an_answer_that_is_being_made_counts_in_the_bound_of_memory(
+    manual: Manual, tmp_path: Path, made: list[str]
+) -> None:
+    of_parts = MANY // AT_ONCE * pauses.HELD_AT_ONCE
+
+    async def main() -> None:
+        with with_groups(tmp_path, MANY, 1) as one:
+            listing = all_groups()
+            await list_groups.answer(one, listing)
+            assert listing.connection.held >= of_parts
+
+    manual.run(main())
+
+
+def test_the_records_of_an_answer_that_is_being_made_count_in_the_bound_of_memory(
+    manual: Manual, tmp_path: Path, made: list[str]
+) -> None:
+    async def main() -> None:
+        with brokers(tmp_path, 1) as (one,):
+            await open_partitions(one, MANY)
+            fetching = of_partitions(FETCH, one, MANY)
+            await fetch.answer(one, fetching)
+            records = MANY * len(batch([b"v"]))
+            assert fetching.connection.held >= records + MANY // AT_ONCE * pauses.HELD_AT_ONCE
 
     manual.run(main())

@@ -71,7 +71,7 @@ def test_a_silent_coordinator_is_no_dead_group_and_a_silent_broker_hides_no_reco
         assert cluster.wait_for_group(group, state="Dead", timeout=PATIENCE_S) == ("Dead", 0)
 
 
-def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere() -> None:
+def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere_and_one_of_another_broker_is_set() -> None:
     def asked(address: str) -> ErrorCode:
         with RawKafka(address) as client:
             keys = ("g",)
@@ -87,11 +87,13 @@ def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere() -> None:
                 cluster.fail("FindCoordinator", "NOT_CONTROLLER", times=None)
             assert cluster.faults() == []
             assert [asked(addresses[number]) for number in (0, 2)] == [ErrorCode.none] * 2
+            assert cluster.fail("FindCoordinator", "NOT_CONTROLLER", broker=0) == 2
+            assert [asked(addresses[0]) for _ in range(2)] == [ErrorCode.not_controller, ErrorCode.none]
         finally:
             cluster.kill(1, signal.SIGCONT)
         cluster.clear_faults()  # all brokers have answered, so broker 1 has taken the earlier commands, too
         assert asked(addresses[1]) is ErrorCode.none
-        assert cluster.fail("FindCoordinator", "NOT_CONTROLLER") == 2
+        assert cluster.fail("FindCoordinator", "NOT_CONTROLLER") == 3
 
 
 def test_a_topic_that_a_silent_broker_does_not_create_is_an_error_of_the_cluster(

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import timerd as td
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.settings import Settings
 from timerd_kafka.wire.codec import Question, api_of
+from timerd_kafka.wire.connection import Buffers, Connection
 
 
 @contextmanager
@@ -31,7 +32,12 @@ def brokers(data: Path, number: int, **more: Any) -> Iterator[list[Broker]]:
             client.close()
 
 
+def unconnected(buffers: Buffers | None = None) -> Connection:
+    """The connection of a client that is not there: it counts bytes, and nothing is written to it."""
+    return Connection(cast(Any, None), set(), buffers or Buffers(), 1 << 20)
+
+
 async def answer_of(broker: Broker, key: int, version: int, **fields: Any) -> Any:
     """The answer of a broker to a request, whose fields these are."""
-    call = Call(api_of(key, version), Question(key, version).request(**fields), "", None)  # type: ignore[arg-type]
+    call = Call(api_of(key, version), Question(key, version).request(**fields), "", unconnected())
     return await APIS[key][1](broker, call)

@@ -11,7 +11,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import DelayedDeleteRecords, Part
-from timerd_kafka.apis.pauses import Pauses
+from timerd_kafka.apis.pauses import Pauses, to_its_end
 from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.replicas.partition import Partition, key_of
@@ -33,24 +33,33 @@ async def answer(broker: Broker, call: Call) -> Any:
     errors: dict[str, int] = {}
     partitions: dict[str, Partition] = {}
     keys: dict[tuple[str, int], str] = {}  # kept here, because the topic may be deleted while the request waits
-    for name, offsets in asked.items():
-        for index, offset in offsets.items():
-            key = keys[name, index] = key_in(broker, name, index)
-            wanted[key] = offset
-            partition = broker.led(broker.topic(name), index)
-            if not isinstance(partition, Partition):
-                errors[key] = partition
-                continue
-            if not partition.topic.rules.deletes:
-                errors[key] = ErrorCode.policy_violation
-                continue
-            wanted[key] = partition.high_watermark if offset == HIGH_WATERMARK else offset
-            if not 0 <= wanted[key] <= partition.high_watermark:
-                errors[key] = ErrorCode.offset_out_of_range
-                continue
-            partitions[key] = partition
-            partition.delete_before(wanted[key])
-            broker.replicated(partition)
+    pauses = Pauses(call.connection)
+
+    def delete(name: str, index: int, offset: int) -> None:
+        key = keys[name, index] = key_in(broker, name, index)
+        wanted[key] = offset
+        partition = broker.led(broker.topic(name), index)
+        if not isinstance(partition, Partition):
+            errors[key] = partition
+            return
+        if not partition.topic.rules.deletes:
+            errors[key] = ErrorCode.policy_violation
+            return
+        wanted[key] = partition.high_watermark if offset == HIGH_WATERMARK else offset
+        if not 0 <= wanted[key] <= partition.high_watermark:
+            errors[key] = ErrorCode.offset_out_of_range
+            return
+        partitions[key] = partition
+        partition.delete_before(wanted[key])
+        broker.replicated(partition)
+
+    async def delete_all() -> None:
+        for name, offsets in asked.items():
+            for index, offset in offsets.items():
+                delete(name, index, offset)
+                await pauses.made()
+
+    await to_its_end(delete_all())  # also if the client leaves meanwhile
     parts = await deleted(broker, call, wanted, errors, partitions)
 
     def one(name: str, index: int) -> Any:
@@ -62,7 +71,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             error_code=ErrorCode(part.error),
         )
 
-    topics, pauses = [], Pauses()
+    topics = []
     for name, offsets in asked.items():
         results = await pauses.each(partial(one, name), offsets)
         topics.append(make("DeleteRecordsTopicResult", name=name, partitions=results))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import Asked, Available, DelayedFetch
+from timerd_kafka.apis.pauses import Pauses
 from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.log.batch import LEADER_EPOCH
@@ -21,7 +22,7 @@ from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
 CONSUMER = -1
-BYTES_MAX = 16 << 20  # of any answer: while the answer is made, the loop does nothing else
+BYTES_MAX = 16 << 20  # of any answer
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -50,7 +51,8 @@ async def answer(broker: Broker, call: Call) -> Any:
         )
     refuse_too_many_partitions(body.topics)
     replica = replica_of(call)
-    wanted = find(broker, call, replica)
+    pauses = Pauses(call.connection)
+    wanted = await find(broker, call, replica, pauses)
     lost = False
     if not any(one.error or one.preferred >= 0 for one in wanted):
         lost = not await enough(broker, call, replica, wanted)
@@ -60,21 +62,23 @@ async def answer(broker: Broker, call: Call) -> Any:
         data, size = read(call, replica, one, left, is_first=sent == 0, lost=lost)
         sent, left = sent + size, max(0, left - size)
         answers.setdefault(one.number, []).append(data)
+        call.connection.hold_answer(size)
+        await pauses.made()
+
+    def of_topic(number: int) -> Any:
+        topic = body.topics[number]
+        name, topic_id = getattr(topic, "topic", None), getattr(topic, "topic_id", None)
+        partitions = tuple(answers.get(number, ()))
+        return make("FetchableTopicResponse", topic=name, topic_id=topic_id, partitions=partitions)
+
+    responses = await pauses.each(of_topic, range(len(body.topics)))
     throttle = broker.throttle(broker.fetched, call, sent) if replica == CONSUMER else 0.0
     return make(
         "FetchResponse",
         throttle_time=milliseconds(throttle),
         error_code=ErrorCode.none,
         session_id=0,
-        responses=tuple(
-            make(
-                "FetchableTopicResponse",
-                topic=getattr(topic, "topic", None),
-                topic_id=getattr(topic, "topic_id", None),
-                partitions=tuple(answers.get(number, ())),
-            )
-            for number, topic in enumerate(body.topics)
-        ),
+        responses=responses,
     )
 
 
@@ -84,7 +88,7 @@ def replica_of(call: Call) -> int:
     return int(call.body.replica_id if state is None else state.replica_id)
 
 
-def find(broker: Broker, call: Call, replica: int) -> list[Wanted]:
+async def find(broker: Broker, call: Call, replica: int, pauses: Pauses) -> list[Wanted]:
     """The partitions of the request. A follower's request shows what the follower has."""
     found = []
     seen: set[str] = set()
@@ -110,6 +114,7 @@ def find(broker: Broker, call: Call, replica: int) -> list[Wanted]:
                 held, error = None, ErrorCode.invalid_request  # the request names the partition twice
             seen.add(held.key if held else "")
             found.append(Wanted(number, topic, asked, held, error, preferred))
+            await pauses.made()
     return found
 
 

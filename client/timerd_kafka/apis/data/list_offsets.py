@@ -34,7 +34,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     make, topics = call.api.make, call.body.topics
     refuse_too_many_partitions(topics)
     named = Counter((topic.name, asked.partition_index) for topic in topics for asked in topic.partitions)
-    reading, pauses = Reading(broker.unpacking), Pauses()
+    reading, pauses = Reading(broker.unpacking), Pauses(call.connection)
 
     async def one(name: str, asked: Any) -> Any:
         error, timestamp, offset = ErrorCode.none, NOTHING, NOTHING

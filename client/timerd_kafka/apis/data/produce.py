@@ -57,6 +57,8 @@ class Outcome:
     """The results for the batches of one request, by the keys of their partitions."""
 
     def __init__(self) -> None:
+        # By the topic's number in the request, and by the partition's index: the topic may be deleted meanwhile.
+        self.keys: dict[tuple[int, int], str] = {}
         self.appended: dict[str, Appended] = {}
         self.messages: dict[str, str | None] = {}
         self.partitions: dict[str, Partition] = {}
@@ -72,27 +74,13 @@ async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request; None with acks=0."""
     body = call.body
     refuse_too_many_partitions(body.topic_data, "partition_data")
-    outcome, sent = Outcome(), dict[str, Sent]()
-    keys: dict[tuple[int, int], str] = {}  # by the topic's number in the request: the topic may be deleted meanwhile
-    size, twice = 0, named_twice(broker, body)
-    for number, topic in enumerate(body.topic_data):
-        for data in topic.partition_data:
-            key = keys[number, data.index] = key_in(broker, topic, data.index)
-            size += len(data.records or b"")
-            try:
-                if key in twice:
-                    raise Refused(ErrorCode.invalid_request, "the request names this partition twice")
-                sent[key] = check(find(broker, call, topic, data.index), data.records or b"")
-            except Refused as refused:
-                outcome.refuse(key, refused)
-    pauses = Pauses()
-    if pauses.needed(len(sent)) or any(map(is_read, sent.values())):
-        await to_its_end(append_all(broker, sent, outcome, pauses))  # also if the client leaves, as one with acks=0 may
-    else:
-        await append_all(broker, sent, outcome, pauses)
+    outcome, pauses = Outcome(), Pauses(call.connection)
+    sizes = [len(data.records or b"") for topic in body.topic_data for data in topic.partition_data]
+    taking = take(broker, call, outcome, pauses)  # each batch is checked, and then appended: two parts
+    await (to_its_end(taking) if pauses.needed(2 * len(sizes)) else taking)
     parts = await replicated(broker, call, outcome.appended, outcome.partitions)
-    responses = await answered(call, parts, keys, outcome, pauses) if body.acks else ()
-    throttle = broker.throttle(broker.produced, call, size)  # the pause begins here, with the answer
+    responses = await answered(call, parts, outcome, pauses) if body.acks else ()
+    throttle = broker.throttle(broker.produced, call, sum(sizes))  # the pause begins here, with the answer
     if body.acks == 0:
         if any(part.error for part in parts.values()):
             call.connection.refuse("a produce request with acks=0 has failed, and gets no answer with the error")
@@ -100,14 +88,30 @@ async def answer(broker: Broker, call: Call) -> Any:
     return call.api.make("ProduceResponse", responses=responses, throttle_time=milliseconds(throttle))
 
 
-async def answered(
-    call: Call, parts: dict[str, Part], keys: dict[tuple[int, int], str], outcome: Outcome, pauses: Pauses
-) -> tuple[Any, ...]:
-    """The answers for all topics. `keys`: those of the partitions, by the number of the topic, and by the index."""
+async def take(broker: Broker, call: Call, outcome: Outcome, pauses: Pauses) -> None:
+    """Check all batches of the request, and append those that are right."""
+    sent, twice = dict[str, Sent](), named_twice(broker, call.body)
+    for number, topic in enumerate(call.body.topic_data):
+        for data in topic.partition_data:
+            key = outcome.keys[number, data.index] = key_in(broker, topic, data.index)
+            try:
+                if key in twice:
+                    raise Refused(ErrorCode.invalid_request, "the request names this partition twice")
+                sent[key] = check(find(broker, call, topic, data.index), data.records or b"")
+            except Refused as refused:
+                outcome.refuse(key, refused)
+            await pauses.made()
+    appending = append_all(broker, sent, outcome, pauses)
+    # They are appended also if the client leaves meanwhile, as one with acks=0 may.
+    await (to_its_end(appending) if any(map(is_read, sent.values())) else appending)
+
+
+async def answered(call: Call, parts: dict[str, Part], outcome: Outcome, pauses: Pauses) -> tuple[Any, ...]:
+    """The answers for all topics."""
     make = call.api.make
 
     def one(number: int, data: Any) -> Any:
-        part = parts[key := keys[number, data.index]]
+        part = parts[key := outcome.keys[number, data.index]]
         return make(
             "PartitionProduceResponse",
             index=data.index,

@@ -17,5 +17,5 @@ async def answer(broker: Broker, call: Call) -> Any:
         return make("DeletableGroupResult", group_id=group, error_code=coordinator.delete(group))
 
     # All of them are deleted, also if the client leaves meanwhile.
-    results = await to_its_end(Pauses().each(deleted, dict.fromkeys(call.body.groups_names)))
+    results = await to_its_end(Pauses(call.connection).each(deleted, dict.fromkeys(call.body.groups_names)))
     return make("DeleteGroupsResponse", throttle_time=milliseconds(0), results=results)

@@ -18,7 +18,7 @@ NOT_ASKED = -(2**31)  # as "authorized operations": the answer does not have the
 
 async def answer(broker: Broker, call: Call) -> Any:
     """A description of each group."""
-    pauses = Pauses()
+    pauses = Pauses(call.connection)
     groups = [await _described(broker, call, group, pauses) for group in dict.fromkeys(call.body.groups)]
     return call.api.make("DescribeGroupsResponse", throttle_time=milliseconds(0), groups=tuple(groups))
 

@@ -24,7 +24,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     def one(key: str) -> Any:
         return call.api.make("Coordinator", key=key, **_find(broker, kind, key))
 
-    coordinators = await Pauses().each(one, dict.fromkeys(call.body.coordinator_keys))
+    coordinators = await Pauses(call.connection).each(one, dict.fromkeys(call.body.coordinator_keys))
     return call.api.make("FindCoordinatorResponse", throttle_time=milliseconds(0), coordinators=coordinators)
 
 

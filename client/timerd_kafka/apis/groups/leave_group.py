@@ -29,5 +29,5 @@ async def answer(broker: Broker, call: Call) -> Any:
         )
 
     leaving = () if refusal is not ErrorCode.none else body.members
-    members = await to_its_end(Pauses().each(left, leaving))  # also if the client leaves meanwhile
+    members = await to_its_end(Pauses(call.connection).each(left, leaving))  # also if the client leaves meanwhile
     return call.api.make("LeaveGroupResponse", throttle_time=milliseconds(0), error_code=refusal, members=members)

@@ -18,7 +18,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     """The groups in the states, and of the types, that were asked for."""
     states = {state.lower() for state in getattr(call.body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(call.body, "types_filter", ())}
-    groups, pauses = [], Pauses()
+    groups, pauses = [], Pauses(call.connection)
     for group in tuple(broker.coordinator.groups.values()):
         is_asked = (not states or group.state.value.lower() in states) and (not types or TYPE in types)
         if is_asked and group.state is not State.DEAD:  # it may have been forgotten in a pause

@@ -32,7 +32,7 @@ async def answer(broker: Broker, call: Call) -> Any:
                     committed = Committed(one.committed_offset, epoch, one.committed_metadata or "")
                     offsets[Place(topic.id, one.partition_index)] = committed
         refusal = coordinator.commit(body.group_id, offsets)
-    pauses = Pauses()
+    pauses = Pauses(call.connection)
     topics = [await _answered(call, asked, topic, missing, refusal, pauses) for asked, topic, missing in found]
     return call.api.make("OffsetCommitResponse", throttle_time=milliseconds(0), topics=tuple(topics))
 

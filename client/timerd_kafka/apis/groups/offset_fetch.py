@@ -44,7 +44,7 @@ class _Offsets:
 
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker, self._api, self._number = broker, call.api, 0
-        self.pauses = Pauses()
+        self.pauses = Pauses(call.connection)
 
     async def of(self, group: str, asked: Iterable[Any] | None) -> tuple[ErrorCode, tuple[Any, ...]]:
         """An error, and the offsets of a group: for the topics that are asked for, or for all."""

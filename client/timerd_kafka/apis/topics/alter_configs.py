@@ -72,6 +72,8 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
 
     def change() -> Codes:
         broker.catalog.change(changed)
+        for name, topic in altered.items():
+            broker.note_without_effect(name, topic.configs, before[name])
         return dict.fromkeys(altered, ErrorCode.none)
 
     if body.validate_only:
@@ -81,8 +83,6 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
         for name, code in (await change_and_wait(broker, named, READ_S, change)).items():
             if code:  # a topic that was refused keeps its error, also if the others cannot be written
                 errors.setdefault((TOPIC, name), (code, f"{name}: {code.name}"))
-        for name in [name for name in altered if (TOPIC, name) not in errors]:
-            broker.note_without_effect(name, altered[name].configs, before[name])
 
     def one(asked: Any) -> Any:
         error, message = errors.get((asked.resource_type, asked.resource_name), (ErrorCode.none, None))
@@ -94,7 +94,7 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
             resource_name=asked.resource_name,
         )
 
-    return make(kind, throttle_time=milliseconds(0), responses=await Pauses().each(one, body.resources))
+    return make(kind, throttle_time=milliseconds(0), responses=await Pauses(call.connection).each(one, body.resources))
 
 
 def refuse_early(asked: Any, count: int) -> None:

@@ -59,7 +59,11 @@ async def answer(broker: Broker, call: Call) -> Any:
         error, message = errors.get(name, (ErrorCode.none, None))
         return make("CreatePartitionsTopicResult", name=name, error_code=error, error_message=message)
 
-    return make("CreatePartitionsResponse", throttle_time=milliseconds(0), results=await Pauses().each(one, counted))
+    return make(
+        "CreatePartitionsResponse",
+        throttle_time=milliseconds(0),
+        results=await Pauses(call.connection).each(one, counted),
+    )
 
 
 def larger(broker: Broker, asked: Any, topics: Topics, left: int) -> Topic:

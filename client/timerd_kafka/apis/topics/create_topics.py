@@ -66,7 +66,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             ),
         )
 
-    topics = await Pauses(TOPICS_AT_ONCE).each(one, asked.values())
+    topics = await Pauses(call.connection, TOPICS_AT_ONCE).each(one, asked.values())
     return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=topics)
 
 

@@ -58,7 +58,11 @@ async def answer(broker: Broker, call: Call) -> Any:
         name, topic_id, error, message = result
         return make("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error, error_message=message)
 
-    return make("DeleteTopicsResponse", throttle_time=milliseconds(0), responses=await Pauses().each(one, results))
+    return make(
+        "DeleteTopicsResponse",
+        throttle_time=milliseconds(0),
+        responses=await Pauses(call.connection).each(one, results),
+    )
 
 
 def find(broker: Broker, named: Named, count: int) -> Topic:

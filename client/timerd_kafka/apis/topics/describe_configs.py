@@ -61,7 +61,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             ),
         )
 
-    results = await Pauses(TOPICS_AT_ONCE).each(one, resources.values())
+    results = await Pauses(call.connection, TOPICS_AT_ONCE).each(one, resources.values())
     return make("DescribeConfigsResponse", throttle_time=milliseconds(0), results=results)
 
 

@@ -39,7 +39,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     errors: dict[str | None, ErrorCode] = {}
     if broker.settings.auto_create and getattr(body, "allow_auto_topic_creation", True):
         errors = await create_missing(broker, [name for name, _ in wanted if name])
-    settings, pauses = broker.settings, Pauses()
+    settings, pauses = broker.settings, Pauses(call.connection)
     topics = [
         await one(broker, call, name, topic_id, errors, pauses)
         for name, topic_id in wanted
