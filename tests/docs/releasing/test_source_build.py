@@ -22,12 +22,10 @@ pytestmark = pytest.mark.skipif(CMAKE is None, reason="cmake is not in the PATH"
 def refusal(build: Path, *definitions: str, **environment: str) -> str:
     """What the build says when it ends with an error: the message of timerd's own CMakeLists.txt."""
     command = [str(CMAKE), "-S", str(ROOT / "timerd"), "-B", str(build), f"-DPython_EXECUTABLE={sys.executable}"]
-    ran = subprocess.run(
-        [*command, *definitions], capture_output=True, text=True, env={**os.environ, **environment}, timeout=100
-    )
+    ran = subprocess.run([*command, *definitions], capture_output=True, text=True, env={**os.environ, **environment})
     assert ran.returncode == 1
-    (found,) = re.findall(r"^CMake Error at CMakeLists\.txt:\d+ \(message\):\n((?:  .*\n)+)", ran.stderr, re.MULTILINE)
-    return " ".join(found.split())
+    (found,) = re.findall(r"^CMake Error at CMakeLists\.txt:\d+ \(message\):\n  (.*)\n\n", ran.stderr, re.MULTILINE)
+    return str(found)
 
 
 def test_a_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path) -> None:
@@ -35,15 +33,15 @@ def test_a_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path) ->
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     said = refusal(tmp_path / "build", CC=str(broken))
-    assert said == "timerd needs a C compiler: install gcc and libc6-dev (Debian), or gcc (Fedora)"
+    assert said == "timerd needs a C compiler: install gcc and libc6-dev (Fedora: gcc)"
 
 
 def test_a_python_without_headers_is_told_what_to_install(tmp_path: Path) -> None:
     said = refusal(tmp_path / "build", f"-DPython_INCLUDE_DIR={tmp_path}")
-    assert said == "timerd needs Python.h: install python3-dev (Debian), or python3-devel (Fedora)"
+    assert said == "timerd needs Python.h: install python3-dev (Fedora: python3-devel)"
 
 
 def test_a_free_threaded_python_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FREE_THREADED)  # in place of such an interpreter
     said = refusal(tmp_path / "build", PYTHONPATH=str(tmp_path))
-    assert said.startswith("timerd does not run on a free-threaded CPython: take the ordinary build of CPython 3.")
+    assert said.startswith("timerd does not run on a free-threaded CPython (this is 3.")
