@@ -28,12 +28,12 @@ def refusal(build: Path, *definitions: str, **environment: str) -> str:
     return str(found)
 
 
-def test_a_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path) -> None:
-    broken = tmp_path / "cc"
-    broken.write_text("#!/bin/sh\nexit 1\n")
-    broken.chmod(0o755)
-    said = refusal(tmp_path / "build", CC=str(broken))
+def test_a_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    said = refusal(tmp_path / "build", "-DCMAKE_MAKE_PROGRAM=make", PATH=str(tmp_path))
     assert said == "timerd needs a C compiler: install gcc and libc6-dev (Fedora: gcc)"
+    said = refusal(tmp_path / "other", CC="false")
+    assert said == "timerd needs a C compiler: CC=false compiles no program"
 
 
 def test_a_python_without_headers_is_told_what_to_install(tmp_path: Path) -> None:
