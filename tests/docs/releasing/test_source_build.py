@@ -32,11 +32,13 @@ def test_a_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path, mo
     monkeypatch.delenv("CC", raising=False)
     said = refusal(tmp_path / "build", "-DCMAKE_MAKE_PROGRAM=make", PATH=str(tmp_path))
     assert said == "timerd needs a C compiler: install gcc and libc6-dev (Fedora: gcc)"
-    said = refusal(tmp_path / "other", CC="false")
+
+
+def test_a_build_in_the_same_folder_finds_a_new_compiler_and_names_the_next_thing_that_is_missing(
+    tmp_path: Path,
+) -> None:
+    said = refusal(tmp_path / "build", CC="false")
     assert said == "timerd needs a C compiler: CC=false compiles no program"
-
-
-def test_a_python_without_headers_is_told_what_to_install(tmp_path: Path) -> None:
     said = refusal(tmp_path / "build", f"-DPython_INCLUDE_DIR={tmp_path}")
     assert said == "timerd needs Python.h: install python3-dev (Fedora: python3-devel)"
 
