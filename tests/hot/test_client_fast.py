@@ -280,9 +280,9 @@ def test_a_handle_takes_at_most_200_bytes_while_it_is_pending() -> None:
         tracemalloc.stop()
     key = sys.getsizeof(made[0].keys[0])
     assert sys.getsizeof(made[0]) == rounded(80)
-    pending, settled = (size + rounded(key) - key for size in (pending, settled))
-    assert 185 < pending <= 200
-    assert 235 < settled <= 160 + rounded(key) + 1
+    pending, settled = (size - key for size in (pending, settled))  # without the key, whose size CPython 3.12 changed
+    assert 105 < pending <= 200 - rounded(key)
+    assert 155 < settled <= 160 + 1
 
 
 def test_a_long_value_of_one_event_is_one_object_for_all_its_operations() -> None:

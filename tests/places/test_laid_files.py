@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import timerd.serve  # noqa: F401 - `main` imports it late, when the user of a test may not read Python's own files
 from support.real.daemons import SMALL, clean_up
 from support.real.patience import PATIENCE_S
 from support.real.planted_files import PLANTED, within

@@ -116,7 +116,9 @@ def without_collector(type made not None):
     CPython supports such types ("a non GC dynamic type" in subtype_dealloc). `made` may add no fields to Handle's.
     """
     cdef PyTypeObject *changed = <PyTypeObject *>made
-    if not issubclass(made, Handle) or changed.tp_basicsize != sizeof(Handle):
+    # From CPython 3.12 on, __dict__ and __weakref__ stand before the object, where its size does not count them.
+    before = made.__dictoffset__ or made.__weakrefoffset__
+    if not issubclass(made, Handle) or changed.tp_basicsize != sizeof(Handle) or before:
         raise TypeError(f"{made} is no Handle without fields of its own")
     changed.tp_flags &= ~Py_TPFLAGS_HAVE_GC
     changed.tp_traverse = changed.tp_clear = NULL

@@ -74,7 +74,7 @@ class Builder:
         before = of.split()[0]
         root = self._directory / stage
         image = Image(root, {}, "root", "/", [], []) if before == BASE else self.image(before)._replace(root=root)
-        shutil.copytree(self._base() if before == BASE else self._made[before].root, root, symlinks=True)
+        copy(self._base() if before == BASE else self._made[before].root, root)
         environment, user, workdir, command, health = dict(image.environment), *image[2:]
         for word, rest in lines:
             match word:
@@ -102,7 +102,7 @@ class Builder:
     def _copy(self, root: Path, words: list[str]) -> None:
         source, target = words[-2:]
         if words[0].startswith("--from="):
-            shutil.copytree(self.image(words[0].partition("=")[2]).root / source[1:], root / target[1:], symlinks=True)
+            copy(self.image(words[0].partition("=")[2]).root / source[1:], root / target[1:])
         elif source == ".":
             (root / target[1:]).mkdir()
             for name in copied():
@@ -123,8 +123,18 @@ class Builder:
             ).stdout.split()
             suite = BASE.removeprefix("debian:").removesuffix("-slim")
             mirror = next((site for site in sites if "security" not in site), "")
-            subprocess.run(["debootstrap", "--variant=minbase", suite, str(made), mirror], check=True, timeout=900)
+            part = made.with_name("base.part")  # an interrupted one is not taken for the base
+            shutil.rmtree(part, ignore_errors=True)
+            # With mounts of its own: an interrupted debootstrap leaves /proc mounted.
+            make = ["unshare", "--mount", "debootstrap", "--variant=minbase", suite, str(part), mirror]
+            subprocess.run(make, check=True)
+            part.rename(made)
         return made
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a folder with owners, links and devices."""
+    subprocess.run(["cp", "--archive", str(source), str(target)], check=True)
 
 
 def play(root: Path, environment: Mapping[str, str], command: list[str]) -> None:
@@ -139,7 +149,6 @@ def play(root: Path, environment: Mapping[str, str], command: list[str]) -> None
         env={**given, **own, **environment},
         capture_output=True,
         text=True,
-        timeout=900,
     )
     assert not ran.returncode, f"RUN {shlex.join(command)}\n{ran.stdout[-2_000:]}\n{ran.stderr[-4_000:]}"
 

@@ -201,6 +201,14 @@ class ManualLoop(asyncio.SelectorEventLoop):
     def _thread_ended(self, future: object) -> None:
         self.threads -= 1
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for the executor's threads in real time. From CPython 3.13 on, asyncio would set a timer of 300 s."""
+        self.threads += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self.threads -= 1
+
     def what_hangs(self, seconds: float) -> str:
         """Where the functions of asyncio.to_thread() stand."""
         executor = getattr(self, "_default_executor", None)
