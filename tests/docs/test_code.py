@@ -40,7 +40,7 @@ MAY_IMPORT = {
     },
     "pyspark_timerd": {"timerd_spark"},
     "timerd_kafka": {"timerd_shm", "timerd_wire", "timerd_client", "cramjam", "crc32c", "kio", "msgpack", "pytest"},
-    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "psutil", "pytest"},
+    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "posix_ipc", "psutil", "pytest"},
 }
 # Only these parts of timerd import the client: the lazy facade (`import timerd as td` gives the client's names), and
 # the room `testing` (a daemon and a client for users' tests), which stands above both.

@@ -12,7 +12,7 @@ import timerd_client
 from support.real.trees import ROOT
 from timerd_client import aio
 
-HEAVY = ("asyncio", "psutil", "numpy", "timerd.core", "multiprocessing", "timerd.arena")
+HEAVY = ("asyncio", "psutil", "numpy", "posix_ipc", "timerd.core", "multiprocessing", "timerd.arena")
 
 
 def loaded_by(code: str) -> set[str]:

@@ -10,6 +10,7 @@ import mmap
 import os
 import stat
 
+import posix_ipc
 from timerd.config.config import Config
 from timerd.host.group import give_to_group
 from timerd_shm.declare.errors import (
@@ -32,7 +33,6 @@ from .format import format_arena
 from .plan import ArenaPlan, plan_of
 from .seed import NoSeedError, make_seed, read_seed
 
-# The flags of shm_open. Linux has shared memory as files of /dev/shm, so that one call opens both kinds of arena.
 ARENA_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -123,9 +123,12 @@ def _open_or_create(
 def _open(location: ArenaLocation) -> int:
     """A descriptor of the arena's object, made (0600, empty) if it is not there. The caller holds the arena's lock."""
     try:
-        descriptor = os.open(location.path, ARENA_FLAGS, 0o600)
-    except OSError as error:
-        why = other_owner(location.path) or error.strerror
+        if location.kind == "shm":
+            descriptor: int = posix_ipc.SharedMemory(location.name, posix_ipc.O_CREAT, mode=0o600).fd
+        else:
+            descriptor = os.open(location.name, ARENA_FLAGS, 0o600)
+    except (OSError, posix_ipc.Error) as error:
+        why = other_owner(location.path) or str(error)
         raise ResourceLimitError(f"the arena {location.path} cannot be opened: {why}") from None
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
