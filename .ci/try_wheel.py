@@ -73,7 +73,9 @@ def main() -> int:
         environ.pop("PYTHONPATH", None)
         pip = [str(programs / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
         wanted = [f"timerd[{EXTRAS}] @ {Path(wheel).resolve().as_uri()}", *requirements()]
-        subprocess.run([*pip, "--only-binary", ":all:", *wanted], env=environ, check=True)
+        # A dependency may have its wheel beside this one: wheels.py builds those that the index lacks.
+        beside = ["--find-links", str(Path(wheel).resolve().parent)]
+        subprocess.run([*pip, *beside, "--only-binary", ":all:", *wanted], env=environ, check=True)
         try_files(programs, directory, environ)
         # From another directory: otherwise `python -m` would import timerd from the tree.
         pytest = [str(programs / "python"), "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]

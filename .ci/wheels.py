@@ -5,6 +5,7 @@
 PYTHON is an interpreter, such as python3.13; without any, all of MINORS that are in the PATH are taken. The C compiler
 is zig's (`ziglang` from the Python index), because it compiles for a glibc that is older than the machine's. Then
 auditwheel looks at the libraries of each wheel: it finds the oldest glibc that they need, and gives the wheel its tag.
+A dependency that the index does not have as a wheel for an interpreter, such as posix_ipc for 3.14, is built, too.
 The environments and the compiled files are in build/wheels.
 """
 
@@ -17,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +118,19 @@ def build(one: Interpreter, cc: Path) -> Path:
     return wheel
 
 
+def built_dependencies(python: Path, cc: Path) -> Iterator[Path]:
+    """Wheels of dependencies that the index does not have as wheels for this interpreter, such as posix_ipc for 3.14."""
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    for requirement in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]:
+        with tempfile.TemporaryDirectory() as made:
+            there = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", made, requirement]
+            if not subprocess.run(there, capture_output=True).returncode:
+                continue
+            build = [*pip, "wheel", "--no-deps", "--wheel-dir", made, requirement]
+            subprocess.run(build, env={**os.environ, "CC": str(cc)}, check=True)
+            yield from Path(made).glob("*.whl")
+
+
 def tagged(wheel: Path, tools: Path, glibc: str, into: Path) -> None:
     """Have auditwheel check a wheel and give it its tag. Ends the script if a library needs a newer glibc."""
     audit = [str(tools), "-m", "auditwheel"]
@@ -150,6 +165,8 @@ def main() -> int:
     for number, one in enumerate(found, start=1):
         say(f"CPython {one.version} ({number} of {len(found)}): two minutes without output")
         tagged(build(one, cc), tools, args.glibc, args.into)
+        for wheel in built_dependencies(BUILD / one.tag / "bin" / "python", cc):
+            tagged(wheel, tools, args.glibc, args.into)
     absent = sorted({f"cp3{minor}" for minor in MINORS} - {one.tag for one in found})
     if absent:
         say(f"not built, because no such interpreter is in the PATH: {', '.join(absent)}")

@@ -1,4 +1,4 @@
-"""make wheels: a wheel for each CPython of this machine. It installs without a compiler, passes tests, names no folder."""
+"""make wheels: a wheel for each CPython of this machine. It installs without a compiler, and passes the tests there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_wheel_installs_without_a_compiler_and_passes_the_tests_there(tmp_pa
         pytest.skip(f"{name} is not in the PATH")
     made = subprocess.run([sys.executable, str(BUILD), "--into", str(tmp_path), name], capture_output=True, text=True)
     assert not made.returncode, made.stdout[-2_000:] + made.stderr[-4_000:]
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = tmp_path.glob("timerd-*.whl")
     assert re.fullmatch(rf"timerd-{re.escape(VERSION)}-cp3{minor}-cp3{minor}-manylinux_2_28_\w+\.whl", wheel.name)
     files = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in files if name.endswith((".pyx", ".pxd", ".c", ".h", ".md")) or "core_faults" in name]
