@@ -119,7 +119,7 @@ def build(one: Interpreter, cc: Path) -> Path:
 
 
 def built_dependencies(python: Path, cc: Path) -> Iterator[Path]:
-    """Wheels of dependencies that the index does not have as wheels for this interpreter, such as posix_ipc for 3.14."""
+    """Wheels of dependencies that the index has not built for this interpreter, such as posix_ipc for 3.14."""
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
     for requirement in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]:
         with tempfile.TemporaryDirectory() as made:
