@@ -26,7 +26,7 @@ from .act import calls as act_on_calls
 from .act import destroy, events, ids, ping, register, worker
 from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
-from .live import top
+from .live import monitor, subscribe, top
 from .load import command as load
 from .look import calls, check, clients, errors, explain, keys, ops, stats
 from .setup import completion, units
@@ -87,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
     for module in (
         stats,
         top,
+        monitor,
+        subscribe,
         ping,
         check,
         ops,

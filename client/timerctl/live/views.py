@@ -178,7 +178,8 @@ def _most(*names: str) -> Callable[[Row], Any]:
 
 
 def _used(row: Row) -> float:
-    return max(float(each["used"]) / max(each["limit"], 1) for each in row["quotas"].values())
+    shares: list[float] = [each["used"] / max(each["limit"], 1) for each in row["quotas"].values()]
+    return max(shares)
 
 
 VIEWS: Final = (
