@@ -26,10 +26,11 @@ from .act import calls as act_on_calls
 from .act import destroy, events, ids, ping, register, worker
 from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
-from .live import monitor, subscribe, top
+from .live import exporter, monitor, subscribe, top
 from .load import command as load
 from .look import calls, check, clients, errors, explain, keys, ops, stats
 from .setup import completion, units
+from .web import command as web
 
 EPILOG = f"""\
 exit status:
@@ -87,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
     for module in (
         stats,
         top,
+        web,
+        exporter,
         monitor,
         subscribe,
         ping,

@@ -71,7 +71,7 @@ def test_events_on_keys_are_printed_as_they_come(daemon: Daemon, run: Run) -> No
         client.fire("a key", value=b"secrets", amount=7)
         client.fire("other")
         client.advance("p0", 12)
-        client.fail("p0", 3)
+        client.fail("p0", code=3)
         client.flush()
         status, lines = ended(shell)
     assert status == Exit.OK

@@ -16,6 +16,7 @@ from support.rig.harness import MS, Rig, S, fire
 from timerctl.exits import Exit
 from timerctl.live import hot as hot_module
 from timerctl.live.frame import bar, spark
+from timerctl.live.groups import Holder
 from timerctl.live.hot import HotKeys
 from timerctl.live.rows import operations_of
 from timerctl.live.samples import Sample, Samples
@@ -185,6 +186,28 @@ def test_each_trouble_has_its_sentence(watched: Watched, change: dict[str, objec
     after = before._replace(stats=before.stats | change | {"counters": counters})
     (found,) = verdict(after, before)
     assert says in f"{found.text} {found.help}"
+
+
+def test_a_group_that_is_not_served_is_named_with_what_holds_it_up(watched: Watched) -> None:
+    rig = watched.rig
+    asker = rig.client(group=b"jobs")
+    rig.do(asker, Register((Key(b"a"),), timeout_ns=S, for_group=True))
+    before = alive(watched.take())
+    rig.turn(rig.now_ns + S + 2 * MS)  # it expires, and no member takes outcomes
+    (found,) = verdict(alive(watched.take(7 * S)), before)
+    assert found.level == Level.WARNING and "Group jobs is behind" in found.text and "waited for 7" in found.text
+    assert found.help == "timerctl calls --group jobs"
+    (group,) = watched.samples.newest.groups
+    silent = Holder("client 3 web-1, pid 7", 7, False, 12 * S, 2)
+    held = alive(watched.samples.newest)._replace(groups=[group._replace(waits_ns=0, holders=[silent])])
+    (found,) = verdict(held, before)
+    assert "client 3 web-1, pid 7 has been silent for 12.0 s, and has 2 of its" in found.text
+    stopped = held._replace(groups=[group._replace(waits_ns=0, holders=[silent._replace(stopped=True)])])
+    (found,) = verdict(stopped, before)
+    assert found.help == "kill -CONT 7"
+    deserted = held._replace(groups=[group._replace(members=0)])
+    (found,) = verdict(deserted, before)
+    assert "Group jobs has no member, and 1 outcomes and calls wait" in found.text
 
 
 # tables ---------------------------------------------------------------------------------------------------------------

@@ -142,15 +142,7 @@ def document(sample: Sample, found: Sequence[Finding], tables: Sequence[tuple[Vi
         "lateness_ns": sample.lateness._asdict(),
         "turn_cpu_ns": sample.turn._asdict(),
         "turn_share": sample.turn_share,
-        "limits": [
-            {
-                "name": each.name,
-                "used": each.used,
-                "limit": each.limit,
-                "per_s": each.per_s,
-                "full_in_ns": each.full_in_ns,
-            }
-            for each in sample.fills
-        ],
+        "limits": [each._asdict() | {"gives_way": each.name in GIVING_WAY} for each in sample.fills],
+        "groups": [each._asdict() | {"holders": [one._asdict() for one in each.holders]} for each in sample.groups],
         **{view.name: rows for view, rows in tables},
     }

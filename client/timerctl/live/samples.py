@@ -18,9 +18,12 @@ from timerctl.instance import NS, open_arena
 from timerd_shm.declare.layout import DaemonHistogram, Histogram
 from timerd_shm.declare.records import ArenaHeader, HistogramRecord
 from timerd_shm.host.paths import InstancePaths
+from timerd_shm.read.alive import now_ns as arena_now_ns
 from timerd_shm.read.histogram import Summary, counts_of, summary_of
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.statistics import Look, collect, look
+
+from .groups import Group, groups_of
 
 WINDOW_NS: Final = NS  # of rates and percentiles
 TREND_NS: Final = 10 * NS  # over which a limit's use is watched
@@ -59,7 +62,7 @@ class Sample(NamedTuple):
     turn_share: float  # the part of one core that turns took
     purgatories: dict[str, dict[str, float]]  # rates of each purgatory
     fills: list[Fill]  # the fullest first
-    letters: int  # dead letters of all groups
+    groups: list[Group]
 
 
 class _Moment(NamedTuple):
@@ -95,8 +98,7 @@ class Samples:
 
     def read(self, reader: ArenaReader) -> Sample:
         """As take(), from an arena that is open."""
-        seen, letters = reader.between_turns(lambda: (look(reader), sum(group.letters for group in reader.groups)))
-        now_ns = self._clock()
+        seen, now_ns = reader.between_turns(lambda: look(reader)), self._clock()
         stats = collect(seen, self.paths)
         moment = _moment(now_ns, stats, seen)
         if self._moments and self._moments[-1].incarnation != moment.incarnation:
@@ -119,7 +121,7 @@ class Samples:
                 for name, counters in moment.purgatories.items()
             },
             sorted(self._fills(stats, moment), key=lambda fill: -fill.share),
-            letters,
+            groups_of(reader, arena_now_ns(seen.header)),
         )
         self.kept.append(sample)
         return sample

@@ -12,12 +12,14 @@ from typing import Final, NamedTuple
 from timerctl.instance import NS
 from timerctl.show.text import span
 
+from .groups import Group
 from .samples import GIVING_WAY, Fill, Sample
 
 FULL: Final = 0.9  # of a limit
 SOON_NS: Final = 600 * NS  # a limit that is full by then is worth a sentence, if it is half full
 LATE_NS: Final = 50_000_000  # an expiry that is later than this was delayed by something
 BUSY: Final = 0.8  # of one core
+WAITS_NS: Final = 5 * NS  # an outcome or call that waits for a member for longer is worth a sentence
 # What to raise for each limit; `payload_bytes` are the blocks.
 FLAGS: Final = {
     "ops": "--capacity",
@@ -84,13 +86,34 @@ def findings(sample: Sample, before: Sample) -> Iterator[Finding]:
         )
     if refused := sample.rates["rejected"]:
         yield Finding(Level.WARNING, f"{refused:,.0f} commands a second are refused.", "timerctl errors")
-    if sample.letters:
+    for group in sample.groups:
+        yield from _of_group(group)
+    if letters := sum(group.letters for group in sample.groups):
         level = Level.WARNING if _grown("dead_letters", sample, before) else Level.NOTE
-        yield Finding(level, f"{sample.letters} dead letters: calls that were given up.", "timerctl calls --failed")
+        yield Finding(level, f"{letters} dead letters: calls that were given up.", "timerctl calls --failed")
     if died := _grown("clients_died", sample, before):
         yield Finding(Level.NOTE, f"{died} clients ended without a goodbye.", "timerctl clients")
     if gaps := _grown("gaps", sample, before):
         yield Finding(Level.WARNING, f"The daemon was stopped or starved {gaps} times for more than a second.")
+
+
+def _of_group(group: Group) -> Iterator[Finding]:
+    for holder in group.holders:
+        state = "is stopped" if holder.stopped else f"has been silent for {span(holder.silent_ns)}"
+        yield Finding(
+            Level.WARNING,
+            f"Group {group.name} is held up: {holder.who} {state}, and has {holder.held} of its outcomes and calls.",
+            f"kill -CONT {holder.pid}" if holder.stopped else "timerctl clients",
+        )
+    if group.backlog and not group.members:
+        text = f"Group {group.name} has no member, and {group.backlog} outcomes and calls wait: start a worker of it."
+        yield Finding(Level.WARNING, text)
+    elif group.waits_ns > WAITS_NS:
+        yield Finding(
+            Level.WARNING,
+            f"Group {group.name} is behind: its first outcome or call has waited for {span(group.waits_ns)}.",
+            f"timerctl calls --group {group.name}",
+        )
 
 
 def _of_limit(fill: Fill) -> Iterator[Finding]:

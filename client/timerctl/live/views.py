@@ -18,9 +18,8 @@ from timerctl.look.handlers import Handlers
 from timerctl.show.table import Column, Table
 from timerctl.show.text import size, span, word
 from timerd_client.groups.listing import listed
-from timerd_shm.declare.states import ClientState
 from timerd_shm.read.reader import ArenaReader
-from timerd_shm.read.text import label, plain
+from timerd_shm.read.text import plain
 
 from .hot import HotKeys
 from .samples import Sample
@@ -105,24 +104,7 @@ def _purgatories(source: Source) -> list[Row]:
 
 
 def _groups(source: Source) -> list[Row]:
-    members = list(source.reader.clients)
-    rows = []
-    for index, group in enumerate(source.reader.groups, 1):
-        if group.state and (group.members or group.pending or group.unacknowledged):
-            own = [client for client in members if client.group == index and client.state != ClientState.FREE]
-            rows.append(
-                {
-                    "name": label(group.name[: group.name_length]),
-                    "members": group.members,
-                    "silent": sum(client.state == ClientState.SILENT for client in own),
-                    "doing": sum(client.held + client.calls_held for client in own),
-                    "pending": group.pending,
-                    "backlog": group.unacknowledged - group.letters,
-                    "letters": group.letters,
-                    "bytes": group.bytes_held,
-                }
-            )
-    return rows
+    return [group._asdict() | {"holders": [each._asdict() for each in group.holders]} for group in source.sample.groups]
 
 
 def _calls(source: Source) -> list[Row]:
@@ -151,7 +133,7 @@ GROUPS_TABLE = Table(
     Column("group", flexible=True),
     *(
         Column(title, right=True)
-        for title in ("members", "silent", "doing", "pending", "backlog", "dead letters", "held")
+        for title in ("members", "silent", "doing", "pending", "backlog", "waits", "dead letters", "held")
     ),
 )
 
@@ -168,9 +150,8 @@ def _purgatory_cells(row: Row) -> tuple[object, ...]:
 
 
 def _group_cells(row: Row) -> tuple[object, ...]:
-    return *(row[name] for name in ("name", "members", "silent", "doing", "pending", "backlog", "letters")), size(
-        row["bytes"]
-    )
+    counts = (row[name] for name in ("name", "members", "silent", "held", "pending", "backlog"))
+    return *counts, span(row["waits_ns"]) if row["waits_ns"] else "-", row["letters"], size(row["bytes"])
 
 
 def _most(*names: str) -> Callable[[Row], Any]:
@@ -236,7 +217,8 @@ VIEWS: Final = (
         _group_cells,
         "No groups.",
         {
-            "backlog": _most("backlog", "pending"),
+            "waits": _most("waits_ns", "backlog", "pending"),
+            "backlog": _most("backlog"),
             "pending": _most("pending"),
             "dead letters": _most("letters"),
             "silent": _most("silent"),
