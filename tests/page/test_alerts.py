@@ -28,7 +28,7 @@ FIRING: dict[str, dict[str, str]] = {
     },
     "TimerdLimitFullSoon": {
         'timerd_capacity_used{instance="a", of="ops"}': "0+6x120",
-        'timerd_capacity_limit{instance="a", of="ops"}': "900x120",
+        'timerd_capacity_limit{instance="a", of="ops"}': "850x120",
     },
     "TimerdExpiriesLate": {
         'timerd_expiry_lateness_seconds_bucket{instance="a", purgatory="default", le="0.01"}': "0+1x120",

@@ -27,6 +27,7 @@ from timerctl.web.answers import Answers
 from timerctl.web.feed import Feed
 from timerctl.web.server import STREAMS_MAX, Server
 from timerd_shm.host.search import find_instance
+from timerd_shm.read.reader import ArenaReader
 
 
 class Page:
@@ -217,9 +218,14 @@ def test_a_page_gets_the_history_and_then_samples(page: Page) -> None:
 
 
 def test_memory_is_read_only_while_a_page_is_open(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = []
+    taken: list[ArenaReader] = []
     read = samples_module.Samples.read
-    monkeypatch.setattr(samples_module.Samples, "read", lambda self, reader: taken.append(1) or read(self, reader))
+
+    def counted_read(self: samples_module.Samples, reader: ArenaReader) -> samples_module.Sample:
+        taken.append(reader)
+        return read(self, reader)
+
+    monkeypatch.setattr(samples_module.Samples, "read", counted_read)
     monkeypatch.setattr(feed_module, "EVERY_S", 0.01)
     monkeypatch.setattr(feed_module, "SILENT_S", 0.01)
 

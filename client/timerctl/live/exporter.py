@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             return of_daemon(paths)
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Daemon())  # type: ignore[arg-type]  # collect() is all that the registry calls
+    registry.register(Daemon())
     try:
         server, _ = start_http_server(arguments.port, arguments.bind, registry)
     except OSError as error:
@@ -79,8 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         ) from None
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    host, port = server.server_address[:2]
-    print(f"The metrics of {paths.instance!r} are at http://{host}:{port}/metrics\nCtrl-C ends it.", flush=True)
+    address = f"http://{arguments.bind}:{server.server_address[1]}/metrics"
+    print(f"The metrics of {paths.instance!r} are at {address}\nCtrl-C ends it.", flush=True)
     try:
         ended.wait()
     finally:
