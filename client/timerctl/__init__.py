@@ -26,9 +26,11 @@ from .act import calls as act_on_calls
 from .act import destroy, events, ids, ping, register, worker
 from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
+from .live import exporter, monitor, subscribe, top
 from .load import command as load
 from .look import calls, check, clients, errors, explain, keys, ops, stats
 from .setup import completion, units
+from .web import command as web
 
 EPILOG = f"""\
 exit status:
@@ -76,17 +78,22 @@ def parser() -> argparse.ArgumentParser:
     instance = "the instance (default: $TIMERD_INSTANCE, or 'default')"
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--instance", metavar="NAME", default=argparse.SUPPRESS, help=instance)
-    top = Parser(
+    whole = Parser(
         prog="timerctl",
         description="Look at a timerd instance in shared memory, and act on it as a client.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
-    top.add_argument("--instance", metavar="NAME", default=None, help=instance)
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    whole.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
+    whole.add_argument("--instance", metavar="NAME", default=None, help=instance)
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (
         stats,
+        top,
+        web,
+        exporter,
+        monitor,
+        subscribe,
         ping,
         check,
         ops,
@@ -105,9 +112,9 @@ def parser() -> argparse.ArgumentParser:
         module.add(commands, common)
     act_on_calls.add(calls.add(commands, common), common)
     units.add(commands)
-    completion.add(commands, top)
-    top.set_defaults(json=False)
-    return top
+    completion.add(commands, whole)
+    whole.set_defaults(json=False)
+    return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ from timerd_client.protocol.state import LIVE
 from timerd_client.protocol.statistics import Statistics
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.paths import InstancePaths, open_arena_file
-from timerd_shm.read.families import Distribution, Family, Labels, families
+from timerd_shm.read.families import ABOUT_UP, Distribution, Family, Labels, families
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.statistics import collect, look
 
@@ -164,6 +164,12 @@ def read(paths: InstancePaths) -> list[Family]:
         return list(families(collect(seen, paths), seen))
     except (TimerdError, OSError):
         return []
+
+
+def of_daemon(paths: InstancePaths) -> Iterator[Metric]:
+    """The metrics of an instance's daemon. If its arena cannot be read, only that the daemon is not up."""
+    found = read(paths) or [Family("up", "gauge", ABOUT_UP, [({"instance": paths.instance}, 0.0)])]
+    return map(metric, found)
 
 
 def metric(family: Family) -> Metric:

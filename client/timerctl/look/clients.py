@@ -16,6 +16,7 @@ from timerd_shm.declare.limits import UID_UNKNOWN
 from timerd_shm.declare.records import AccountRecord, ArenaHeader, ClientRecord, UserRecord
 from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
 from timerd_shm.read.alive import now_ns
+from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.text import label
 
 from .handlers import Handlers, is_stopped
@@ -99,44 +100,25 @@ def run(arguments: argparse.Namespace) -> int:
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         header = reader.header()
-        records, groups, users, accounts = reader.between_turns(
-            lambda: (list(reader.clients), list(reader.groups), list(reader.users), list(reader.accounts))
-        )
-        handlers = Handlers(reader)
-        served = {slot: handlers.of(each) for slot, each in enumerate(records) if each.state != ClientState.FREE}
+        rows = rows_of(reader, header)
+    return show(arguments, paths, header, rows, CLIENTS_TABLE, cells_of, "No clients.")
+
+
+def rows_of(reader: ArenaReader, header: ArenaHeader) -> list[dict[str, Any]]:
+    """A row for each client, and one for each user and group that ended clients have left something in."""
+    records, groups, users, accounts = reader.between_turns(
+        lambda: (list(reader.clients), list(reader.groups), list(reader.users), list(reader.accounts))
+    )
+    handlers = Handlers(reader)
     names = [label(group.name[: group.name_length]) for group in groups]
     rows = [
         row_of(slot, client, names[client.group - 1] if 0 < client.group <= len(names) else None, header)
-        | {"handles": served[slot]}
+        | {"handles": handlers.of(client)}
         | made_of(accounts[slot], users)
         for slot, client in enumerate(records)
         if client.state != ClientState.FREE
     ]
-    rows += ended_rows(users, accounts[len(records) :], names, header)
-    table = Table(
-        Column("slot", right=True),
-        Column("pid", right=True),
-        Column("name", flexible=True),
-        Column("state"),
-        Column("group", flexible=True),
-        Column("silent", right=True),
-        Column("pending", right=True),
-        Column("backlog", right=True),
-        Column("serves", flexible=True, optional=True),
-        Column("share", right=True, optional=True),
-        Column("doing", right=True, optional=True),
-        Column("made", right=True, optional=True),
-        Column("user", optional=True),
-        Column("heard", right=True, optional=True),
-        Column("lease", right=True, optional=True),
-        Column("takeover", right=True, optional=True),
-        Column("held", right=True, optional=True),
-        Column("orphans", optional=True),
-        Column("cpu", right=True, optional=True),
-        Column("rss", right=True, optional=True),
-        Column("command", flexible=True, optional=True),
-    )
-    return show(arguments, paths, header, rows, table, cells_of, "No clients.")
+    return [*rows, *ended_rows(users, accounts[len(records) :], names, header)]
 
 
 def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHeader) -> dict[str, Any]:
@@ -263,6 +245,31 @@ def state_of(row: dict[str, Any]) -> str:
     left_ns = max(row["takeover_ns"] - row["silent_ns"], 0) if row["keeps"] else 0
     stopped = ", stopped" if row["stopped"] else ""
     return f"{row['state']}{stopped}, keeps for {span(left_ns)}" if row["keeps"] else f"{row['state']}{stopped}"
+
+
+CLIENTS_TABLE = Table(
+    Column("slot", right=True),
+    Column("pid", right=True),
+    Column("name", flexible=True),
+    Column("state"),
+    Column("group", flexible=True),
+    Column("silent", right=True),
+    Column("pending", right=True),
+    Column("backlog", right=True),
+    Column("serves", flexible=True, optional=True),
+    Column("share", right=True, optional=True),
+    Column("doing", right=True, optional=True),
+    Column("made", right=True, optional=True),
+    Column("user", optional=True),
+    Column("heard", right=True, optional=True),
+    Column("lease", right=True, optional=True),
+    Column("takeover", right=True, optional=True),
+    Column("held", right=True, optional=True),
+    Column("orphans", optional=True),
+    Column("cpu", right=True, optional=True),
+    Column("rss", right=True, optional=True),
+    Column("command", flexible=True, optional=True),
+)
 
 
 def cells_of(row: dict[str, Any]) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from timerctl.listing import Row, declare, show
 from timerctl.show.table import Column, Table
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.records import ErrorRecord
+from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.text import label
 
 EPILOG = """\
@@ -45,18 +46,24 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the errors."""
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
-        # A row is in use if it has a count: the number of used rows does not outlive a restart.
-        records = sorted((record for record in reader.errors if record.count), key=lambda each: each.last_wall_ns)
-        header = reader.header()
-    rows = [row_of(record) for record in records]
-    table = Table(
-        Column("count", right=True),
-        Column("first", optional=True),
-        Column("last"),
-        Column("error"),
-        Column("message", flexible=True, wraps=True),
-    )
-    return show(arguments, paths, header, rows, table, cells_of, "No errors.")
+        rows, header = rows_of(reader), reader.header()
+    return show(arguments, paths, header, rows, ERRORS_TABLE, cells_of, "No errors.")
+
+
+def rows_of(reader: ArenaReader) -> list[dict[str, Any]]:
+    """The distinct errors, the newest last."""
+    # A row is in use if it has a count: the number of used rows does not outlive a restart.
+    records = [record for record in reader.errors if record.count]
+    return [row_of(record) for record in sorted(records, key=lambda each: each.last_wall_ns)]
+
+
+ERRORS_TABLE = Table(
+    Column("count", right=True),
+    Column("first", optional=True),
+    Column("last"),
+    Column("error"),
+    Column("message", flexible=True, wraps=True),
+)
 
 
 def cells_of(row: Row) -> tuple[object, ...]:

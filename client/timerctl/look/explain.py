@@ -14,6 +14,7 @@ from timerctl.show.table import Column, Table, terminal_width
 from timerctl.show.text import key_of, print_json, span, word
 from timerd_client.protocol.session import CALLS
 from timerd_shm.declare.states import IdState, Outcome
+from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.text import plain
@@ -79,18 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         header = reader.header()
-        found, facts = reader.between_turns(lambda: look_for(reader, arguments))
-        several = {each.purgatory for each in facts}
-        if len(several) > 1:
-            raise UsageError(
-                f"purgatories {', '.join(sorted(several))} have an operation {plain(arguments.what)!r:.60}: give one "
-                "of them as --purgatory"
-            )
-        journal = JournalLines(arguments, paths, header)
-        rows = [each.row() for each in facts]
-        rows = [row | {"journal": journal.of_standing(row)} for row in rows] or [
-            absent(reader, arguments, journal, found[0] if found else None)
-        ]
+        rows, is_known = explained(reader, paths, arguments)
     life = life_of(paths, header)
     if arguments.json:
         # others: two calls may have one id, while one of them runs and the other waits; or former calls of the id have
@@ -101,7 +91,24 @@ def run(arguments: argparse.Namespace) -> int:
             print(note)
         for row in rows:
             print("\n".join(lines_of(row)))
-    return Exit.OK if any(isinstance(each, Found | Remembered) for each in found) else Exit.PROBLEM
+    return Exit.OK if is_known else Exit.PROBLEM
+
+
+def explained(reader: ArenaReader, paths: InstancePaths, arguments: argparse.Namespace) -> tuple[list[Row], bool]:
+    """What the arena knows of the operation, at least one row; and whether it knows the operation."""
+    found, facts = reader.between_turns(lambda: look_for(reader, arguments))
+    several = {each.purgatory for each in facts}
+    if len(several) > 1:
+        raise UsageError(
+            f"purgatories {', '.join(sorted(several))} have an operation {plain(arguments.what)!r:.60}: give one "
+            "of them as --purgatory"
+        )
+    journal = JournalLines(arguments, paths, reader.header())
+    rows = [each.row() for each in facts]
+    rows = [row | {"journal": journal.of_standing(row)} for row in rows] or [
+        absent(reader, arguments, journal, found[0] if found else None)
+    ]
+    return rows, any(isinstance(each, Found | Remembered) for each in found)
 
 
 def look_for(reader: ArenaReader, arguments: argparse.Namespace) -> tuple[list[Meant], list[Facts]]:

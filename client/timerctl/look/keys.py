@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
@@ -97,15 +97,22 @@ def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:
             with suppress(DamageError):
                 set_by[record.purgatory, reader.key_name(record)] = record
     for purgatory, name in dict.fromkeys([*set_by, *((purgatory, name) for purgatory, name, _ in watchers)]):
-        events, advances, observers = (watchers[purgatory, name, kind] for kind in KeyKind)
-        watermark = set_by.get((purgatory, name))
-        yield {
-            "key": plain(name),
-            "purgatory": reader.purgatory_name(purgatory),
-            "watchers": events + advances + observers,
-            "event_watchers": events,
-            "watermark_watchers": advances,
-            "observers": observers,
-            "watermark": watermark.watermark if watermark else None,
-            "watermark_of_client": watermark.setter if watermark else None,
-        }
+        counts = [watchers[purgatory, name, kind] for kind in KeyKind]
+        yield row_of(reader.purgatory_name(purgatory), name, counts, set_by.get((purgatory, name)))
+
+
+def row_of(
+    purgatory: str, name: bytes, watchers: Sequence[int] = (0, 0, 0), watermark: WatermarkRecord | None = None
+) -> Row:
+    """A key as a row. `watchers` has a number for each KeyKind."""
+    events, advances, observers = watchers
+    return {
+        "key": plain(name),
+        "purgatory": purgatory,
+        "watchers": sum(watchers),
+        "event_watchers": events,
+        "watermark_watchers": advances,
+        "observers": observers,
+        "watermark": watermark.watermark if watermark else None,
+        "watermark_of_client": watermark.setter if watermark else None,
+    }

@@ -110,28 +110,49 @@ def operations(reader: ArenaReader, arguments: argparse.Namespace) -> list[dict[
 
 
 def chosen(reader: ArenaReader, arguments: argparse.Namespace, clocks: Clocks) -> Iterator[dict[str, Any]]:
-    names = [reader.purgatory_name(index) for index in range(len(reader.purgatories))]
+    rows = Rows(reader, clocks, arguments.bytes)
     states = STATES[arguments.state]
     due_by = None if arguments.due_within is None else clocks.now_ns + arguments.due_within
-    generations = [client.generation if client.state != ClientState.FREE else 0 for client in reader.clients]
-    groups = [plain(group.name[: group.name_length]) for group in reader.groups]
     for index, op in candidates(reader, arguments.bucket):
-        if op.state not in states or op.purgatory >= len(names):
+        if op.state not in states or op.purgatory >= len(rows.purgatories):
             continue
-        if arguments.purgatory is not None and names[op.purgatory] != arguments.purgatory:
+        if arguments.purgatory is not None and rows.purgatories[op.purgatory] != arguments.purgatory:
             continue
-        client = client_of(op, generations)
-        if arguments.client is not None and client != arguments.client:
+        if arguments.client is not None and rows.client_of(op) != arguments.client:
             continue
         if due_by is not None and not op.deadline_ns <= due_by:
             continue
         keys = keys_of(reader, index, op)
-        if arguments.key is not None and arguments.key not in [name for name, _, _ in keys]:
-            continue
-        group = groups[op.group - 1] if 0 < op.group <= len(groups) else None
-        row = row_of(index, op, names[op.purgatory], keys, clocks) | {"client": client, "group": group}
-        payload = begun(payload_of(reader, op), arguments.bytes)
-        yield row | {"id_hash": id_hash_of(reader, op), "payload": payload}
+        if arguments.key is None or arguments.key in [name for name, _, _ in keys]:
+            yield rows.of(index, op, keys)
+
+
+class Rows:
+    """Makes the rows of operations."""
+
+    def __init__(self, reader: ArenaReader, clocks: Clocks, bytes_shown: int = BYTES_SHOWN) -> None:
+        self._reader, self._clocks, self._bytes = reader, clocks, bytes_shown
+        self.purgatories = [reader.purgatory_name(index) for index in range(len(reader.purgatories))]
+        self._generations = [each.generation if each.state != ClientState.FREE else 0 for each in reader.clients]
+        self._groups = [plain(group.name[: group.name_length]) for group in reader.groups]
+
+    def of(self, index: int, op: OpRecord, keys: list[tuple[bytes, int | None, str]] | None = None) -> Row:
+        """The row of an operation; `keys` if they were read before."""
+        keys = keys_of(self._reader, index, op) if keys is None else keys
+        return row_of(index, op, self.purgatories[op.purgatory], keys, self._clocks) | {
+            "client": self.client_of(op),
+            "group": self.group_of(op),
+            "id_hash": id_hash_of(self._reader, op),
+            "payload": begun(payload_of(self._reader, op), self._bytes),
+        }
+
+    def client_of(self, op: OpRecord) -> int | None:
+        """The slot of the client that owns the operation, or holds it for its group; None if there is none now."""
+        return client_of(op, self._generations)
+
+    def group_of(self, op: OpRecord) -> str | None:
+        """The name of the operation's group, if it has one."""
+        return self._groups[op.group - 1] if 0 < op.group <= len(self._groups) else None
 
 
 def client_of(op: OpRecord, generations: list[int]) -> int | None:

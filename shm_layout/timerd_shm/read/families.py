@@ -19,6 +19,7 @@ from .statistics import NS, Look
 
 FIRST_POWER, LAST_POWER, POWER_STEP = 14, 44, 2  # 16 us to 4.9 h
 ABOUT: Final[dict[str, Counter]] = {counter.name: counter for counter in PURGATORY_COUNTERS + DAEMON_COUNTERS}
+ABOUT_UP: Final = "whether the daemon runs"
 HISTOGRAMS: Final = {
     Histogram.EXPIRY_LATENESS: "from the deadline to the settling, of operations that expired",
     Histogram.WAIT: "from the registration to the settling",
@@ -52,7 +53,7 @@ def families(stats: dict[str, Any], seen: Look) -> Iterator[Family]:
     def gauge(name: str, about: str, value: float) -> Family:
         return Family(name, "gauge", about, [(instance, value)])
 
-    yield gauge("up", "whether the daemon runs", float(stats["alive"]))
+    yield gauge("up", ABOUT_UP, float(stats["alive"]))
     yield gauge("uptime_seconds", "since the daemon attached; 0 when it is dead", stats["uptime_s"] or 0.0)
     yield gauge("arena_bytes", "size of the arena", stats["arena_bytes"])
     limited = {name: each for name, each in stats["capacity"].items() if isinstance(each, dict)}

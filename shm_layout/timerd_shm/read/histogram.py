@@ -69,6 +69,20 @@ def counts_of(record: HistogramRecord) -> tuple[int, ...]:
     return COUNTS.unpack(record.buckets)
 
 
+def summary_of(counts: Sequence[int], largest: int) -> Summary:
+    """The figures of counted values, such as those between two looks. `largest`: no value was larger.
+
+    The mean is that of the buckets' middles.
+    """
+    count = sum(counts)
+    if not count:
+        return Summary(0, 0.0, 0, 0, 0, 0)
+    filled = [(index, number) for index, number in enumerate(counts) if number]
+    mean = sum((lower_bound(index) + upper_bound(index)) / 2 * number for index, number in filled) / count
+    p50, p99, p999, most = (min(percentile(counts, q), largest) for q in (0.5, 0.99, 0.999, 1))
+    return Summary(count, min(mean, largest), p50, p99, p999, most)
+
+
 def summary(records: Sequence[HistogramRecord]) -> Summary:
     """Count, mean, percentiles and maximum over several histograms of the same thing."""
     filled = [record for record in records if record.count]
