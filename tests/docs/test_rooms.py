@@ -55,7 +55,8 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"instance"},
         {"listing"},
         {"journal", "load", "look", "setup"},
-        {"act"},  # a command that finds nothing to act on says what may have been meant
+        {"act", "live"},  # a command that finds nothing to act on says what may have been meant
+        {"web"},
         {"__init__"},
         {"__main__"},
     ),
