@@ -317,8 +317,8 @@ class KafkaCluster:
         Metadata with an error may still create a topic. Returns the number of the fault. Raises KafkaClusterError.
 
         A request gets one fault of each kind at most, in the order in which they were set. All brokers have the fault
-        when this call returns, or the one that `broker` names; no broker keeps it if this call raises. Requests of followers, and of this object
-        itself, meet no fault.
+        when this call returns, or the one that `broker` names. No broker keeps it if this call raises. Requests of
+        followers, and of this object itself, meet no fault.
         """
         return self._set_fault({"fault": "fail", "api": api, "error": error, **selection})
 
