@@ -1,0 +1,163 @@
+"""The columns of registrations and events, checked, and in the form that buckets take (processor.INPUT)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.states import Condition
+
+from .rows import CONDITIONS, EVENT_KINDS, NEVER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TIME: Final = ("timestamp", "timestamp_ntz", "bigint")
+# The columns that a frame may have, with their types. The first ones are needed.
+REGISTRATIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "at": TIME,
+    "keys": ("array<string>", "string"),
+    "id": ("string",),
+    "deadline": TIME,
+    "timeout": ("double", "float", "int", "bigint", "interval day to second"),
+    "when": ("string",),
+    "needed": ("int", "bigint"),
+    "total": ("int", "bigint"),
+    "targets": ("array<bigint>", "array<int>"),
+    "payload": ("binary", "string"),
+    "mark": TIME,
+    "mark_seq": ("int", "bigint"),
+    "seq": ("int", "bigint"),
+    "sender": ("string",),
+    "command": ("int", "bigint"),
+}
+EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "at": TIME,
+    "key": ("string",),
+    "kind": ("string",),
+    "amount": ("int", "bigint"),
+    "limit": ("int", "bigint"),
+    "value": ("binary", "string"),
+    "id": ("string",),
+    "seq": ("int", "bigint"),
+    "sender": ("string",),
+    "command": ("int", "bigint"),
+}
+NEEDED: Final = {"registrations": ("at", "keys"), "events": ("at", "key")}
+
+
+def checked(df: DataFrame, what: str, by: str | None) -> set[str]:
+    """The columns of a frame. Raises InvalidValueError for a missing one, an unknown one, or one of another type."""
+    known = REGISTRATIONS if what == "registrations" else EVENTS
+    there = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+    wanted = [*NEEDED[what], *([by] if by is not None else [])]
+    if missing := [name for name in wanted if name not in there]:
+        raise InvalidValueError(f"purgatory(): {what} lack the column {missing[0]!r}: they have {', '.join(there)}")
+    if unknown := sorted(name for name in there if name not in known and name != by):
+        raise InvalidValueError(
+            f"purgatory(): {what} have a column {unknown[0]!r}, and it would be lost: put it into "
+            f"{'payload' if known is REGISTRATIONS else 'value'}, or leave it out. Known are {', '.join(known)}"
+        )
+    for name, kind in there.items():
+        if name in known and kind not in known[name]:
+            raise InvalidValueError(
+                f"purgatory(): column {name!r} of {what} is of type {kind}, and should be {' or '.join(known[name])}"
+            )
+    return set(there)
+
+
+def types_of(df: DataFrame) -> dict[str, str]:
+    """The columns of a frame with their types."""
+    return {field.name: field.dataType.simpleString() for field in df.schema.fields}
+
+
+def ns_of(name: str, kind: str) -> str:
+    """A time as an expression in ns."""
+    if kind == "bigint":
+        return f"`{name}`"
+    return f"unix_micros(cast(`{name}` AS timestamp)) * 1000"
+
+
+def duration_ns_of(name: str, kind: str) -> str:
+    """A duration as an expression in ns; a number is in seconds."""
+    if kind == "interval day to second":
+        return f"cast(extract(SECOND FROM `{name}`) * 1e9 AS bigint) + extract(MINUTE FROM `{name}`) * 60000000000 + " \
+            f"extract(HOUR FROM `{name}`) * 3600000000000 + extract(DAY FROM `{name}`) * 86400000000000"
+    return f"cast(`{name}` * 1e9D AS bigint)"
+
+
+def registrations_of(df: DataFrame, by: str | None, max_wait_ns: int | None) -> DataFrame:
+    """Registrations in the form of buckets, without the bucket: its column `by` is the group."""
+    there, types = checked(df, "registrations", by), types_of(df)
+    if max_wait_ns is None and not {"deadline", "timeout"} & there:
+        raise InvalidValueError(
+            "purgatory(): registrations have no column 'deadline' or 'timeout', and there is no max_wait: an operation "
+            'that never settles stays in the state for ever. Give one of them, such as max_wait="1h"'
+        )
+    at = ns_of("at", types["at"])
+    ends = []
+    if "deadline" in there:
+        ends.append(ns_of("deadline", types["deadline"]))
+    if "timeout" in there:
+        ends.append(f"{at} + {duration_ns_of('timeout', types['timeout'])}")
+    ends.append(f"{at} + {max_wait_ns}L" if max_wait_ns is not None else f"{NEVER}L")
+    keys = "keys" if types["keys"] != "string" else "array(keys)"
+    when = "lower(`when`)" if "when" in there else "'any'"
+    codes = " ".join(f"WHEN '{name}' THEN {int(code)}" for name, code in CONDITIONS.items())
+    return df.selectExpr(
+        f"{'xxhash64(`' + by + '`)' if by is not None else 'NULL'} AS `by`",
+        "CAST(NULL AS int) AS kind",
+        f"{at} AS at_ns",
+        f"{_or('seq', there, '0L')} AS seq",
+        f"{_or('id', there, 'CAST(NULL AS string)')} AS id",
+        f"{keys} AS keys",
+        f"{_bytes('payload', there)} AS body",
+        f"coalesce({', '.join(ends)}) AS deadline_ns",
+        f"CASE {when} {codes} ELSE {len(Condition)} END AS condition",
+        f"CASE {when} WHEN 'any' THEN 1 WHEN 'all' THEN size({keys}) WHEN 'at_least' THEN "
+        f"CAST({_or('needed', there, '0')} AS int) ELSE 0 END AS needed",
+        f"CASE {when} WHEN 'total' THEN CAST({_or('total', there, '0')} AS bigint) ELSE 0L END AS total",
+        f"CAST({_or('targets', there, 'NULL')} AS array<bigint>) AS targets",
+        f"{ns_of('mark', types['mark']) if 'mark' in there else 'CAST(NULL AS bigint)'} AS mark_ns",
+        f"CAST({_or('mark_seq', there, '0')} AS bigint) AS mark_seq",
+        "CAST(NULL AS bigint) AS amount",
+        "CAST(NULL AS int) AS `limit`",
+        f"CAST({_or('sender', there, 'NULL')} AS string) AS sender",
+        f"CAST({_or('command', there, 'NULL')} AS bigint) AS command",
+    )
+
+
+def events_of(df: DataFrame, by: str | None) -> DataFrame:
+    """Events in the form of buckets, without the bucket: its column `by` is the group."""
+    there, types = checked(df, "events", by), types_of(df)
+    kind = "lower(kind)" if "kind" in there else "'fire'"
+    codes = " ".join(f"WHEN '{name}' THEN {int(code)}" for name, code in EVENT_KINDS.items())
+    return df.selectExpr(
+        f"{'xxhash64(`' + by + '`)' if by is not None else 'NULL'} AS `by`",
+        f"CASE {kind} {codes} ELSE 0 END AS kind",
+        f"{ns_of('at', types['at'])} AS at_ns",
+        f"CAST({_or('seq', there, '0')} AS bigint) AS seq",
+        f"{_or('id', there, 'CAST(NULL AS string)')} AS id",
+        "array(key) AS keys",
+        f"{_bytes('value', there)} AS body",
+        "CAST(NULL AS bigint) AS deadline_ns",
+        "CAST(NULL AS int) AS condition",
+        "CAST(NULL AS int) AS needed",
+        "CAST(NULL AS bigint) AS total",
+        "CAST(NULL AS array<bigint>) AS targets",
+        "CAST(NULL AS bigint) AS mark_ns",
+        "CAST(NULL AS bigint) AS mark_seq",
+        f"CAST(coalesce({_or('amount', there, '1')}, 1) AS bigint) AS amount",
+        f"CAST({_or('limit', there, 'NULL')} AS int) AS `limit`",
+        f"CAST({_or('sender', there, 'NULL')} AS string) AS sender",
+        f"CAST({_or('command', there, '0')} AS bigint) AS command",
+    )
+
+
+def _or(name: str, there: set[str], missing: str) -> str:
+    return f"`{name}`" if name in there else missing
+
+
+def _bytes(name: str, there: set[str]) -> str:
+    return f"CAST(`{name}` AS binary)" if name in there else "CAST(NULL AS binary)"
