@@ -125,6 +125,7 @@ def registrations_of(df: DataFrame, by: str | None, max_wait_ns: int | None) -> 
         "CAST(NULL AS int) AS `limit`",
         f"CAST({_or('sender', there, 'NULL')} AS string) AS sender",
         f"CAST({_or('command', there, 'NULL')} AS bigint) AS command",
+        "CAST(NULL AS int) AS ordinal",
     )
 
 
@@ -152,6 +153,7 @@ def events_of(df: DataFrame, by: str | None) -> DataFrame:
         f"CAST({_or('limit', there, 'NULL')} AS int) AS `limit`",
         f"CAST({_or('sender', there, 'NULL')} AS string) AS sender",
         f"CAST({_or('command', there, '0')} AS bigint) AS command",
+        "CAST(NULL AS int) AS ordinal",
     )
 
 

@@ -11,14 +11,29 @@ from timerd_spark.durations import duration_ns
 
 from .bucket import Settings
 from .inputs import events_of, registrations_of, types_of
-from .processor import INPUT, NS_PER_MS, OUTPUT, Purgatories
+from .processor import HEARTBEAT, HITS, INPUT, NS_PER_MS, OUTCOMES, FirstStage, Purgatories, SecondStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BUCKETS_MAX: Final = 1 << 20
 EVENT_TIME, PROCESSING_TIME = "EventTime", "ProcessingTime"
-_COLUMNS: Final = [part.split()[0].strip("`") for part in INPUT.split(", ")]
+BEAT_S: Final = 1  # seconds between two heartbeats
+_COLUMNS: Final = [part.split()[0] for part in INPUT.split(", ")][1:]
+_TYPES: Final = {part.split()[0]: part.split()[1] for part in INPUT.split(", ")}
+_IDENTITY: Final = "at_ns, seq, keys, deadline_ns, body, condition, needed, total, targets, mark_ns, mark_seq"
+
+
+class Plan:
+    """What all stages of a query have in common."""
+
+    def __init__(self, settings: Settings, time_mode: str, buckets: int, delay_ms: int, idle_ns: int) -> None:
+        self.settings, self.time_mode, self.buckets = settings, time_mode, buckets
+        self.delay_ms, self.idle_ns = delay_ms, idle_ns
+
+    @property
+    def by_event_time(self) -> bool:
+        return self.time_mode == EVENT_TIME
 
 
 def purgatory(
@@ -29,57 +44,83 @@ def purgatory(
     delay: str | float | timedelta = "2s",
     buckets: int = 64,
     settled_ids: str | float | timedelta = "1h",
-    idle_after: str | float | timedelta | None = "10s",
     marks: str | float | timedelta = "10m",
     max_wait: str | float | timedelta | None = None,
+    idle_after: str | float | timedelta | None = "10s",
     time_mode: str = EVENT_TIME,
     ordered: bool = True,
 ) -> DataFrame:
-    """TODO"""
+    """The outcomes of registrations over events."""
     if type(buckets) is not int or not 1 <= buckets <= BUCKETS_MAX:
         raise InvalidValueError(f"purgatory(): buckets={buckets!r}: give a number from 1 to {BUCKETS_MAX:,}")
     if time_mode not in (EVENT_TIME, PROCESSING_TIME):
         raise InvalidValueError(f"purgatory(): time_mode={time_mode!r}: give {EVENT_TIME!r} or {PROCESSING_TIME!r}")
     if registrations.isStreaming != events.isStreaming:
         kinds = ["a stream" if df.isStreaming else "a batch" for df in (registrations, events)]
-        raise InvalidValueError(f"purgatory(): registrations are {kinds[0]}, events {kinds[1]}: both have to be one kind")
+        raise InvalidValueError(f"purgatory(): registrations are {kinds[0]}, events {kinds[1]}: give two of one kind")
     delay_ms = duration_ns("delay", delay) // NS_PER_MS
     marks_ns = max(duration_ns("marks", marks), delay_ms * NS_PER_MS)
     settings = Settings(ordered and time_mode == EVENT_TIME, marks_ns, duration_ns("settled_ids", settled_ids))
     max_wait_ns = None if max_wait is None else duration_ns("max_wait", max_wait)
-    limited = "limit" in types_of(events)
-    one_key = types_of(registrations).get("keys") == "string"
-    if limited and by is None and not one_key:
-        raise InvalidValueError("purgatory(): events have a column 'limit', which needs by=")
-    rows = registrations_of(registrations, by, max_wait_ns).unionByName(events_of(events, by))
-    return settled(rows, by, delay_ms, buckets, settings, time_mode)
+    is_idle_seen = idle_after is not None and registrations.isStreaming and time_mode == EVENT_TIME
+    plan = Plan(settings, time_mode, buckets, delay_ms, duration_ns("idle_after", idle_after or 0) if is_idle_seen else 0)
+    one_stage = by is not None or types_of(registrations).get("keys") == "string"
+    if not one_stage and "limit" in types_of(events):
+        raise InvalidValueError(
+            "purgatory(): events have a column 'limit': a limited event must not be given to two operations, so their "
+            "keys have to be in one bucket. Give by=, the column of a group that holds all keys of its operations"
+        )
+    made, fired = registrations_of(registrations, by, max_wait_ns), events_of(events, by)
+    if one_stage:
+        group = "`by`" if by is not None else "xxhash64(keys[0])"
+        found = _stage(made.unionByName(fired), group, plan, Purgatories, OUTCOMES)
+        return _terminal(found, "id")
+    made = made.withColumn("id", _expr(f"coalesce('i' || id, 'r' || hex(xxhash64({_IDENTITY})) || hex(xxhash64(1, {_IDENTITY})))"))
+    fired = fired.withColumn("id", _expr("'i' || id"))
+    legs = made.selectExpr("*", "posexplode(keys) AS (at_key, `key`)").selectExpr(
+        *[f"`{name}`" for name in ["by", *_COLUMNS] if name not in ("keys", "targets", "ordinal", "`limit`")],
+        "`limit`", "array(`key`) AS keys", "array(targets[at_key]) AS targets", "at_key AS ordinal",
+    )
+    first = _stage(legs.unionByName(fired.where("id IS NULL")), "xxhash64(keys[0])", plan, FirstStage, HITS)
+    hits = first.selectExpr(
+        "CAST(NULL AS bigint) AS `by`",
+        *[name if f"{name} " in f"{HITS} " and name in HITS else f"CAST(NULL AS {_TYPES[name]}) AS {name}" for name in _COLUMNS],
+    )
+    rows = hits.unionByName(made).unionByName(fired.where("id IS NOT NULL"))
+    found = _stage(rows, "xxhash64(id)", plan, SecondStage, OUTCOMES)
+    return _terminal(found, "CASE WHEN id LIKE 'i%' THEN substring(id, 2) END")
 
 
-def settled(
-    rows: DataFrame, by: str | None, delay_ms: int, buckets: int, settings: Settings, time_mode: str
-) -> DataFrame:
-    """The outcomes of rows in the form of buckets: one stage."""
+def _expr(text: str):  # type: ignore[no-untyped-def]
     from pyspark.sql import functions as F
 
-    group = "`by`" if by is not None else "xxhash64(keys[0])"
-    rows = rows.selectExpr(f"CAST(pmod({group}, {buckets}) AS int) AS bucket", *[f"`{name}`" for name in _COLUMNS[1:]])
-    if time_mode == EVENT_TIME:
+    return F.expr(text)
+
+
+def _stage(rows: DataFrame, group: str, plan: Plan, processor: type[Purgatories], output: str) -> DataFrame:
+    """One stage: rows in the form of buckets, and what their buckets say."""
+    from pyspark.sql import functions as F
+
+    columns = ["bucket", *_COLUMNS]
+    rows = rows.selectExpr(f"CAST(pmod({group}, {plan.buckets}) AS int) AS bucket", *_COLUMNS)
+    if plan.by_event_time:
+        if processor is not SecondStage:
+            rows = rows.withColumn("time", F.expr("timestamp_micros(at_ns div 1000)"))
+            rows = rows.withWatermark("time", f"{plan.delay_ms} milliseconds")
         # The column that has the watermark is null from here on: so Spark drops no row, and buckets count late rows.
-        watermark = {"spark.watermarkDelayMs": delay_ms}
-        rows = rows.withColumn("time", F.expr("timestamp_micros(at_ns div 1000)")).withWatermark(
-            "time", f"{delay_ms} milliseconds"
-        )
-        rows = rows.withColumn("time", F.expr("if(bucket < 0, time, NULL)").alias("time", metadata=watermark))
-    found = rows.groupBy("bucket").transformWithState(
-        statefulProcessor=Purgatories(settings, event_time=time_mode == EVENT_TIME),
-        outputStructType=OUTPUT,
+        null = F.expr("if(bucket < 0, timestamp_micros(at_ns), NULL)")
+        rows = rows.select(*columns, null.alias("time", metadata={"spark.watermarkDelayMs": plan.delay_ms}))
+    more = {"eventTimeColumnName": "time"} if processor is FirstStage and plan.by_event_time else {}
+    return rows.groupBy("bucket").transformWithState(
+        statefulProcessor=processor(plan.settings, event_time=plan.by_event_time, idle_ns=plan.idle_ns),
+        outputStructType=output,
         outputMode="append",
-        timeMode=time_mode,
+        timeMode=plan.time_mode,
+        **more,
     )
-    return _terminal(found)
 
 
-def _terminal(found: DataFrame) -> DataFrame:
+def _terminal(found: DataFrame, id: str) -> DataFrame:
     names = " ".join(f"WHEN {int(code)} THEN '{code.name.lower()}'" for code in Outcome)
     return found.selectExpr(
         "op_id",
@@ -88,7 +129,7 @@ def _terminal(found: DataFrame) -> DataFrame:
         "'default' AS purgatory",
         "CAST(NULL AS string) AS owner",
         "CAST(NULL AS string) AS `group`",
-        "id",
+        f"{id} AS id",
         "key",
         f"CASE outcome {names} END AS outcome",
         "error",

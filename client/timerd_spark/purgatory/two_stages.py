@@ -18,14 +18,14 @@ import msgpack
 from timerd_shm.declare.states import Condition, EventKind, Outcome
 
 from .bucket import Bucket, Settings, position
-from .rows import NEVER, Event, Position, Registration
+from .rows import NEVER, Event, Key, Position, Registration
 from .store import Store
 
 PRESENT: Final = EventKind.CHECK  # the kind of a hit by a watermark that was there at the registration
 TOTAL_OF_LEG: Final = NEVER  # what a leg under TOTAL never reaches, so that it reports each event
 
 
-def leg_of(r: Registration, ordinal: int) -> Registration:
+def leg_of(r: Registration, ordinal: int, key: Key) -> Registration:
     """The leg of a key. Its id makes equal registrations one; its payload names the operation."""
     assert r.id is not None
     of = (r.id, r.at_ns, r.seq, ordinal)
@@ -34,7 +34,7 @@ def leg_of(r: Registration, ordinal: int) -> Registration:
         r.at_ns,
         r.seq,
         f"{r.id}@{r.at_ns}.{r.seq}#{ordinal}",
-        (r.keys[ordinal],),
+        (key,),
         r.deadline_ns,
         Condition.TOTAL if counts else Condition.AT_LEAST,
         0 if counts else 1,

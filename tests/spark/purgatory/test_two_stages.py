@@ -45,7 +45,7 @@ class TwoStages:
         for row in rows:
             if isinstance(row, Registration):
                 row = row._replace(id=row.id or f"row {row.at_ns}.{row.seq}")
-                legs += [(key.name, leg_of(row, ordinal)) for ordinal, key in enumerate(row.keys)]
+                legs += [(key.name, leg_of(row, ordinal, key)) for ordinal, key in enumerate(row.keys)]
                 joined.append((row.id or "", row))
             elif row.id is not None:
                 joined.append((row.id, row))
