@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from .bucket import Bucket, Settings
@@ -18,7 +19,6 @@ from .store import SegmentCache, Store
 from .two_stages import Joined, Legs, leg_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
     from pyspark.sql.streaming import StatefulProcessorHandle
 
 NS_PER_MS: Final = 1_000_000
@@ -39,6 +39,8 @@ HITS: Final = (
     "kind int, at_ns bigint, seq bigint, id string, keys array<string>, body binary, mark_ns bigint, mark_seq bigint, "
     "amount bigint, command bigint, time timestamp"
 )
+_OUTCOME = Row(*[part.split()[0] for part in OUTCOMES.split(", ")])
+_HIT = Row(*[part.split()[0] for part in HITS.split(", ")])
 _CACHE = SegmentCache()  # of this Python worker
 
 
@@ -134,7 +136,9 @@ class FirstStage(Purgatories):
         time = datetime.fromtimestamp((now_ms + 1) / 1e3, timezone.utc) if self._event_time else None
         for hit in bucket.hits:
             of = hit.of or (None, None)
-            yield (hit.kind, hit.at_ns, hit.seq, hit.id, [hit.key], hit.value, *of, hit.amount, hit.command, time)
+            yield _HIT(
+                int(hit.kind), hit.at_ns, hit.seq, hit.id, [hit.key], hit.value, *of, hit.amount, hit.command, time
+            )
 
 
 class SecondStage(Purgatories):
@@ -146,7 +150,7 @@ class SecondStage(Purgatories):
 def row_of(row: Row) -> Registration | Event:
     """The row of a bucket, from a row with the columns INPUT."""
     (_, kind, at_ns, seq, id_, keys, body, deadline_ns, condition, needed, total, targets, mark_ns, mark_seq) = row[:14]
-    amount, limit, sender, command, ordinal = row[14:]
+    amount, limit, sender, command, ordinal = row[14:19]
     said = b"" if body is None else bytes(body)
     mark = None if mark_ns is None else (mark_ns, mark_seq)
     if kind is not None:
@@ -157,11 +161,11 @@ def row_of(row: Row) -> Registration | Event:
     return made if ordinal is None else leg_of(made, ordinal, watched[0])
 
 
-def output_of(settled: Settled) -> tuple[Any, ...]:
+def output_of(settled: Settled) -> Row:
     """A row with the columns OUTCOMES."""
     r = settled.row
     said = repr((r.at_ns, r.seq, r.id, r.keys, r.deadline_ns, r.payload, settled.copy))
-    return (
+    return _OUTCOME(
         blake2b(said.encode(), digest_size=16).hexdigest(),
         r.id,
         r.keys[settled.settled_key or 0].name if r.keys else None,
