@@ -89,15 +89,15 @@ PIPELINE :=
 pipeline: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m timerd_spark run --out build/pipeline $(PIPELINE)
 
-# Two parts run at once: the first mostly waits, while Spark computes. If one part fails, the other runs to its end.
-# The output of Spark's tests goes to a file, which is printed when they have ended.
-test: $(VENV)/installed-test $(SPARK)/installed
+# Two parts run at once: the first mostly waits, while Spark is set up and computes. If one part fails, the other runs to
+# its end. The output of Spark's tests goes to a file, which is printed when they have ended.
+test: $(VENV)/installed-test
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=none test-rest test-spark-apart
 
 test-rest:
-	@$(PY) -m pytest -n5 -m 'not long'
+	@$(PY) -m pytest -n5 -o faulthandler_timeout=700 --durations=40 --durations-min=3 -m 'not long'
 
-test-spark-apart:
+test-spark-apart: $(SPARK)/installed
 	@mkdir -p build; status=0; \
 	$(MAKE) --no-print-directory test-spark > build/test-spark.txt 2>&1 || status=$$?; \
 	cat build/test-spark.txt; \
@@ -131,7 +131,7 @@ $(OLDEST)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/instal
 
 # -n1, for one JVM: a second one would take 15 s of CPU to start and warm up, beside the other tests of `make test`.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
-	@$(SPARK)/bin/python -m pytest -n1 -m 'not long' tests/spark
+	@$(SPARK)/bin/python -m pytest -n1 -o faulthandler_timeout=700 --durations=25 --durations-min=3 -m 'not long' tests/spark
 
 # Each test starts several JVMs: a minute or two in all.
 test-cluster: $(VENV)/installed-test $(SPARK)/installed
@@ -159,7 +159,7 @@ wheels: | machine
 
 # The site needs its own environment: Sphinx imports timerd for the reference.
 docs: $(VENV)/installed-docs
-	@$(PY) -m sphinx --nitpicky --fail-on-warning --keep-going --quiet -c docs -d build/site/doctrees . build/site/html
+	@$(PY) -m sphinx --fail-on-warning --keep-going --quiet -c docs -d build/site/doctrees . build/site/html
 	@echo "build/site/html/docs/index.html"
 
 # `make sanitize` has an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the

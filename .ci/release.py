@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -40,7 +41,7 @@ FACTS: Final = {
     "issues": ("urls", "Issues"),
     "security": (),
 }
-GENERATORS: Final = (("-m", "timerd_shm.generate"), ("docs/generate_tables.py",))
+GENERATORS: Final = (("-m", "timerd_shm.generate"), ("docs/generate_tables.py",), ("docs/drawings/draw.py",))
 # Files that are no modules, and that a wheel must have all the same.
 IN_WHEEL: Final = ("timerctl/units/timerd.service", "timerctl/units/web-daemonset.yaml", "timerd_client/py.typed")
 IN_SDIST: Final = ("CHANGELOG.md", "LICENSE", "README.md", "systemd/timerd.service", "timerd/CMakeLists.txt")
@@ -111,11 +112,11 @@ def owned() -> Iterator[str]:
         yield f"OWNER.md has the facts {', '.join(facts)}: it should have {', '.join(FACTS)}"
         return
     for fact, field in FACTS.items():
-        value = at(project(), field)
-        if facts[fact] is None and value is not None:
+        known, value = facts[fact], at(project(), field)
+        if known is None and value is not None:
             yield f"pyproject.toml has {'.'.join(field)}, but OWNER.md does not say that {fact} is known"
-        if field and facts[fact] is not None and not names(value, str(facts[fact])):
-            yield f"OWNER.md has {fact} = {facts[fact]}: write it into {'.'.join(field)} of [project] in pyproject.toml"
+        if field and known is not None and not holds(value, known):
+            yield f"OWNER.md has {fact} = {known}: write it into {'.'.join(field)} of [project] in pyproject.toml"
 
 
 def facts_of_owner() -> dict[str, str | None]:
@@ -132,7 +133,7 @@ def at(table: dict[str, Any], field: tuple[str, ...]) -> Any:
     return found
 
 
-def names(value: Any, fact: str) -> bool:
+def holds(value: Any, fact: str) -> bool:
     """Whether a field holds this fact. Of authors, each name of the field has to be in the fact."""
     if isinstance(value, list):
         return bool(value) and all(text in fact for author in value for text in author.values())
@@ -211,15 +212,15 @@ def has(archive: Path, files: list[str], wanted: tuple[str, ...]) -> None:
 
 def left() -> list[str]:
     """Steps for a person, in their order."""
-    tag = f"v{project()['version']}"
+    version = project()["version"]
     unset = [fact for fact, value in facts_of_owner().items() if value is None]
     steps = [f"set in OWNER.md: {', '.join(unset)}; then run this again"] if unset else []
     return [
         *steps,
         "run `make test`, and `make test-long` for the long tests and the lowest versions",
-        f"git tag -a {tag} -m 'timerd {tag[1:]}' && git push origin {tag}",
+        f"git tag -a v{version} -m 'timerd {version}' && git push origin v{version}",
         "take the wheels of both architectures from the workflow `wheels` of the tag, and put them into dist/",
-        f"upload them, for example: twine upload dist/timerd-{tag[1:]}.tar.gz dist/timerd-{tag[1:]}-*.whl",
+        f"upload them, for example: twine upload dist/timerd-{version}.tar.gz dist/timerd-{version}-*.whl",
         "publish the site: build/site/html",
     ]
 
@@ -229,13 +230,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="build nothing")
     only_check = parser.parse_args().check
     say(f"timerd {project()['version']}")
-    if count := faults():
-        say(f"{count} fault{'s' * (count > 1)}; nothing was built")
-    elif not only_check:
-        try:
+    try:
+        if count := faults():
+            say(f"{count} fault{'s' * (count > 1)}; nothing was built")
+        elif not only_check:
             build()
-        except subprocess.CalledProcessError as error:
-            sys.exit(f"release: a build has failed (exit status {error.returncode})")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"release: `{shlex.join(error.cmd)}` has failed (exit status {error.returncode}) {error.stderr or ''}")
     say("left for a person:")
     for number, step in enumerate(left(), start=1):
         say(f"  {number}. {step}")

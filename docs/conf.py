@@ -3,8 +3,6 @@
 The source directory is the root of the tree, because DESIGN.md, PROTOCOL.md and others stand beside their code.
 """
 
-from __future__ import annotations
-
 project = "timerd"
 author = copyright = "the timerd authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -30,6 +28,5 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "timerd"
-html_static_path: list[str] = []
 html_copy_source = False
 html_show_copyright = False

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
@@ -83,7 +84,16 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # when `-m` has left out tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    most = float(config.getini("faulthandler_timeout"))
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        if limit is not None and limit.args and limit.args[0] >= most:
+            raise pytest.UsageError(
+                f"{item.nodeid} may take {limit.args[0]} s, and faulthandler_timeout, which ends the whole process, is "
+                f"{most:.0f} s: give a larger one"
+            )
     if os.geteuid() == 0:
         return
     for item in items:
@@ -126,6 +136,18 @@ def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     left = clean_up(directory) if any(directory.iterdir()) else []
     shutil.rmtree(directory, ignore_errors=True)
     assert not left, f"left behind: {', '.join(left)}"
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for a server that opens its own socket. Until the test ends, nobody else is given this port.
+
+    The socket here does not listen. So Linux lets a server have the port that sets SO_REUSEADDR, as servers do.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@
                      the median of the attacked runs (witnesses.py)
     the daemon's end none. With `locks` the suite kills the daemon once, and its unit starts it again
 
-Each attack has several stages: a new daemon with its witnesses, first at peace and then attacked. A crowd of eight
-attackers takes the processors from the witnesses, whatever the daemon does. So while its stage is at peace, a crowd
-attacks another daemon, and the witnesses' limits apply to what their p99 is above the p99 at peace. A run is repeated
-if the host took over 2 % of the machine's time meanwhile, or as much time as a turn took beyond its limit: such a run
-does not measure the daemon.
+Each attack has several stages: a new daemon with its witnesses, first at peace and then attacked. A crowd of 8 or 20
+busy attackers takes the processors from the witnesses, whatever the daemon does. So while its stage is at peace, a
+crowd attacks another daemon, and the witnesses' limits apply to what their p99 is above the p99 at peace. A run is
+repeated if the host took over 2 % of the machine's time meanwhile, or as much time as a turn took beyond its limit:
+such a run does not measure the daemon.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Stage:
         """
         if not self._attack.is_crowd:
             return self._run(seconds, contextlib.nullcontext())
-        with unit(self._flags) as other:
+        with unit(self._flags, self._attack.files) as other:
             return self._run(seconds, self._attacking(other, seed))
 
     def attacked(self, seconds: float, seed: int) -> Run:

@@ -36,6 +36,26 @@ def rows_in(documents: Documents, suite: str, table: str, **where: Any) -> list[
     return found
 
 
+def curves_of(
+    rows: list[Row], column: str, names: tuple[tuple[str, str, str, str], ...], x: str, y: str
+) -> list[Curve]:
+    """A line for each (name, label, colour, dash) that has points. `column` has the names."""
+    points = {name: [(row[x], row[y]) for row in rows_with(rows, {column: name}) if row.get(y)] for name, *_ in names}
+    return [Curve(label, points[name], colour, dash) for name, label, colour, dash in names if points[name]]
+
+
+def bars_of_ways(
+    rows: list[Row], ways: tuple[tuple[str, str, str], ...], value: str, says: Callable[[Row], str], most: str = ""
+) -> list[Bar]:
+    """A bar for each row of these ways (name, label, colour) that has a value."""
+    return [
+        Bar(label, row[value], says(row), colour, row.get(most))
+        for way, label, colour in ways
+        for row in rows_with(rows, {"way": way})
+        if row.get(value) is not None
+    ]
+
+
 def saying(text: str) -> Callable[[Documents], str]:
     """A sentence whose figures stand as {NAME}."""
     return lambda documents: sentence(documents, text)
@@ -54,11 +74,7 @@ QUOTES = {"Kafka, old": RED, "Kafka, timing wheels": PURPLE, "Kafka, trunk of 20
 def draw_article(documents: Documents) -> Sheet:
     points = rows_in(documents, "article", "points_high")
     most = max(row["asked"] for row in points)
-    series = []
-    for design, label, colour, dash in DESIGNS:
-        found = [(row["asked"], row["reached"]) for row in rows_with(points, {"design": design})]
-        if found:
-            series.append(Curve(label, found, colour, dash))
+    series = curves_of(points, "design", DESIGNS, "asked", "reached")
     for row in rows_in(documents, "article", "saturation", case="high"):
         rate, name = row.get("saturates_after"), row["design"]
         if name in QUOTES and rate is not None:
@@ -70,7 +86,8 @@ def draw_article(documents: Documents) -> Sheet:
 
 
 say_article = saying(
-    "timerd's core keeps up with {article/saturation/high/timerd/saturates_after} requests a second, at "
+    "The experiment is that of Confluent's article about Kafka's timing wheels. timerd's core keeps up with "
+    "{article/saturation/high/timerd/saturates_after} requests a second, at "
     "{article/saturation/high/timerd/cpu_us_per_request} us of CPU for each. The article's old design, rebuilt here, "
     "keeps up with {article/saturation/high/old, purge every 10,000/saturates_after}. Kafka's own figures are from "
     "other machines: {article/saturation/high/Kafka, old/saturates_after} for its old purgatory, "
@@ -101,27 +118,17 @@ BUSY = (
 
 def draw_latency(documents: Documents) -> Sheet:
     quiet = rows_in(documents, "quiet", "latency")
+    sustained = rows_in(documents, "alternatives", "runs", sustained=True)
+
+    def says(row: Row) -> str:
+        return f"{shown(row['p50_us'])} us, p99 {shown(row['p99_us'])}"
+
     sheet = Sheet("Latency beside Redis")
     sheet.heading("A quiet machine: from fire() to the owner")
-    rows = []
-    for way, label, colour in WAYS:
-        for row in rows_with(quiet, {"way": way}):
-            if row.get("p50_us") is not None:
-                says = f"{shown(row['p50_us'])} us, p99 {shown(row['p99_us'])}"
-                rows.append(Bar(label, row["p50_us"], says, colour, row["p99_us"]))
-    if not rows:
-        raise NotMeasuredError("quiet")
-    sheet.bars(rows)
+    sheet.bars(bars_of_ways(quiet, WAYS, "p50_us", says, "p99_us"))
     sheet.heading("A busy one: the same, p99")
-    series = []
-    for way, label, colour, dash in BUSY:
-        found = documents.get("alternatives", {}).get("tables", {}).get("runs", [])
-        held = [row for row in rows_with(found, {"way": way, "sustained": True}) if row.get("completion_p99_ms")]
-        if held:
-            series.append(Curve(label, [(row["rate"], row["completion_p99_ms"]) for row in held], colour, dash))
-    if not series:
-        raise NotMeasuredError("alternatives")
     sheet.note("a line ends where the way no longer kept up")
+    series = curves_of(sustained, "way", BUSY, "rate", "completion_p99_ms")
     sheet.curves(series, Axis("operations a second", log=True), Axis("ms", log=True))
     return sheet
 
@@ -150,30 +157,14 @@ POLLS = (
 
 def draw_longpolls(documents: Documents) -> Sheet:
     polls, restart = (rows_in(documents, "longpolls", table) for table in ("polls", "restart"))
-    found = [(row, label, colour) for way, label, colour in POLLS for row in rows_with(polls, {"way": way})]
     sheet = Sheet("HTTP long polls over four gevent workers of gunicorn")
     sheet.heading("From the post to the reader's answer")
-    sheet.bars(
-        [
-            Bar(label, row["p50_ms"], f"{row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f}", colour, row["p99_ms"])
-            for row, label, colour in found
-        ]
-    )
+    sheet.bars(bars_of_ways(polls, POLLS, "p50_ms", "{p50_ms:.2f} ms, p99 {p99_ms:.2f}".format_map, "p99_ms"))
     sheet.heading("Memory for each reader that waits")
-    sheet.bars(
-        [
-            Bar(label, row["memory_kb_per_waiter"], f"{shown(row['memory_kb_per_waiter'])} KB", colour)
-            for row, label, colour in found
-        ]
-    )
+    memory = "memory_kb_per_waiter"
+    sheet.bars(bars_of_ways(polls, POLLS, memory, lambda row: f"{shown(row[memory])} KB"))
     sheet.heading("Messages lost while the server restarts")
-    sheet.bars(
-        [
-            Bar(label, row["lost"], f"{row['lost']:,} of {row['accepted']:,}", colour)
-            for way, label, colour in POLLS
-            for row in rows_with(restart, {"way": way})
-        ]
-    )
+    sheet.bars(bars_of_ways(restart, POLLS, "lost", "{lost:,} of {accepted:,}".format_map))
     return sheet
 
 
@@ -208,7 +199,7 @@ READERS = (
 )
 
 
-def bars_of(documents: Documents, rows: tuple[tuple[str, str, str], ...], unit: str) -> list[Bar]:
+def bars_of_figures(documents: Documents, rows: tuple[tuple[str, str, str], ...], unit: str) -> list[Bar]:
     values = [(label, float(value_of(documents, name)), colour) for label, name, colour in rows]
     return [Bar(label, value, f"{shown(value)} {unit}", colour) for label, value, colour in values]
 
@@ -216,11 +207,11 @@ def bars_of(documents: Documents, rows: tuple[tuple[str, str, str], ...], unit: 
 def draw_memory(documents: Documents) -> Sheet:
     sheet = Sheet("Memory")
     sheet.heading("A pending operation")
-    sheet.bars(bars_of(documents, PENDING, "bytes"))
+    sheet.bars(bars_of_figures(documents, PENDING, "bytes"))
     sheet.heading("A pending request of the article")
-    sheet.bars(bars_of(documents, REQUESTS, "bytes"))
+    sheet.bars(bars_of_figures(documents, REQUESTS, "bytes"))
     sheet.heading("A reader that waits")
-    sheet.bars(bars_of(documents, READERS, "KB"))
+    sheet.bars(bars_of_figures(documents, READERS, "KB"))
     return sheet
 
 
@@ -313,11 +304,11 @@ def say_attacks(documents: Documents) -> str:
         for name, column, peace in witnesses(rows)
     ]
     return (
-        f"{len(rows)} attacks by hostile neighbours were played, and {held} keep every limit. The worst p99 during an "
-        f"attack: {', '.join(worst)}. No turn of the daemon took more than "
+        f"{len(rows)} attacks by hostile neighbours were played, and {held} keep every limit. The worst p99 of "
+        f"ordinary clients during an attack: {', '.join(worst)}. No turn of the daemon took more than "
         f"{figure(documents, 'gate/gate/max turn_cpu_max_ms')} ms of CPU, and its memory grew by "
-        f"{figure(documents, 'gate/gate/max grown_mb')} MB at most. A crowd of eight attackers also takes the "
-        "processors: its limit is for what the p99 is above the p99 beside the same crowd at another daemon."
+        f"{figure(documents, 'gate/gate/max grown_mb')} MB at most. A crowd of 8 or 20 attackers takes the "
+        "processors, too. So its limit is for a difference: the p99, less the p99 while it attacks another daemon."
     )
 
 

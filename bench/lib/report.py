@@ -4,9 +4,9 @@ The same documents give the same bytes. Kafka's own figures, which no suite meas
 
     python bench/lib/report.py [--results DIR] [--out FILE] [--check]
 
-The tables go to a folder `tables` beside FILE, the pictures to a folder `plots`. The figures in the pages of the tree
-(figures.py) are written only together with bench/RESULTS.md itself. --check writes nothing. It ends with status 1, and
-names the files, if a file differs from what the documents give.
+The tables go to a folder `tables` beside FILE, the pictures to a folder `plots`. Other tables and pictures there
+are removed. The figures in the pages of the tree (figures.py) are written only together with bench/RESULTS.md itself.
+--check writes nothing. It ends with status 1, and names the files, if a file differs from what the documents give.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ SUITES = (
 # accept-kafka`).
 AT_LENGTH = ("gate", "soak", "storm", "fuzz", "kafka")
 COMMANDS = {"gate": "python bench/suites/overload.py --gate", "kafka": "make accept-kafka"}  # of the others: the suite
+# For the list of tables: the subject of a suite that measures something else without its option.
+WHAT = {"gate": "Attacks by hostile neighbours: their effect on other clients, and on the daemon's CPU and memory."}
 WIDTH = 120
 MADE = "`python bench/lib/report.py` makes this page from bench/results."
 KAFKA = (
@@ -72,12 +74,8 @@ KAFKA = (
 
 def documents_of(directory: Path) -> Documents:
     """The documents that exist, by suite, in the order of the suites; long ones come last."""
-    found = {}
-    for name in (*SUITES, *AT_LENGTH):
-        path = directory / f"{name}.json"
-        if path.exists():
-            found[name] = json.loads(path.read_text())
-    return found
+    paths = {name: directory / f"{name}.json" for name in (*SUITES, *AT_LENGTH)}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
@@ -128,25 +126,18 @@ def command_of(suite: str) -> str:
 
 def page(documents: Documents, svgs: Mapping[str, str]) -> Iterator[str]:
     """The lines of RESULTS.md."""
-    yield "# Results"
-    yield ""
+    yield from ("# Results", "")
     yield from paragraph(
         f"{MADE} `make bench` measures anew. Each picture names the command and the machine. The [tables](#tables) "
         "have every figure, and [targets](tables/targets.md) has the numbers to reach. Do not compare figures of two "
         "machines, or of two hours of one machine, with each other."
     )
     for picture in PICTURES:
-        yield ""
-        yield f"## {picture.title}"
-        yield ""
+        yield from ("", f"## {picture.title}", "")
         yield from shown_on_page(picture, documents, svgs)
-    yield ""
-    yield "## Tables"
-    yield ""
+    yield from ("", "## Tables", "")
     yield from list_of_tables(documents)
-    yield ""
-    yield "## Machines"
-    yield ""
+    yield from ("", "## Machines", "")
     marks = letters(documents)
     for letter in sorted(set(marks.values())):
         suite = next(name for name, mark in marks.items() if mark == letter)
@@ -161,8 +152,7 @@ def shown_on_page(picture: Picture, documents: Documents, svgs: Mapping[str, str
         yield f"Not measured: {', '.join(f'`{command_of(suite)}`' for suite in suites)}."
         return
     marks = letters(documents)
-    yield f"![{picture.title}](plots/{picture.name}.svg)"
-    yield ""
+    yield from (f"![{picture.title}](plots/{picture.name}.svg)", "")
     yield from paragraph(picture.says(documents))
     yield ""
     for suite in picture.suites:
@@ -182,7 +172,8 @@ def list_of_tables(documents: Documents) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     yield f"| [targets](tables/targets.md) | numbers to reach: {len(reached)} of {len(TARGETS)} are reached | | | |"
     for name, document in documents.items():
-        first = document["about"].split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+        about = WHAT.get(name) or document["about"].split("\n\n")[0]
+        first = about.replace("\n", " ").replace("|", "\\|")
         checks = [check["held"] for check in document["checks"].values()]
         held = f"{sum(checks)} of {len(checks)}" if checks else ""
         if document["partial"] or document["short"]:
@@ -195,31 +186,22 @@ def list_of_tables(documents: Documents) -> Iterator[str]:
 
 def section(document: Document, letter: str, drawn: Sequence[str]) -> Iterator[str]:
     """The page of one suite."""
-    yield f"# {document['suite'].replace('_', ' ')}"
-    yield ""
-    yield document["about"]
-    yield ""
+    yield from (f"# {document['suite'].replace('_', ' ')}", "", document["about"], "")
     yield from paragraph(how(document, letter))
-    yield ""
-    yield f"{MADE} [RESULTS.md](../RESULTS.md#machines) has the machines."
+    yield from ("", f"{MADE} [RESULTS.md](../RESULTS.md#machines) has the machines.")
     if versions := versions_of(document):
         yield ""
         yield from paragraph(f"Versions: {versions}.")
     for name, rows in document["tables"].items():
-        yield ""
-        yield f"## {name.replace('_', ' ')}"
-        yield ""
+        yield from ("", f"## {name.replace('_', ' ')}", "")
         yield from table(rows)
     if document["suite"] == "article":
-        yield ""
-        yield "## Kafka's own figures"
-        yield ""
+        yield from ("", "## Kafka's own figures", "")
         yield from paragraph(KAFKA)
         yield ""
         yield from table([KAFKA_OF_THE_HOUR])
     for file in drawn:
-        yield ""
-        yield f"![{file}](../plots/{file}.svg)"
+        yield from ("", f"![{file}](../plots/{file}.svg)")
     if document["checks"]:
         yield ""
     for name, check in document["checks"].items():

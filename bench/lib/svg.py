@@ -51,12 +51,10 @@ class Curve(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis. Its range is that of the points, unless `least` or `most` widens it."""
+    """An axis. Its range is that of the points."""
 
     label: str
     log: bool = False
-    least: float | None = None
-    most: float | None = None
     has_ticks: bool = True
 
 
@@ -65,8 +63,7 @@ class Scale:
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         self.log = axis.log
-        wanted = [bound for bound in (axis.least, axis.most) if bound is not None]
-        found = [value for value in (*values, *wanted) if not axis.log or value > 0]
+        found = [value for value in values if not axis.log or value > 0]
         low, high = (min(found), max(found)) if found else (1.0, 10.0)
         if axis.log:
             self.low, self.high = low / 1.1, max(high, low * 1.5) * 1.1
@@ -141,7 +138,7 @@ class Sheet:
 
     def bars(self, rows: Sequence[Bar]) -> None:
         """Draw the rows. All bars have one scale, which begins at 0."""
-        longest = max(max(row.value, row.most or 0.0) for row in rows) or 1.0
+        longest = max((max(row.value, row.most or 0.0) for row in rows), default=0.0) or 1.0
         for row in rows:
             self._y += SMALL + 4
             self._write(LEFT, self._y, row.label, SMALL)
@@ -197,9 +194,8 @@ class Sheet:
             self._dot(left, up, curve)
 
     def _dot(self, x: float, y: float, curve: Curve) -> None:
-        look = (
-            f'fill="none" stroke="{curve.colour}" stroke-width="1.5"' if curve.is_hollow else f'fill="{curve.colour}"'
-        )
+        hollow = f'fill="none" stroke="{curve.colour}" stroke-width="1.5"'
+        look = hollow if curve.is_hollow else f'fill="{curve.colour}"'
         self._add(f'<circle cx="{px(x)}" cy="{px(y)}" r="3" {look}/>')
 
     def legend(self, series: Iterable[Curve]) -> None:

@@ -1,11 +1,4 @@
-"""Conditions over the keys of an operation, for `when=`.
-
-ANY            one key is satisfied (the default)
-ALL            every key is satisfied
-ALL_SETTLED    every key is satisfied or failed
-at_least(k)    k keys are satisfied
-total(n)       the amounts fired on any of the keys add up to n
-"""
+"""Conditions over the keys of an operation, for `when=`: for example, `when=at_least(2)`."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ TOTAL_MAX = (1 << 64) - 1
 
 
 class When(NamedTuple):
-    """A condition, made by a name above. `needed` is k of at_least, and 0 of ALL; `total` is the amount to reach."""
+    """A condition over keys, such as ANY. `needed` is k of at_least, and 0 of ALL; `total` is the amount to reach."""
 
     kind: Condition
     needed: int = 0
@@ -35,8 +28,14 @@ class When(NamedTuple):
 
 
 ANY: Final = When(Condition.AT_LEAST, 1)
+"""One key is satisfied: the default."""
+
 ALL: Final = When(Condition.AT_LEAST)
+"""Every key is satisfied."""
+
 ALL_SETTLED: Final = When(Condition.ALL_SETTLED)
+"""Every key is satisfied or failed."""
+
 OWNED: Final = When(Condition.OWNER)  # for delayed operations, whose owner evaluates the condition
 OBSERVED: Final = When(Condition.OBSERVE)  # for subscriptions: the first event on one of the keys
 

@@ -10,6 +10,8 @@ from datetime import timedelta
 from typing import Literal, TypeAlias
 
 Key: TypeAlias = str | bytes
+"""A watch key or an id, of 1 to 255 bytes; a text stands for its bytes in UTF-8."""
+
 Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
 """One key, several, or each with the watermark that it has to reach."""
 
@@ -20,6 +22,7 @@ Patience: TypeAlias = float | timedelta | None
 """How long a caller waits, in seconds or as a timedelta; None, or inf = without end. A negative time is 0."""
 
 Payload: TypeAlias = bytes | bytearray | memoryview
+"""Bytes that stay with an operation or a call, 65,536 at most."""
 
 IfExists: TypeAlias = Literal["error", "keep", "replace", "replace_cancelled"]
 """The choices of a registration when an operation with its id exists."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 HERE = Path(__file__).resolve().parent
 GREY = "#797979"
 COLOURS = {"worker": "#2a9150", "daemon": "#2f7fe0", "memory": "#9a63d8"}
+NUMBERS = {"size": 2, "box": 4, "arrow": 3, "note": 2}  # of an item
 SIZE, LINE, PADDING = 13, 18, 8
 LETTER = 0.56  # a letter's mean width, divided by its height
 SHOWN = 4 / 3  # wide pages show a drawing larger by this factor
@@ -48,7 +49,7 @@ def items_of(text: str) -> Iterator[Item]:
             numbers = tuple(float(word) for word in words)
         except ValueError:
             raise DrawingError(f"line {number}: {line!r}: a number is expected") from None
-        if len(numbers) != {"size": 2, "box": 4, "arrow": 4, "note": 2}.get(what) or kind not in ("", *COLOURS):
+        if len(numbers) != NUMBERS.get(what) or kind not in ("", *COLOURS) or not lines:
             raise DrawingError(f"line {number}: {line!r}: see the head of architecture.txt")
         yield Item(what, numbers, kind, lines)
 
@@ -84,7 +85,7 @@ def box(item: Item) -> Iterator[str]:
 
 def arrow(item: Item) -> Iterator[str]:
     """An arrow that goes straight up or down."""
-    x, begin, _, end = item.numbers
+    x, begin, end = item.numbers
     back = 6 if end > begin else -6
     yield f'<path d="M{x:g} {begin:g}V{end:g}" stroke="{GREY}" stroke-width="1.5"/>'
     yield f'<path d="M{x:g} {end:g}l-4 {-back}h8z"/>'
@@ -102,17 +103,17 @@ def written(x: float, y: float, text: str, look: str = "") -> str:
 
 
 def main() -> int:
-    wrong = []
+    check, status = "--check" in sys.argv, 0
     for source in sorted(HERE.glob("*.txt")):
         drawing, text = source.with_suffix(".svg"), svg(source.read_text())
         if drawing.exists() and drawing.read_text() == text:
             continue
-        wrong.append(drawing)
-        if "--check" not in sys.argv:
+        if check:
+            sys.stderr.write(f"draw: {drawing} is not what its text gives: run `python docs/drawings/draw.py`\n")
+            status = 1
+        else:
             drawing.write_text(text)
-    for drawing in wrong if "--check" in sys.argv else ():
-        sys.stderr.write(f"draw: {drawing} is not what its text gives: run `python docs/drawings/draw.py`\n")
-    return 1 if wrong and "--check" in sys.argv else 0
+    return status
 
 
 if __name__ == "__main__":

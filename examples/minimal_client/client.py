@@ -1,32 +1,42 @@
 #!/usr/bin/env python3
 """A minimal client of timerd, written from PROTOCOL.md (version 6) on pyzmq and msgpack alone.
 
-    with Client(Path("/run/timerd"), "default") as client:
+    with closing(Client(Path("/run/timerd/default"))) as client:
         order = client.register(b"order/17", timeout=2.5)
         client.fire(b"order/17", b"paid")
-        for operation in client.poll(timeout=5.0):
-            print(operation.fate, operation.value)
+        while order.fate is Fate.PENDING:
+            client.poll(timeout=1.0)
+        print(order.fate.name, order.value)
 
-One thread owns a client. It calls `poll` at least once a second: there the client reads, acknowledges, repeats what was
-lost, and finds a daemon that was started again.
+One thread owns a client, and calls `poll` at least once a second. The daemon may be killed and started again at any
+time: no outcome is lost, and none comes twice. For this each side keeps what it has sent until the other side has it:
+
+* Commands have numbers. The client keeps a command, and sends it again, until the daemon says that it is applied.
+* Outcomes have numbers. The daemon keeps an outcome until the client has acknowledged it. The client asks for outcomes
+  that it has missed, and skips those that it has.
+* Answers have the numbers of their commands, and are acknowledged like outcomes. Here each answer is a refusal.
+
+These parts of the protocol are left out:
+
+* UNAVAILABLE: while no daemon runs, an operation stays pending, even after its deadline.
+* A new incarnation: SESSION_GONE and ERROR raise a ProtocolError, and the application makes another Client.
+* NAME.live: the daemon finds the end of this process by its pid. In a container it may not see the pid.
+* A daemon with another clock, on the other side of a time namespace, is refused.
+* Trust: whatever listens at the path counts as the daemon. So only its user may make files in that directory.
+* Cancels, ids, marks, watermarks, other conditions, groups, queries, answers to fires.
 """
 
-import argparse
-import hashlib
-import heapq
-import json
+import logging
 import os
-import random
-import socket
 import struct
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import namedtuple
+from contextlib import closing
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 import zmq
 
@@ -34,122 +44,39 @@ import msgpack
 
 PROTOCOL: Final = 6
 PURGATORY: Final = "demo"
-NO_SESSION: Final = bytes(16)
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000 * MILLISECOND
-TICK: Final = 20 * MILLISECOND  # how often the timers below are looked at
-FIRST_PATIENCE: Final = 250 * MILLISECOND  # without progress, before commands are sent again
-DAEMON_LOST: Final = 3 * SECOND  # of silence
-DAEMON_ENDED: Final = 2 * SECOND  # of silence after the end of the connection to NAME.live
-GRACE: Final = SECOND
+SECOND: Final = 1_000_000_000  # all times are ns of CLOCK_MONOTONIC
+HELLO_AGAIN: Final = SECOND
+SEND_AGAIN: Final = SECOND // 2  # commands, if the daemon has applied none of them meanwhile
+ASK_AGAIN: Final = SECOND // 20
+SIGN_OF_LIFE: Final = SECOND
+TICK_MS: Final = 20  # how often these times are looked at
 
-WINDOW: Final = 65_536
-COMMANDS_PER_FRAME: Final = 16_384
-FRAME_SIZE: Final = 4 << 20
+WINDOW: Final = 65_536  # the most commands that are not applied
+COMMANDS_PER_FRAME: Final = 60  # of the largest ones, too: a frame has at most 4 MiB
+KEY_SIZE: Final = 255
+VALUE_SIZE: Final = 65_536
 
+Up = IntEnum("Up", {"COMMANDS": 1, "ACK": 2, "ASK": 3, "HELLO": 4, "BYE": 6})
+Down = IntEnum("Down", {"REPORT": 1, "EXPECTED": 2, "HELLO_FIRST": 3, "WELCOME": 4, "ERROR": 6, "SESSION_GONE": 7})
+Fate = IntEnum("Fate", {"PENDING": 0, "COMPLETED": 1, "EXPIRED": 2, "CANCELLED": 3, "FAILED": 4})
+SESSION_GONE: Final = 21  # the code of an operation whose fate the daemon does not know
 
-class Up(IntEnum):
-    COMMANDS = 1
-    ACK = 2
-    ASK = 3
-    HELLO = 4
-    BYE = 6
-
-
-class Down(IntEnum):
-    REPORT = 1
-    EXPECTED = 2
-    HELLO_FIRST = 3
-    WELCOME = 4
-    ERROR = 6
-    SESSION_GONE = 7
-
-
-class Fate(IntEnum):
-    """How an operation ended. UNAVAILABLE is a word of clients: the daemon never says it."""
-
-    PENDING = 0
-    COMPLETED = 1
-    EXPIRED = 2
-    CANCELLED = 3
-    FAILED = 4
-    UNAVAILABLE = 255
-
-
-CODE_UNAVAILABLE: Final = 15
-CODE_SESSION_GONE: Final = 21
-
-# The records, little endian and unaligned.
-
+# The records, little endian and unaligned. An x is a byte that this client does not read.
 HEADER_UP: Final = struct.Struct("<BBHI 8s16s QQQ")
-"""protocol, kind, flags, count; arena, session; first command, acknowledged outcome, acknowledged answer"""
+HEADER_DOWN: Final = struct.Struct("<9xB2x II4x 8s 6Q 16x")
+HeaderDown = namedtuple(
+    "HeaderDown",
+    "kind outcomes answers arena applied outcome_first outcome_last outcome_newest answer_previous answer_newest",
+)
+OUTCOME: Final = struct.Struct("<QQ 56x II 8x IB 3x")  # command, number, place in the heap, length, error, fate
+ANSWER: Final = struct.Struct("<Q8xI4x")  # command, code
 
-HEADER_DOWN: Final = struct.Struct("<QxB2x III 8s 6Q 16x")
-"""The fields of HeaderDown."""
-
-OUTCOME: Final = struct.Struct("<QQ 56x II 8x IB x H")
-"""command, number; place of the value in the heap, length of the value; error, fate, flags"""
-GRANTED: Final = 0x04  # a flag
-
-ANSWER: Final = struct.Struct("<Q8xI4x")
-"""command, code"""
-
-REGISTER: Final = struct.Struct("<BBHI BBBBI QQQQQ")
-"""kind, purgatory, flags, size; condition, threshold, number of keys, 0, length of the payload; time of the
-registration, timeout, sequence and command of the mark, total; then come the keys"""
-REGISTER_KIND, NO_MARK, AT_LEAST, EVENT_KEY = 1, 0x40, 0, 0  # kind, flag, condition, kind of key
-
-FIRE: Final = struct.Struct("<BBBBI QII")
-"""kind, purgatory, flags, length of the key, size; amount, length of the value, limit; then come key and value"""
-FIRE_KIND: Final = 2
-
-CANCEL: Final = struct.Struct("<BxHI Q16x")
-"""kind, flags, size; number of the REGISTER"""
-CANCEL_KIND, REQUEUE = 8, 0x20  # kind, flag
-
-
-class HeaderDown(NamedTuple):
-    topic: int
-    kind: int
-    outcomes: int
-    answers: int
-    looks: int
-    arena: bytes
-    applied: int
-    outcome_first: int
-    outcome_last: int
-    outcome_newest: int
-    answer_previous: int
-    answer_newest: int
-
-
-def pack_register(purgatory: int, key: bytes, registered: int, timeout: int) -> bytes:
-    keys = bytes([len(key), EVENT_KEY]) + key
-    start = (REGISTER_KIND, purgatory, NO_MARK, REGISTER.size + len(keys))
-    return REGISTER.pack(*start, AT_LEAST, 1, 1, 0, 0, registered, timeout, 0, 0, 0) + keys
-
-
-def pack_fire(purgatory: int, key: bytes, value: bytes) -> bytes:
-    size = FIRE.size + len(key) + len(value)
-    return FIRE.pack(FIRE_KIND, purgatory, 0, len(key), size, 1, len(value), 0) + key + value
-
-
-def pack_cancel(number: int) -> bytes:
-    """A command that withdraws an operation; of the number 0, which none has, one that does nothing."""
-    return CANCEL.pack(CANCEL_KIND, REQUEUE, CANCEL.size, number)
-
-
-def describe_process() -> dict[str, Any]:
-    """How the daemon finds the process of a client, and whether they share a clock."""
-    status = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    return {
-        "pid": os.getpid(),
-        "start_ticks": int(status[19]),
-        "pid_namespace": Path("/proc/self/ns/pid").stat().st_ino,
-        "time_namespace": Path("/proc/self/ns/time").stat().st_ino,
-        "boot_id": bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")),
-    }
+# Commands, without their first two bytes: kind and purgatory.
+REGISTER: Final = struct.Struct("<HI BBBBI QQQQQ")
+FIRE: Final = struct.Struct("<BBI QII")
+REGISTER_KIND, FIRE_KIND = 1, 2
+NO_MARK, AT_LEAST, EVENT_KEY = 0x40, 0, 0  # a flag, a condition, a kind of key
 
 
 @dataclass(slots=True, eq=False)
@@ -157,437 +84,256 @@ class Operation:
     """An operation of this client. It has settled when its fate is no longer PENDING."""
 
     key: bytes
-    deadline_ns: int
     fate: Fate = Fate.PENDING
     error: int = 0
     value: bytes = b""
-    told_ns: int = 0  # when this client learned its fate
+
+
+def check(what: str, data: bytes, least: int, most: int) -> None:
+    if not least <= len(data) <= most:
+        raise ValueError(f"a {what} has {len(data)} bytes, and not {least} to {most}")
 
 
 class ProtocolError(Exception):
-    """The daemon refuses this client."""
+    """The daemon refuses this client, or does not know it any more."""
 
 
 class Client:
-    """A connection to the daemons of one instance, one after the other."""
+    """A client of the daemons that serve one instance, one after the other. `path` is DIRECTORY/NAME."""
 
-    def __init__(self, directory: Path, instance: str, name: str = "minimal") -> None:
-        self._path = directory / instance
-        self._name = name
-        self._context = zmq.Context()
-        self._poller = zmq.Poller()
-        self._dealer = self._open(zmq.DEALER, IMMEDIATE=1)
-        self._handshakes = self._dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        self._dealer.connect(f"ipc://{self._path}.sock")
+    def __init__(self, path: Path, name: str = "minimal") -> None:
+        self._path, self._name = path, name
+        self._context, self._poller = zmq.Context(), zmq.Poller()
+        self._dealer = self._context.socket(zmq.DEALER)
+        self._dealer.immediate = 1  # otherwise frames for a daemon that has ended wait, and all reach the next one
+        self._connect(self._dealer, "sock")
         self._outlet: zmq.Socket[bytes] | None = None
-        self._live: socket.socket | None = None
-        self._arena = bytes(8)
-        self._next_hello = self._complained = self._pause = 0
+        self._proof, self._session, self._arena = os.urandom(16), bytes(16), bytes(8)
+        self._purgatory = 0
+        self._is_live = False  # whether reports come. Before that no command is sent
+        self._operations: dict[int, Operation] = {}  # the pending ones, by the number of their REGISTER
         self._settled: list[Operation] = []
-        self.reconnects = -1  # the first connection is none
-        self.strays = 0  # outcomes of operations that had settled before
-        self._begin()
-
-    def _begin(self) -> None:
-        """A new incarnation, of which the daemon knows nothing."""
-        self._proof = os.urandom(16)
-        self._incarnation = hashlib.blake2b(self._proof, digest_size=16).digest()
-        self._session = NO_SESSION
-        self._topic = self._purgatory = 0  # of this client's frames down, and the index of its purgatory
-        self._greets = True  # hellos are due, until a WELCOME or a report comes
-        self._is_live = False  # no command is sent before a report has come from the outlet
-        self._looked = self._said = time.monotonic_ns()
-        self._quiet = 0  # how long nothing came while the client listened
-        self._live_since = self._live_ended = self._next_live = 0
-        self._operations: dict[int, Operation] = {}  # by the number of their REGISTER
-        self._withdrawn: dict[int, int] = {}  # the number of the CANCEL, by that of the REGISTER
-        self._commands: dict[int, Callable[[int], bytes]] = {}  # not confirmed; each takes the purgatory's index
-        self._last = self._applied = self._sent = self._framed = 0  # numbers of commands
-        self._progress, self._patience = 0, FIRST_PATIENCE
-        self._received = self._answered = 0  # the newest outcome, the newest answer
-        self._holds: list[tuple[int, int]] = []  # outcomes that wait for a CANCEL before they are acknowledged
+        self._commands: dict[int, tuple[int, bytes]] = {}  # those that are not applied: kind, rest
+        self._last = self._sent = self._applied = 0  # the newest command: of all, of those sent, of those applied
+        self._received = self._answered = 0  # the newest outcome, and the newest answer
         self._owes_ack = False
-        self._next_ask = 0
+        self._hello_at = self._send_again_at = self._ask_at = self._sign_at = 0
 
     # Calls of the application.
 
     def register(self, key: bytes, timeout: float) -> Operation:
         """An operation that a fire on `key` completes, and that expires after `timeout` seconds."""
-        now, timeout_ns = time.monotonic_ns(), round(timeout * SECOND)
-        number = self._command(lambda purgatory: pack_register(purgatory, key, now, timeout_ns))
-        operation = self._operations[number] = Operation(key, now + timeout_ns)
+        check("key", key, 1, KEY_SIZE)
+        keys = bytes((len(key), EVENT_KEY)) + key
+        head = NO_MARK, 2 + REGISTER.size + len(keys), AT_LEAST, 1, 1, 0, 0
+        times = time.monotonic_ns(), round(timeout * SECOND)
+        number = self._command(REGISTER_KIND, REGISTER.pack(*head, *times, 0, 0, 0) + keys)
+        operation = self._operations[number] = Operation(key)
         return operation
 
     def fire(self, key: bytes, value: bytes = b"") -> None:
-        """Completes what waits for `key`."""
-        self._command(lambda purgatory: pack_fire(purgatory, key, value))
+        """Complete the operations of all clients that wait for `key`."""
+        check("key", key, 1, KEY_SIZE)
+        check("value", value, 0, VALUE_SIZE)
+        size = 2 + FIRE.size + len(key) + len(value)
+        self._command(FIRE_KIND, FIRE.pack(0, len(key), size, 1, len(value), 0) + key + value)
 
     @property
     def unconfirmed(self) -> int:
-        """How many commands the daemon has not confirmed."""
+        """How many commands are not applied, as far as this client knows."""
         return self._last - self._applied
 
     def poll(self, timeout: float) -> list[Operation]:
-        """The operations that settle within `timeout` seconds; returns as soon as there are any."""
+        """Send and receive for `timeout` seconds, or until operations settle. Returns these operations."""
         until = time.monotonic_ns() + round(timeout * SECOND)
         while True:
-            self._work(time.monotonic_ns())
+            self._send_what_is_due(time.monotonic_ns())
             rest = until - time.monotonic_ns()
             if self._settled or rest <= 0:
                 settled, self._settled = self._settled, []
                 return settled
-            for ready, _ in self._poller.poll(max(1, min(rest, TICK) // MILLISECOND)):
-                self._read(ready)
+            for ready, _ in self._poller.poll(max(1, min(rest * 1_000 // SECOND, TICK_MS))):
+                while not ready.closed and ready.poll(0):
+                    self._take(ready.recv(), is_published=ready is self._outlet)
 
     def close(self) -> None:
-        """A goodbye: what is pending is cancelled."""
-        if self._session != NO_SESSION:
+        """Say goodbye: the daemon cancels what is pending."""
+        if self._outlet:
             self._send(Up.BYE)
         self._context.destroy(linger=1_000)
-        if self._live:
-            self._live.close()
 
-    def __enter__(self) -> Self:
-        return self
+    # Up.
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _connect(self, made: "zmq.Socket[bytes]", ending: str) -> None:
+        """Connect a socket. libzmq itself connects it to each later daemon."""
+        made.connect(f"ipc://{self._path}.{ending}")
+        self._poller.register(made, zmq.POLLIN)
 
-    # Sockets.
-
-    def _open(self, kind: int, **options: Any) -> "zmq.Socket[bytes]":
-        opened = self._context.socket(kind)
-        options = {"RECONNECT_IVL": 20, "RECONNECT_IVL_MAX": 200, "RCVHWM": 0, "LINGER": 0, **options}
-        for option, value in options.items():
-            opened.set(getattr(zmq, option), value)
-        self._poller.register(opened, zmq.POLLIN)
-        return opened
-
-    def _open_outlet(self) -> None:
-        self._close_outlet()
-        self._outlet = self._open(zmq.XSUB, PLAIN_USERNAME=b"timerd", PLAIN_PASSWORD=self._session)
-        self._outlet.connect(f"ipc://{self._path}.pub")
-        self._outlet.send(b"\x01")
-
-    def _close_outlet(self) -> None:
-        if self._outlet:
-            self._poller.unregister(self._outlet)
-            self._outlet.close()
-            self._outlet = None
-
-    def _keep_live(self, now: int) -> None:
-        """Holds the connection to NAME.live, whose end says that the daemon has ended."""
-        if self._live:
-            try:
-                self._live.recv(1)
-            except BlockingIOError:
-                return
-            except OSError:
-                pass  # it has ended, too
-            self._close_live()
-            if now - self._live_since < SECOND:  # refused
-                self._next_live = now + SECOND
-            else:
-                self._live_ended = now
-        elif self._session != NO_SESSION and now >= self._next_live:
-            self._next_live = now + 100 * MILLISECOND
-            self._live, self._live_since = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), now
-            self._live.setblocking(False)
-            try:
-                self._live.connect(f"{self._path}.live")
-                self._live.send(self._session)
-            except OSError:
-                self._close_live()
-
-    def _close_live(self) -> None:
-        if self._live:
-            self._live.close()
-            self._live = None
-
-    # Frames up.
-
-    def _command(self, pack: Callable[[int], bytes], *, anyway: bool = False) -> int:
-        if self.unconfirmed >= WINDOW and not anyway:
+    def _command(self, kind: int, rest: bytes) -> int:
+        """Give a command its number, and keep it until it is applied."""
+        if self.unconfirmed >= WINDOW:
             raise BlockingIOError("the window is full: poll first")
         self._last += 1
-        self._commands[self._last] = pack
+        self._commands[self._last] = kind, rest
         return self._last
 
-    def _send(self, kind: Up, body: bytes = b"", count: int = 0, first: int = 0) -> bool:
-        """One frame, with the newest acknowledgements; False if there is no daemon to take it."""
-        outcome = min((held - 1 for held, _ in self._holds), default=self._received)
-        header = HEADER_UP.pack(PROTOCOL, kind, 0, count, self._arena, self._session, first, outcome, self._answered)
+    def _send(self, kind: Up, body: bytes = b"", count: int = 0) -> bool:
+        """Send a frame. Each frame acknowledges what was received. Returns False if no daemon is connected."""
+        ends = self._sent + 1, self._received, self._answered
+        header = HEADER_UP.pack(PROTOCOL, kind, 0, count, self._arena, self._session, *ends)
         try:
             self._dealer.send(header + body, zmq.DONTWAIT)
         except zmq.Again:
             return False
-        self._said, self._owes_ack = time.monotonic_ns(), False
+        self._owes_ack, self._sign_at = False, time.monotonic_ns() + SIGN_OF_LIFE
         return True
 
-    def _work(self, now: int) -> None:
-        """Does everything that is due."""
-        while self._handshakes.poll(0):
-            self._handshakes.recv_multipart()
-            self.reconnects += 1
-        self._keep_live(now)
-        self._quiet += min(now - self._looked, SECOND)  # a pause of this process is not the daemon's silence
-        self._looked = now
-        is_lost = self._quiet > DAEMON_LOST or (self._live_ended and now - self._live_ended > DAEMON_ENDED)
-        self._greets |= bool(is_lost)
-        if self._greets and now >= self._next_hello:
-            self._hello(now)
-        if is_lost:
-            late = [number for number, it in self._operations.items() if now >= it.deadline_ns + GRACE]
-            for number in late:
-                self._withdraw(number)
+    def _send_what_is_due(self, now: int) -> None:
         if not self._is_live:
+            if now >= self._hello_at and self._hello():
+                self._hello_at = now + HELLO_AGAIN
             return
-        if self._sent > self._applied and now - self._progress > self._patience:
-            self._sent, self._progress, self._patience = self._applied, now, min(2 * self._patience, SECOND)
-        self._send_commands(now)
-        if self._owes_ack or now - self._said > SECOND:
+        if self._sent > self._applied and now >= self._send_again_at:
+            self._sent = self._applied  # frames were lost, perhaps with their daemon
+        while self._sent < self._last and self._send_commands(now):
+            pass
+        if self._owes_ack or now >= self._sign_at:
             self._send(Up.ACK)
 
-    def _send_commands(self, now: int) -> None:
-        while self._sent < self._last:
-            body, number = bytearray(), self._sent + 1
-            while number <= self._last and number - self._sent <= COMMANDS_PER_FRAME:
-                command = self._commands[number](self._purgatory)
-                if HEADER_UP.size + len(body) + len(command) > FRAME_SIZE:
-                    break
-                body += command
-                number += 1
-            if not self._send(Up.COMMANDS, bytes(body), number - 1 - self._sent, self._sent + 1):
-                return
-            if self._sent == self._applied:
-                self._progress = now
-            self._sent = number - 1
-            self._framed = max(self._framed, self._sent)
-
-    def _hello(self, now: int) -> None:
-        known = [number for number in self._operations if number <= self._applied]  # others would be `unknown`
+    def _hello(self) -> bool:
+        # The pid and the start ticks name this process. The rest shows whether the daemon has the same pids and clock.
+        status = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         hello = {
             "protocol": PROTOCOL,
             "proof": self._proof,
             "name": self._name,
-            **describe_process(),
-            "now_ns": now,
-            "orphans": 0,
-            "group": None,
+            "pid": os.getpid(),
+            "start_ticks": int(status[19]),
+            "pid_namespace": Path("/proc/self/ns/pid").stat().st_ino,
+            "time_namespace": Path("/proc/self/ns/time").stat().st_ino,
+            "boot_id": bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")),
+            "orphans": 0,  # cancel them
             "takeover_ms": 2_000,
-            "waits": known,
+            # WELCOME names those that the daemon does not know. It need not know a REGISTER that it has not confirmed.
+            "waits": [number for number in self._operations if number <= self._applied],
             "purgatories": [PURGATORY],
         }
-        if self._send(Up.HELLO, msgpack.packb(hello)):
-            self._next_hello = now + SECOND
+        return self._send(Up.HELLO, msgpack.packb(hello))
 
-    def _withdraw(self, number: int) -> None:
-        """An operation becomes UNAVAILABLE: the daemon is lost, and the deadline has passed."""
-        if number > self._applied:
-            self._commands[number] = lambda _: pack_cancel(0)
-        if number <= self._framed:
-            self._withdrawn[number] = self._command(lambda _: pack_cancel(number), anyway=True)
-        self._settle(number, Fate.UNAVAILABLE, CODE_UNAVAILABLE)
+    def _send_commands(self, now: int) -> bool:
+        """Send the next frame of commands. Returns False if no daemon is connected."""
+        last = min(self._sent + COMMANDS_PER_FRAME, self._last)
+        commands = [self._commands[number] for number in range(self._sent + 1, last + 1)]
+        body = b"".join(bytes((kind, self._purgatory)) + rest for kind, rest in commands)
+        if not self._send(Up.COMMANDS, body, len(commands)):
+            return False
+        if self._sent == self._applied:
+            self._send_again_at = now + SEND_AGAIN
+        self._sent = last
+        return True
 
-    # Frames down.
+    # Down.
 
-    def _read(self, ready: Any) -> None:
-        while not ready.closed:
-            try:
-                frame = ready.recv(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            self._quiet = self._live_ended = 0
-            header = HeaderDown._make(HEADER_DOWN.unpack_from(frame))
-            self._receive(header, frame[HEADER_DOWN.size :], ready is self._outlet, time.monotonic_ns())
-
-    def _receive(self, header: HeaderDown, body: bytes, from_outlet: bool, now: int) -> None:
-        if header.kind in (Down.REPORT, Down.EXPECTED) and header.topic != self._topic:
-            return  # for an incarnation that has gone
+    def _take(self, frame: bytes, is_published: bool) -> None:
+        header, body = HeaderDown._make(HEADER_DOWN.unpack_from(frame)), frame[HEADER_DOWN.size :]
         match header.kind:
             case Down.REPORT:
-                self._greets = False
-                self._is_live |= from_outlet
-                self._report(header, body, now)
-            case Down.EXPECTED:
-                self._apply(header.applied, now)
+                self._is_live |= is_published
+                self._take_report(header, body)
+            case Down.EXPECTED:  # a frame was lost
+                self._confirm(header.applied)
                 self._sent = self._applied
-            case Down.WELCOME if self._greets:
-                self._arena = header.arena
-                self._welcome(msgpack.unpackb(body), now)
             case Down.HELLO_FIRST:
                 self._is_live = False
-                self._complain(now)
-            case Down.SESSION_GONE if self._session != NO_SESSION:
-                for number in list(self._operations):
-                    self._settle(number, Fate.FAILED, CODE_SESSION_GONE)
-                self._close_outlet()
-                self._close_live()
-                self._begin()
-                self._complain(now)
+            case Down.WELCOME if not self._is_live:
+                self._arena = header.arena
+                self._take_welcome(msgpack.unpackb(body))
+            case Down.SESSION_GONE if self._outlet:
+                raise ProtocolError("the daemon does not know this client any more")
             case Down.ERROR:
-                self._error(header.applied + 1, msgpack.unpackb(body))
+                raise ProtocolError(msgpack.unpackb(body)["message"])
 
-    def _welcome(self, welcome: dict[str, Any], now: int) -> None:
-        if welcome["incarnation"] != self._incarnation:
-            return
+    def _take_welcome(self, welcome: dict[str, Any]) -> None:
         if not welcome["shared_clock"]:
             raise ProtocolError("the daemon has another clock")
-        self._greets = False
-        self._topic, self._purgatory = welcome["topic"], welcome["purgatories"][PURGATORY]
-        self._apply(welcome["applied"], now)
+        self._purgatory = welcome["purgatories"][PURGATORY]
+        self._confirm(welcome["applied"])
         self._sent = self._applied
-        for number in welcome["unknown"]:
-            self._settle(number, Fate.FAILED, CODE_SESSION_GONE)
+        for number in list(self._operations):
+            if number in welcome["unknown"] or number <= welcome["gone"]:
+                self._settle(number, Fate.FAILED, SESSION_GONE)
         if welcome["session"] != self._session:
             self._session = welcome["session"]
-            self._is_live = False
             self._open_outlet()
 
-    def _complain(self, now: int) -> None:
-        """The daemon wants a hello: at once, or after a growing pause if it wants one again and again."""
-        again = now - self._complained < 3 * SECOND
-        self._pause = min(max(20 * MILLISECOND, 2 * self._pause), SECOND) if again else 0
-        self._complained = now
-        self._greets, self._next_hello = True, now + self._pause
+    def _open_outlet(self) -> None:
+        """Connect for reports. The first one shows that the session was accepted."""
+        if self._outlet:
+            self._poller.unregister(self._outlet)
+            self._outlet.close(linger=0)
+        self._outlet = self._context.socket(zmq.XSUB)
+        self._outlet.plain_username, self._outlet.plain_password = b"timerd", self._session
+        self._connect(self._outlet, "pub")
+        self._outlet.send(b"\x01")  # the subscription
 
-    def _error(self, number: int, error: dict[str, Any]) -> None:
-        """An ERROR refuses a hello, or the next command."""
-        if self._greets:
-            raise ProtocolError(f"{error['message']} (code {error['code']})")
-        self._commands[number] = lambda _: pack_cancel(0)
-        self._settle(number, Fate.FAILED, error["code"])
-        self._sent = min(self._sent, number - 1)
+    def _confirm(self, applied: int) -> None:
+        """The daemon has applied the commands up to this one: forget them."""
+        if self._applied < applied <= self._last:
+            for number in range(self._applied + 1, applied + 1):
+                del self._commands[number]
+            self._applied, self._sent = applied, max(self._sent, applied)
+            self._send_again_at = time.monotonic_ns() + SEND_AGAIN
 
-    def _apply(self, applied: int, now: int) -> None:
-        """The daemon has applied the commands up to this one."""
-        if not self._applied < applied <= self._last:
-            return
-        for number in range(self._applied + 1, applied + 1):
-            del self._commands[number]
-        self._applied, self._sent = applied, max(self._sent, applied)
-        self._progress, self._patience = now, FIRST_PATIENCE
-        self._holds = [hold for hold in self._holds if hold[1] > applied]
-
-    def _report(self, header: HeaderDown, body: bytes, now: int) -> None:
-        lost_before = header.outcome_first > self._received + 1 or (
-            header.answers > 0 and header.answer_previous > self._answered
-        )
-        if not lost_before:
-            answers = header.outcomes * OUTCOME.size
-            heap = answers + header.answers * ANSWER.size  # this client has no looks
-            for command, number, place, length, error, fate, flags in OUTCOME.iter_unpack(body[:answers]):
-                if number > self._received:
-                    value = body[heap + place : heap + place + length]
-                    self._take_outcome(command, number, Fate(fate), error, flags, value)
-            self._received = max(self._received, header.outcome_last)
-            for command, code in ANSWER.iter_unpack(body[answers:heap]):
-                self._answered = max(self._answered, command)
-                if code:
-                    self._settle(command, Fate.FAILED, code)
-            is_reminder = header.applied == self._applied
-            self._owes_ack |= is_reminder or header.outcomes > 0 or header.answers > 0
-            self._apply(header.applied, now)
+    def _take_report(self, header: HeaderDown, body: bytes) -> None:
+        """Take a report, unless one before it is missing. Ask for what is missing."""
+        now = time.monotonic_ns()
+        self._owes_ack = True  # an empty report may be a reminder
+        is_after_gap = header.outcome_first > self._received + 1
+        is_after_gap |= header.answers > 0 and header.answer_previous > self._answered
+        if not is_after_gap:
+            self._take_records(header, body)
+            self._confirm(header.applied)
         is_behind = header.outcome_newest > self._received or header.answer_newest > self._answered
-        if (lost_before or is_behind) and now >= self._next_ask:
-            self._next_ask = now + 50 * MILLISECOND
-            self._send(Up.ASK)
+        if (is_after_gap or is_behind) and now >= self._ask_at and self._send(Up.ASK):
+            self._ask_at = now + ASK_AGAIN
 
-    def _take_outcome(self, command: int, number: int, fate: Fate, error: int, flags: int, value: bytes) -> None:
-        if cancel := self._withdrawn.pop(command, 0):
-            if flags & GRANTED and cancel > self._applied:
-                self._holds.append((number, cancel))
-        elif command in self._operations:
-            self._settle(command, fate, error, value)
-        else:
-            self.strays += 1
+    def _take_records(self, header: HeaderDown, body: bytes) -> None:
+        answers = header.outcomes * OUTCOME.size
+        heap = answers + header.answers * ANSWER.size
+        for command, number, place, length, error, fate in OUTCOME.iter_unpack(body[:answers]):
+            if number > self._received:  # otherwise it came before
+                self._settle(command, Fate(fate), error, body[heap + place : heap + place + length])
+        self._received = max(self._received, header.outcome_last)
+        for command, code in ANSWER.iter_unpack(body[answers:heap]):
+            if command > self._answered:
+                self._answered = command
+                if command in self._operations:
+                    self._settle(command, Fate.FAILED, code)
+                else:
+                    logging.warning("a fire was refused with code %d", code)
 
     def _settle(self, number: int, fate: Fate, error: int, value: bytes = b"") -> None:
-        if operation := self._operations.pop(number, None):
-            operation.fate, operation.error, operation.value = fate, error, value
-            operation.told_ns = time.monotonic_ns()
-            self._settled.append(operation)
-
-
-def storm(client: Client, operations: int, seconds: float, seed: int | None) -> bool:
-    """Registers operations, fires at about half of them, waits for every outcome; whether nothing went wrong."""
-    chance = random.Random(seed)
-    start = time.monotonic_ns()
-    run = os.urandom(4).hex()
-    plan: list[tuple[int, int, float]] = []  # when, which operation, and its timeout; 0 = it is fired
-    for number in range(operations):
-        at, timeout = chance.uniform(0, seconds), chance.uniform(0.2, 3.0)
-        plan.append((start + round(at * SECOND), number, timeout))
-        if chance.random() < 0.5:
-            plan.append((start + round((at + timeout * chance.uniform(0.01, 1.02)) * SECOND), number, 0.0))
-    heapq.heapify(plan)
-    waiting: set[Operation] = set()
-    fates: Counter[Fate] = Counter()
-    early = lost = 0
-    while plan or waiting:
-        while plan and plan[0][0] <= time.monotonic_ns():
-            _, number, timeout = heapq.heappop(plan)
-            key = f"storm/{run}/{number}".encode()
-            if timeout:
-                waiting.add(client.register(key, timeout))
-            else:
-                client.fire(key)
-        rest = (plan[0][0] - time.monotonic_ns()) / SECOND if plan else 1.0
-        for operation in client.poll(max(rest, 0.0)):
-            waiting.remove(operation)
-            fates[operation.fate] += 1
-            early += operation.fate is Fate.EXPIRED and operation.told_ns < operation.deadline_ns
-        late = {operation for operation in waiting if time.monotonic_ns() > operation.deadline_ns + 30 * SECOND}
-        lost += len(late)
-        waiting -= late
-    twice = client.strays
-    report = {
-        "registered": operations,
-        "completed": fates[Fate.COMPLETED],
-        "expired": fates[Fate.EXPIRED],
-        "lost": lost,
-        "twice": twice,
-        "early": early,
-        "unavailable": fates[Fate.UNAVAILABLE],
-        "reconnects": client.reconnects,
-    }
-    print(json.dumps(report), flush=True)
-    return not (lost or twice or early)
+        operation = self._operations.pop(number)  # a KeyError would mean that an outcome came twice
+        operation.fate, operation.error, operation.value = fate, error, value
+        self._settled.append(operation)
 
 
 def main() -> None:
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--directory", type=Path, default=Path(os.environ.get("TIMERD_RUNTIME_DIR", "/run/timerd")))
-    shared.add_argument("--instance", default="default")
-    parser = argparse.ArgumentParser(description="A minimal client of timerd.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    wait = commands.add_parser("wait", parents=[shared], help="wait until a key is fired")
-    wait.add_argument("key")
-    wait.add_argument("--timeout", type=float, default=60.0, metavar="S")
-    fire = commands.add_parser("fire", parents=[shared], help="complete what waits for a key")
-    fire.add_argument("key")
-    fire.add_argument("value", nargs="?", default="")
-    storming = commands.add_parser("storm", parents=[shared], help="many operations, every outcome counted")
-    storming.add_argument("--operations", type=int, required=True, metavar="N")
-    storming.add_argument("--seconds", type=float, required=True, metavar="S")
-    storming.add_argument("--seed", type=int, metavar="K")
-    arguments = parser.parse_args()
-    with Client(arguments.directory, arguments.instance, f"minimal-{arguments.command}") as client:
-        match arguments.command:
-            case "wait":
-                operation = client.register(arguments.key.encode(), arguments.timeout)
-                while operation.fate is Fate.PENDING:
-                    client.poll(1.0)
-                print(operation.fate.name.lower(), operation.value.decode(errors="replace"))
-                sys.exit(0 if operation.fate is Fate.COMPLETED else 1)
-            case "fire":
-                client.fire(arguments.key.encode(), arguments.value.encode())
-                while client.unconfirmed:
-                    client.poll(0.01)
-                print("fired")
-            case "storm":
-                held = storm(client, arguments.operations, arguments.seconds, arguments.seed)
-                sys.exit(0 if held else 1)
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in ("wait", "fire"):
+        sys.exit("usage: client.py wait KEY [SECONDS]\n       client.py fire KEY [VALUE]")
+    command, key, rest = [*sys.argv[1:], ""][:3]
+    path = Path(os.environ.get("TIMERD_RUNTIME_DIR", "/run/timerd")) / "default"
+    with closing(Client(path)) as client:
+        if command == "fire":
+            client.fire(key.encode(), rest.encode())
+            while client.unconfirmed:
+                client.poll(0.01)
+            print("fired")
+            return
+        operation = client.register(key.encode(), float(rest or 60))
+        while operation.fate is Fate.PENDING:
+            client.poll(1.0)
+        print(operation.fate.name.lower(), operation.value.decode(errors="replace"))
 
 
 if __name__ == "__main__":

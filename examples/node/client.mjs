@@ -1,687 +1,372 @@
 #!/usr/bin/env node
 /**
- * A minimal client of timerd, written from PROTOCOL.md (version 6) on zeromq, msgpack and BLAKE2b alone.
+ * A minimal client of timerd, written from PROTOCOL.md (version 6) on zeromq and msgpack alone.
  *
- *     const client = new Client("/run/timerd", "default");
+ *     const client = new Client("/run/timerd/default");
  *     const order = client.register("order/17", 2.5);
  *     client.fire("order/17", "paid");
- *     const { fate, value } = await order.settled;
+ *     const { fate, value } = await order;
  *     await client.close();
+ *
+ * The daemon may be killed and started again at any time: no outcome is lost, and none comes twice. The head of
+ * ../minimal_client/client.py says how, and what a minimal client leaves out. After SESSION_GONE or ERROR this client
+ * rejects all operations with a ProtocolError, and the application makes another Client.
  */
 import { randomBytes } from "node:crypto";
 import { readFileSync, realpathSync, statSync } from "node:fs";
-import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
 import { decode, encode } from "@msgpack/msgpack";
-import { blake2b } from "@noble/hashes/blake2b";
 import { Dealer, XSubscriber } from "zeromq";
 
 const PROTOCOL = 6;
 const PURGATORY = "demo";
-const NO_SESSION = Buffer.alloc(16);
 
-const MILLISECOND = 1_000_000n;
-const SECOND = 1_000n * MILLISECOND;
-const TICK_MS = 20; // how often the timers below are looked at
-const FIRST_PATIENCE = 250n * MILLISECOND; // without progress, before commands are sent again
-const DAEMON_LOST = 3n * SECOND; // of silence
-const DAEMON_ENDED = 2n * SECOND; // of silence after the end of the connection to NAME.live
-const GRACE = SECOND;
+// Times in ms.
+const HELLO_AGAIN = 1_000;
+const SEND_AGAIN = 500; // commands, if the daemon has applied none of them meanwhile
+const ASK_AGAIN = 50;
+const SIGN_OF_LIFE = 1_000;
+const TICK = 10; // how often these times are looked at, and commands are sent
 
-const WINDOW = 65_536;
-const COMMANDS_PER_FRAME = 16_384;
-const FRAME_SIZE = 4 << 20;
+const WINDOW = 65_536; // the most commands that are not applied
+const COMMANDS_PER_FRAME = 60; // of the largest ones, too: a frame has at most 4 MiB
+const KEY_SIZE = 255;
+const VALUE_SIZE = 65_536;
 
 const Up = { COMMANDS: 1, ACK: 2, ASK: 3, HELLO: 4, BYE: 6 };
 const Down = { REPORT: 1, EXPECTED: 2, HELLO_FIRST: 3, WELCOME: 4, ERROR: 6, SESSION_GONE: 7 };
 const FATES = { 1: "completed", 2: "expired", 3: "cancelled", 4: "failed" };
-const UNAVAILABLE = 15;
-const SESSION_GONE = 21;
+const SESSION_GONE = 21; // the code of an operation whose fate the daemon does not know
 
-const now = () => process.hrtime.bigint(); // CLOCK_MONOTONIC
-const shorter = (a, b) => (a < b ? a : b);
+// The records, little endian and unaligned: a letter for each field of 1, 2, 4 or 8 bytes.
+const SIZES = { B: 1, H: 2, I: 4, Q: 8 };
+const HEADER_DOWN = "QBBHIIIQQQQQQQQQ";
+const OUTCOME = "QQQQQQQQQIIIIIBBBB";
+const ANSWER = "QQII";
+const REGISTER = "BBHIBBBBIQQQQQ";
+const FIRE = "BBBBIQII";
+const REGISTER_KIND = 1;
+const FIRE_KIND = 2;
+const NO_MARK = 0x40; // a flag
+const AT_LEAST = 0; // a condition
+const EVENT_KEY = 0; // a kind of key
 
-// The records, little endian and unaligned.
+const sizeOf = (format) => [...format].reduce((size, letter) => size + SIZES[letter], 0);
 
-const HEADER_UP = 56;
-const HEADER_DOWN = 96;
-const OUTCOME = 96;
-const ANSWER = 24;
-const GRANTED = 0x04;
-
-/** A record of `size` bytes at first; each field is [type, offset, value]. */
-function pack(size, fields, ...tail) {
-  const record = Buffer.alloc(size);
-  for (const [type, offset, value] of fields) {
-    if (type === "u8") record.writeUInt8(value, offset);
-    else if (type === "u16") record.writeUInt16LE(value, offset);
-    else if (type === "u32") record.writeUInt32LE(value, offset);
-    else if (type === "u64") record.writeBigUInt64LE(BigInt(value), offset);
-    else value.copy(record, offset);
-  }
-  return Buffer.concat([record, ...tail]);
+function pack(format, ...values) {
+  const fields = [...format].map((letter, index) => {
+    const field = Buffer.alloc(SIZES[letter]);
+    if (letter === "Q") field.writeBigUInt64LE(BigInt(values[index]));
+    else field.writeUIntLE(values[index], 0, field.length);
+    return field;
+  });
+  return Buffer.concat(fields);
 }
 
-function packHeader({ kind, count, arena, session, first, outcome, answer }) {
-  return pack(HEADER_UP, [
-    ["u8", 0, PROTOCOL],
-    ["u8", 1, kind],
-    ["u32", 4, count],
-    ["bytes", 8, arena],
-    ["bytes", 16, session],
-    ["u64", 32, first],
-    ["u64", 40, outcome],
-    ["u64", 48, answer],
-  ]);
+function unpack(format, buffer, offset) {
+  let at = offset;
+  return [...format].map((letter) => {
+    const value = letter === "Q" ? Number(buffer.readBigUInt64LE(at)) : buffer.readUIntLE(at, SIZES[letter]);
+    at += SIZES[letter];
+    return value;
+  });
 }
 
-function packRegister(purgatory, key, registeredNs, timeoutNs) {
-  const bytes = Buffer.from(key);
-  const fields = [
-    ["u8", 0, 1], // REGISTER
-    ["u8", 1, purgatory],
-    ["u16", 2, 0x40], // NO_MARK
-    ["u32", 4, 56 + 2 + bytes.length],
-    ["u8", 9, 1], // at least one
-    ["u8", 10, 1], // of one key
-    ["u64", 16, registeredNs],
-    ["u64", 24, timeoutNs],
-  ];
-  return pack(56, fields, Buffer.from([bytes.length, 0]), bytes);
-}
-
-function packFire(purgatory, key, value, wantsAnswer) {
-  const bytes = Buffer.from(key);
-  const payload = Buffer.from(value);
-  const fields = [
-    ["u8", 0, 2], // FIRE
-    ["u8", 1, purgatory],
-    ["u8", 2, wantsAnswer ? 0x08 : 0],
-    ["u8", 3, bytes.length],
-    ["u32", 4, 24 + bytes.length + payload.length],
-    ["u64", 8, 1], // the amount
-    ["u32", 16, payload.length],
-  ];
-  return pack(24, fields, bytes, payload);
-}
-
-function packCancel(number, flags) {
-  return pack(32, [
-    ["u8", 0, 8], // CANCEL
-    ["u16", 2, flags],
-    ["u32", 4, 32],
-    ["u64", 8, number],
-  ]);
-}
-
-const packWithdrawal = (number) => packCancel(number, 0x20); // REQUEUE
-const packNothing = () => packCancel(0, 0); // no operation has the number 0
-
-const number = (buffer, offset) => Number(buffer.readBigUInt64LE(offset));
-
-/** The header of a frame down, its outcomes and its answers. */
-function parseReport(frame) {
-  const report = {
-    topic: number(frame, 0),
-    kind: frame.readUInt8(9),
-    arena: frame.subarray(24, 32),
-    applied: number(frame, 32),
-    outcomeFirst: number(frame, 40),
-    outcomeLast: number(frame, 48),
-    outcomeNewest: number(frame, 56),
-    answerPrevious: number(frame, 64),
-    answerNewest: number(frame, 72),
-    outcomes: [],
-    answers: [],
-  };
-  if (report.kind !== Down.REPORT) return report;
-  const answersAt = HEADER_DOWN + OUTCOME * frame.readUInt32LE(12);
-  const heap = answersAt + ANSWER * frame.readUInt32LE(16); // this client has no looks
-  for (let at = HEADER_DOWN; at < answersAt; at += OUTCOME) {
-    const place = heap + frame.readUInt32LE(at + 72);
-    report.outcomes.push({
-      command: number(frame, at),
-      number: number(frame, at + 8),
-      value: frame.subarray(place, place + frame.readUInt32LE(at + 76)),
-      error: frame.readUInt32LE(at + 88),
-      fate: FATES[frame.readUInt8(at + 92)],
-      flags: frame.readUInt16LE(at + 94),
-    });
-  }
-  for (let at = answersAt; at < heap; at += ANSWER) {
-    report.answers.push({ command: number(frame, at), value: number(frame, at + 8), code: frame.readUInt32LE(at + 16) });
-  }
+/** A frame of the daemon. Its outcomes and answers stand behind the header, and its heap with values behind them. */
+function parse(frame) {
+  const [, , kind, , outcomeCount, answerCount, , , ...numbers] = unpack(HEADER_DOWN, frame, 0);
+  const [applied, outcomeFirst, outcomeLast, outcomeNewest, answerPrevious, answerNewest] = numbers;
+  const body = frame.subarray(sizeOf(HEADER_DOWN));
+  const report = { kind, applied, outcomeFirst, outcomeLast, outcomeNewest, answerPrevious, answerNewest, body };
+  report.arena = frame.subarray(24, 32);
+  const [outcomeSize, answerSize] = [sizeOf(OUTCOME), sizeOf(ANSWER)];
+  const answersAt = outcomeCount * outcomeSize;
+  const heap = answersAt + answerCount * answerSize;
+  report.outcomes = Array.from({ length: outcomeCount }, (_, index) => {
+    const [command, number, , , , , , , , place, length, , , error, fate] = unpack(OUTCOME, body, index * outcomeSize);
+    return { command, number, error, fate: FATES[fate], value: body.subarray(heap + place, heap + place + length) };
+  });
+  report.answers = Array.from({ length: answerCount }, (_, index) => {
+    const [command, , code] = unpack(ANSWER, body, answersAt + index * answerSize);
+    return { command, code };
+  });
   return report;
 }
 
-/** How the daemon finds the process of a client, and whether they share a clock. */
-function describeProcess() {
-  const status = readFileSync("/proc/self/stat", "utf8");
-  const bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
-  return {
-    pid: process.pid,
-    start_ticks: Number(status.slice(status.lastIndexOf(")") + 2).split(" ")[19]),
-    pid_namespace: statSync("/proc/self/ns/pid").ino,
-    time_namespace: statSync("/proc/self/ns/time").ino,
-    boot_id: Buffer.from(bootId.replaceAll("-", ""), "hex"),
-  };
+/** Bytes that the application gives, with their size checked. */
+function checked(what, data, least, most) {
+  const bytes = Buffer.from(data);
+  if (bytes.length >= least && bytes.length <= most) return bytes;
+  throw new RangeError(`a ${what} has ${bytes.length} bytes, and not ${least} to ${most}`);
 }
 
-/** The daemon refuses this client. */
+/** The daemon refuses this client, or does not know it any more. */
 export class ProtocolError extends Error {}
 
-/** What the application waits for; `settled` resolves to the operation itself once it has a fate. */
-class Operation {
-  fate = "pending";
-  error = 0;
-  value = Buffer.alloc(0);
-  toldNs = 0n; // when this client learned its fate
-  #resolve;
-
-  constructor(key, deadlineNs) {
-    this.key = key;
-    this.deadlineNs = deadlineNs;
-    this.settled = new Promise((resolve) => (this.#resolve = resolve));
-  }
-
-  settle(fate, error, value) {
-    Object.assign(this, { fate, error, value, toldNs: now() });
-    this.#resolve(this);
-  }
-}
-
-/** What a client shares with the daemon under one proof. It ends with SESSION_GONE. */
-class Incarnation {
-  proof = randomBytes(16);
-  id = Buffer.from(blake2b(this.proof, { dkLen: 16 }));
-  session = NO_SESSION;
-  topic = 0; // of this client's frames down
-  purgatory = 0; // its index
-  greets = true; // hellos are due, until a WELCOME or a report comes
-  isLive = false; // no command is sent before a report has come from the outlet
-  looked = now();
-  said = now();
-  quiet = 0n; // how long nothing came while the client listened
-  liveEnded = 0n; // when the connection to NAME.live ended; 0 = it has not
-  nextLive = 0n;
-  operations = new Map(); // by the number of their REGISTER
-  withdrawn = new Map(); // the number of the CANCEL, by that of the REGISTER
-  commands = new Map(); // not confirmed; each takes the purgatory's index
-  asked = new Map(); // promises of answers, by number
-  last = 0; // the numbers of commands: made, applied, sent, ever in a frame
-  applied = 0;
-  sent = 0;
-  framed = 0;
-  progress = 0n;
-  patience = FIRST_PATIENCE;
-  received = 0; // the newest outcome
-  answered = 0; // the newest answer
-  holds = []; // outcomes that wait for a CANCEL before they are acknowledged
-  owesAck = false;
-  nextAsk = 0n;
-}
-
-/** A connection to the daemons of one instance, one after the other. */
+/** A client of the daemons that serve one instance, one after the other. `path` is DIRECTORY/NAME. */
 export class Client {
-  reconnects = -1; // the first connection is none
-  strays = 0; // outcomes of operations that had settled before
-  refused; // rejects with a ProtocolError if the daemon refuses this client
+  failure = null; // a ProtocolError after which the client is closed
 
   #path;
   #name;
   #dealer;
   #outlet = null;
-  #live = null;
-  #arena = Buffer.alloc(8);
   #ticks;
-  #isWoken = false;
-  #refuse;
-  #nextHello = 0n;
-  #complained = 0n;
-  #pause = 0n;
-  #my = new Incarnation();
+  #proof = randomBytes(16);
+  #session = Buffer.alloc(16);
+  #arena = Buffer.alloc(8);
+  #purgatory = 0; // its index
+  #isLive = false; // whether reports come. Before that no command is sent
+  #operations = new Map(); // the pending ones, by the number of their REGISTER
+  #commands = new Map(); // those that are not applied, by number; each makes its bytes from the purgatory's index
+  #last = 0; // the newest command: of all, of those sent, of those applied
+  #sent = 0;
+  #applied = 0;
+  #received = 0; // the newest outcome, and the newest answer
+  #answered = 0;
+  #owesAck = false;
+  #helloAt = 0; // when to do it again
+  #sendAgainAt = 0;
+  #askAt = 0;
+  #signAt = 0;
 
-  constructor(directory, instance, name = "minimal-node") {
-    this.#path = `${directory}/${instance}`;
+  constructor(path, name = "minimal-node") {
+    this.#path = path;
     this.#name = name;
-    this.refused = new Promise((_, reject) => (this.#refuse = reject));
-    this.refused.catch(() => {});
-    this.#dealer = this.#open(Dealer, { immediate: true, sendTimeout: 0 });
-    this.#dealer.events.on("handshake", () => (this.reconnects += 1));
-    this.#dealer.connect(`ipc://${this.#path}.sock`);
-    this.#ticks = setInterval(() => this.#work(), TICK_MS);
+    // Without `immediate`, frames for a daemon that has ended would wait, and all of them reach the next daemon.
+    this.#dealer = new Dealer({ immediate: true, sendTimeout: 0, linger: 0 });
+    this.#dealer.connect(`ipc://${path}.sock`); // libzmq itself connects to each later daemon
+    this.#read(this.#dealer);
+    this.#ticks = setInterval(() => this.#sendWhatIsDue(performance.now()), TICK);
   }
 
-  // What the application calls.
+  // Calls of the application.
 
-  /** An operation that a fire on `key` completes, and that expires after `seconds`. */
+  /** A promise of {fate, error, value}: a fire on `key` completes the operation, and it expires after `seconds`. */
   register(key, seconds) {
-    const registered = now();
-    const timeout = BigInt(Math.round(seconds * 1e9));
-    const number = this.#command((purgatory) => packRegister(purgatory, key, registered, timeout));
-    const operation = new Operation(key, registered + timeout);
-    this.#my.operations.set(number, operation);
-    return operation;
+    const bytes = checked("key", key, 1, KEY_SIZE);
+    const keys = Buffer.concat([Buffer.from([bytes.length, EVENT_KEY]), bytes]);
+    const size = sizeOf(REGISTER) + keys.length;
+    const times = [process.hrtime.bigint(), Math.round(seconds * 1e9)]; // CLOCK_MONOTONIC
+    const number = this.#command((purgatory) => {
+      const head = [REGISTER_KIND, purgatory, NO_MARK, size, AT_LEAST, 1, 1, 0, 0];
+      return Buffer.concat([pack(REGISTER, ...head, ...times, 0, 0, 0), keys]);
+    });
+    return new Promise((resolve, reject) => this.#operations.set(number, { resolve, reject }));
   }
 
-  /** Completes what waits for `key`. */
+  /** Complete the operations of all clients that wait for `key`. */
   fire(key, value = "") {
-    this.#command((purgatory) => packFire(purgatory, key, value, false));
+    const tail = Buffer.concat([checked("key", key, 1, KEY_SIZE), checked("value", value, 0, VALUE_SIZE)]);
+    const keySize = Buffer.byteLength(key);
+    const size = sizeOf(FIRE) + tail.length;
+    this.#command((purgatory) => {
+      const record = pack(FIRE, FIRE_KIND, purgatory, 0, keySize, size, 1, tail.length - keySize, 0);
+      return Buffer.concat([record, tail]);
+    });
   }
 
-  /** Like `fire`, and a promise of the number of operations that it completed. */
-  count(key, value = "") {
-    const number = this.#command((purgatory) => packFire(purgatory, key, value, true));
-    return new Promise((resolve, reject) => this.#my.asked.set(number, { resolve, reject }));
+  /** How many commands are not applied, as far as this client knows. */
+  get unconfirmed() {
+    return this.#last - this.#applied;
   }
 
-  /** A goodbye: what is pending is cancelled. */
+  /** Say goodbye: the daemon cancels what is pending. */
   async close() {
     clearInterval(this.#ticks);
-    if (this.#my.session !== NO_SESSION) {
-      this.#send(Up.BYE);
-      await sleep(20); // nothing answers it
-    }
+    if (this.#dealer.closed) return;
+    if (this.#outlet) this.#send(Up.BYE);
+    await sleep(20); // no frame answers a BYE
     this.#dealer.close();
     this.#outlet?.close();
-    this.#live?.destroy();
   }
 
-  // Sockets.
+  // Up.
 
-  #open(Kind, options) {
-    const socket = new Kind({
-      reconnectInterval: 20,
-      reconnectMaxInterval: 200,
-      receiveHighWaterMark: 0,
-      linger: 0,
-      ...options,
-    });
-    this.#read(socket);
-    return socket;
+  /** Give a command its number, and keep it until it is applied. */
+  #command(make) {
+    if (this.unconfirmed >= WINDOW) throw new Error("the window is full: wait until commands are applied");
+    this.#commands.set(++this.#last, make);
+    return this.#last;
   }
 
-  #openOutlet() {
-    this.#outlet?.close();
-    this.#outlet = this.#open(XSubscriber, { plainUsername: "timerd", plainPassword: this.#my.session });
-    this.#outlet.connect(`ipc://${this.#path}.pub`);
-    this.#outlet.send("\x01");
+  /** Send a frame. Each frame acknowledges what was received. A frame that no daemon takes is sent again later. */
+  #send(kind, body = Buffer.alloc(0), count = 0) {
+    const start = pack("BBHI", PROTOCOL, kind, 0, count);
+    const end = pack("QQQ", this.#sent + 1, this.#received, this.#answered);
+    const frame = Buffer.concat([start, this.#arena, this.#session, end, body]);
+    this.#dealer.send(frame).catch(() => kind === Up.HELLO && (this.#helloAt = 0));
+    this.#owesAck = false;
+    this.#signAt = performance.now() + SIGN_OF_LIFE;
   }
 
-  /** Holds the connection to NAME.live, whose end says that the daemon has ended. */
-  #keepLive(at) {
-    const my = this.#my;
-    if (this.#live || my.session === NO_SESSION || at < my.nextLive) return;
-    my.nextLive = at + 100n * MILLISECOND;
-    let since = 0n;
-    const live = connect(`${this.#path}.live`, () => {
-      since = now();
-      live.write(my.session);
-    });
-    live.on("error", () => {}); // "close" follows
-    live.on("close", () => {
-      if (this.#live === live) this.#live = null;
-      if (since === 0n) return; // nobody was there
-      if (now() - since < SECOND) my.nextLive = now() + SECOND; // refused
-      else my.liveEnded = now();
-    });
-    live.resume();
-    this.#live = live;
-  }
-
-  // Frames up.
-
-  #command(pack, { anyway = false } = {}) {
-    const my = this.#my;
-    if (my.last - my.applied >= WINDOW && !anyway) throw new Error("the window is full");
-    my.commands.set(++my.last, pack);
-    if (!this.#isWoken) {
-      this.#isWoken = true;
-      setImmediate(() => this.#work());
-    }
-    return my.last;
-  }
-
-  /** One frame, with the newest acknowledgements. One that no daemon takes is lost, and repeated like any other. */
-  #send(kind, { body = Buffer.alloc(0), count = 0, first = 0 } = {}) {
-    const my = this.#my;
-    const outcome = Math.min(my.received, ...my.holds.map(([held]) => held - 1));
-    const header = { kind, count, first, outcome, answer: my.answered, arena: this.#arena, session: my.session };
-    const frame = Buffer.concat([packHeader(header), body]);
-    this.#dealer.send(frame).catch(() => kind === Up.HELLO && (this.#nextHello = 0n));
-    my.said = now();
-    my.owesAck = false;
-  }
-
-  /** Does everything that is due. */
-  #work() {
-    this.#isWoken = false;
-    if (this.#dealer.closed) return;
-    const my = this.#my;
-    const at = now();
-    this.#keepLive(at);
-    my.quiet += shorter(at - my.looked, SECOND); // a pause of this process is not the daemon's silence
-    my.looked = at;
-    const isLost = my.quiet > DAEMON_LOST || (my.liveEnded && at - my.liveEnded > DAEMON_ENDED);
-    if (isLost) my.greets = true;
-    if (my.greets && at >= this.#nextHello) this.#hello(at);
-    if (isLost) this.#withdraw(at);
-    if (!my.isLive) return;
-    if (my.sent > my.applied && at - my.progress > my.patience) {
-      my.sent = my.applied;
-      my.progress = at;
-      my.patience = shorter(2n * my.patience, SECOND);
-    }
-    this.#sendCommands(at);
-    if (my.owesAck || at - my.said > SECOND) this.#send(Up.ACK);
-  }
-
-  #sendCommands(at) {
-    const my = this.#my;
-    while (my.sent < my.last) {
-      const packed = [];
-      for (let size = HEADER_UP; my.sent + packed.length < my.last && packed.length < COMMANDS_PER_FRAME; ) {
-        const command = my.commands.get(my.sent + packed.length + 1)(my.purgatory);
-        size += command.length;
-        if (size > FRAME_SIZE) break;
-        packed.push(command);
-      }
-      this.#send(Up.COMMANDS, { body: Buffer.concat(packed), count: packed.length, first: my.sent + 1 });
-      if (my.sent === my.applied) my.progress = at;
-      my.sent += packed.length;
-      my.framed = Math.max(my.framed, my.sent);
-    }
-  }
-
-  #hello(at) {
-    const my = this.#my;
-    this.#nextHello = at + SECOND;
-    const known = [...my.operations.keys()].filter((number) => number <= my.applied); // others would be `unknown`
-    const hello = {
-      protocol: PROTOCOL,
-      proof: my.proof,
-      name: this.#name,
-      ...describeProcess(),
-      now_ns: at,
-      orphans: 0,
-      group: null,
-      takeover_ms: 2000,
-      waits: known,
-      purgatories: [PURGATORY],
-    };
-    this.#send(Up.HELLO, { body: encode(hello, { useBigInt64: true }) });
-  }
-
-  /** The daemon is lost: operations whose deadline has passed become UNAVAILABLE. */
-  #withdraw(at) {
-    const my = this.#my;
-    for (const { reject } of my.asked.values()) reject(new Error("no daemon"));
-    my.asked.clear();
-    for (const [number, operation] of my.operations) {
-      if (at < operation.deadlineNs + GRACE) continue;
-      if (number > my.applied) my.commands.set(number, packNothing);
-      if (number <= my.framed) {
-        my.withdrawn.set(number, this.#command(() => packWithdrawal(number), { anyway: true }));
-      }
-      this.#settle(number, "unavailable", UNAVAILABLE);
-    }
-  }
-
-  // Frames down.
-
-  async #read(socket) {
-    for await (const [frame] of socket) {
-      this.#my.quiet = this.#my.liveEnded = 0n;
-      this.#receive(parseReport(frame), frame.subarray(HEADER_DOWN), socket === this.#outlet, now());
-    }
-  }
-
-  #receive(report, body, fromOutlet, at) {
-    const my = this.#my;
-    const isMine = report.topic === my.topic; // or for an incarnation that has gone
-    if ((report.kind === Down.REPORT || report.kind === Down.EXPECTED) && !isMine) return;
-    switch (report.kind) {
-      case Down.REPORT:
-        my.greets = false;
-        my.isLive ||= fromOutlet;
-        this.#report(report, at);
-        break;
-      case Down.EXPECTED:
-        this.#apply(report.applied, at);
-        my.sent = my.applied;
-        break;
-      case Down.WELCOME:
-        if (my.greets) this.#welcome(report.arena, decode(body), at);
-        break;
-      case Down.HELLO_FIRST:
-        my.isLive = false;
-        this.#complain(at);
-        break;
-      case Down.SESSION_GONE:
-        if (my.session !== NO_SESSION) this.#gone(at);
-        break;
-      case Down.ERROR:
-        this.#error(report.applied + 1, decode(body));
-        break;
-    }
-  }
-
-  #welcome(arena, welcome, at) {
-    const my = this.#my;
-    if (!my.id.equals(welcome.incarnation)) return;
-    if (!welcome.shared_clock) {
-      this.#giveUp("the daemon has another clock");
+  #sendWhatIsDue(now) {
+    if (!this.#isLive) {
+      if (now >= this.#helloAt) this.#hello(now);
       return;
     }
-    my.greets = false;
-    my.topic = welcome.topic;
-    my.purgatory = welcome.purgatories[PURGATORY];
+    if (this.#sent > this.#applied && now >= this.#sendAgainAt) this.#sent = this.#applied; // frames were lost
+    while (this.#sent < this.#last) this.#sendCommands(now);
+    if (this.#owesAck || now >= this.#signAt) this.#send(Up.ACK);
+  }
+
+  #hello(now) {
+    this.#helloAt = now + HELLO_AGAIN;
+    // The pid and the start ticks name this process. The rest shows whether the daemon has the same pids and clock.
+    const status = readFileSync("/proc/self/stat", "utf8");
+    const bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+    const hello = {
+      protocol: PROTOCOL,
+      proof: this.#proof,
+      name: this.#name,
+      pid: process.pid,
+      start_ticks: Number(status.slice(status.lastIndexOf(")") + 2).split(" ")[19]),
+      pid_namespace: statSync("/proc/self/ns/pid").ino,
+      time_namespace: statSync("/proc/self/ns/time").ino,
+      boot_id: Buffer.from(bootId.replaceAll("-", ""), "hex"),
+      orphans: 0, // cancel them
+      takeover_ms: 2_000,
+      // WELCOME names those that the daemon does not know. It need not know a REGISTER that it has not confirmed.
+      waits: [...this.#operations.keys()].filter((number) => number <= this.#applied),
+      purgatories: [PURGATORY],
+    };
+    this.#send(Up.HELLO, encode(hello));
+  }
+
+  #sendCommands(now) {
+    const commands = [];
+    const last = Math.min(this.#sent + COMMANDS_PER_FRAME, this.#last);
+    for (let number = this.#sent + 1; number <= last; number++) {
+      commands.push(this.#commands.get(number)(this.#purgatory));
+    }
+    this.#send(Up.COMMANDS, Buffer.concat(commands), commands.length);
+    if (this.#sent === this.#applied) this.#sendAgainAt = now + SEND_AGAIN;
+    this.#sent = last;
+  }
+
+  // Down.
+
+  async #read(socket) {
+    try {
+      for await (const [frame] of socket) this.#take(parse(frame), socket === this.#outlet);
+    } catch (error) {
+      this.failure ??= error;
+      for (const { reject } of this.#operations.values()) reject(this.failure);
+      await this.close();
+    }
+  }
+
+  #take(report, isPublished) {
+    switch (report.kind) {
+      case Down.REPORT:
+        this.#isLive ||= isPublished;
+        this.#takeReport(report, performance.now());
+        break;
+      case Down.EXPECTED: // a frame was lost
+        this.#confirm(report.applied);
+        this.#sent = this.#applied;
+        break;
+      case Down.HELLO_FIRST:
+        this.#isLive = false;
+        break;
+      case Down.WELCOME:
+        if (!this.#isLive) this.#takeWelcome(report.arena, decode(report.body));
+        break;
+      case Down.SESSION_GONE:
+        if (this.#outlet) throw new ProtocolError("the daemon does not know this client any more");
+        break;
+      case Down.ERROR:
+        throw new ProtocolError(decode(report.body).message);
+    }
+  }
+
+  #takeWelcome(arena, welcome) {
+    if (!welcome.shared_clock) throw new ProtocolError("the daemon has another clock");
     this.#arena = Buffer.from(arena);
-    this.#apply(welcome.applied, at);
-    my.sent = my.applied;
-    for (const number of welcome.unknown) this.#settle(number, "failed", SESSION_GONE);
-    if (!my.session.equals(welcome.session)) {
-      my.session = Buffer.from(welcome.session);
-      my.isLive = false;
+    this.#purgatory = welcome.purgatories[PURGATORY];
+    this.#confirm(welcome.applied);
+    this.#sent = this.#applied;
+    for (const number of this.#operations.keys()) {
+      const isUnknown = number <= welcome.gone || welcome.unknown.includes(number);
+      if (isUnknown) this.#settle(number, { fate: "failed", error: SESSION_GONE });
+    }
+    if (!this.#session.equals(welcome.session)) {
+      this.#session = Buffer.from(welcome.session);
       this.#openOutlet();
     }
   }
 
-  /** The daemon wants a hello: at once, or after a growing pause if it wants one again and again. */
-  #complain(at) {
-    const again = at - this.#complained < 3n * SECOND;
-    this.#pause = again ? shorter(2n * this.#pause || 20n * MILLISECOND, SECOND) : 0n;
-    this.#complained = at;
-    this.#nextHello = at + this.#pause;
-    this.#my.greets = true;
+  /** Connect for reports. The first one shows that the session was accepted. */
+  #openOutlet() {
+    this.#outlet?.close();
+    this.#outlet = new XSubscriber({ plainUsername: "timerd", plainPassword: this.#session, linger: 0 });
+    this.#outlet.connect(`ipc://${this.#path}.pub`);
+    this.#outlet.send("\x01"); // the subscription
+    this.#read(this.#outlet);
   }
 
-  /** The daemon has forgotten this client, which begins again as a new one. */
-  #gone(at) {
-    const gone = this.#my;
-    for (const number of gone.operations.keys()) this.#settle(number, "failed", SESSION_GONE);
-    for (const { reject } of gone.asked.values()) reject(new Error("the session is gone"));
-    this.#outlet.close();
-    this.#outlet = null;
-    this.#live?.destroy();
-    this.#live = null;
-    this.#my = new Incarnation();
-    this.#complain(at);
+  /** The daemon has applied the commands up to this one: forget them. */
+  #confirm(applied) {
+    if (applied <= this.#applied || applied > this.#last) return;
+    while (this.#applied < applied) this.#commands.delete(++this.#applied);
+    this.#sent = Math.max(this.#sent, applied);
+    this.#sendAgainAt = performance.now() + SEND_AGAIN;
   }
 
-  #giveUp(reason) {
-    this.#refuse(new ProtocolError(reason));
-    this.close();
-  }
-
-  /** An ERROR refuses a hello, or the next command. */
-  #error(number, { code, message }) {
-    const my = this.#my;
-    if (my.greets) {
-      this.#giveUp(`${message} (code ${code})`);
-      return;
+  /** Take a report, unless one before it is missing. Ask for what is missing. */
+  #takeReport(report, now) {
+    this.#owesAck = true; // an empty report may be a reminder
+    const isAfterGap =
+      report.outcomeFirst > this.#received + 1 || (report.answers.length > 0 && report.answerPrevious > this.#answered);
+    if (!isAfterGap) {
+      this.#takeRecords(report);
+      this.#confirm(report.applied);
     }
-    my.commands.set(number, packNothing);
-    my.sent = Math.min(my.sent, number - 1);
-    this.#settle(number, "failed", code);
-  }
-
-  /** The daemon has applied the commands up to this one. */
-  #apply(applied, at) {
-    const my = this.#my;
-    if (applied <= my.applied || applied > my.last) return;
-    while (my.applied < applied) my.commands.delete(++my.applied);
-    my.sent = Math.max(my.sent, applied);
-    my.progress = at;
-    my.patience = FIRST_PATIENCE;
-    my.holds = my.holds.filter(([, cancel]) => cancel > applied);
-  }
-
-  #report(report, at) {
-    const my = this.#my;
-    const lostBefore =
-      report.outcomeFirst > my.received + 1 || (report.answers.length > 0 && report.answerPrevious > my.answered);
-    if (!lostBefore) {
-      for (const outcome of report.outcomes) if (outcome.number > my.received) this.#takeOutcome(outcome);
-      my.received = Math.max(my.received, report.outcomeLast);
-      for (const answer of report.answers) if (answer.command > my.answered) this.#takeAnswer(answer);
-      const isReminder = report.applied === my.applied;
-      my.owesAck ||= isReminder || report.outcomes.length > 0 || report.answers.length > 0;
-      this.#apply(report.applied, at);
-    }
-    const isBehind = report.outcomeNewest > my.received || report.answerNewest > my.answered;
-    if ((lostBefore || isBehind) && at >= my.nextAsk) {
-      my.nextAsk = at + 50n * MILLISECOND;
+    const isBehind = report.outcomeNewest > this.#received || report.answerNewest > this.#answered;
+    if ((isAfterGap || isBehind) && now >= this.#askAt) {
+      this.#askAt = now + ASK_AGAIN;
       this.#send(Up.ASK);
     }
   }
 
-  #takeOutcome({ command, number, value, error, fate, flags }) {
-    const my = this.#my;
-    if (my.withdrawn.has(command)) {
-      const cancel = my.withdrawn.get(command);
-      my.withdrawn.delete(command);
-      if (flags & GRANTED && cancel > my.applied) my.holds.push([number, cancel]);
-    } else if (my.operations.has(command)) {
-      this.#settle(command, fate, error, value);
-    } else {
-      this.strays += 1;
+  #takeRecords({ outcomes, outcomeLast, answers }) {
+    for (const { command, number, ...outcome } of outcomes) {
+      if (number > this.#received) this.#settle(command, outcome); // otherwise it came before
+    }
+    this.#received = Math.max(this.#received, outcomeLast);
+    for (const { command, code } of answers) {
+      if (command <= this.#answered) continue;
+      this.#answered = command;
+      if (this.#operations.has(command)) this.#settle(command, { fate: "failed", error: code });
+      else console.warn(`a fire was refused with code ${code}`);
     }
   }
 
-  #takeAnswer({ command, value, code }) {
-    const my = this.#my;
-    my.answered = command;
-    const asked = my.asked.get(command);
-    my.asked.delete(command);
-    if (code && !asked) this.#settle(command, "failed", code);
-    else if (code) asked.reject(new Error(`refused with code ${code}`));
-    else asked?.resolve(value);
-  }
-
-  #settle(number, fate, error, value = Buffer.alloc(0)) {
-    this.#my.operations.get(number)?.settle(fate, error, value);
-    this.#my.operations.delete(number);
+  #settle(number, { fate, error, value = Buffer.alloc(0) }) {
+    const operation = this.#operations.get(number);
+    this.#operations.delete(number);
+    operation.resolve({ fate, error, value }); // a TypeError would mean that an outcome came twice
   }
 }
 
-/** Random numbers from 0 to 1, the same ones for the same seed (mulberry32). */
-function randomFrom(seed) {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
-/** Registers operations, fires at about half of them, waits for every outcome; whether nothing went wrong. */
-async function storm(client, operations, seconds, seed) {
-  const random = randomFrom(seed);
-  const uniform = (low, high) => low + (high - low) * random();
-  const run = randomBytes(4).toString("hex");
-  const fates = { completed: 0, expired: 0, cancelled: 0, failed: 0, unavailable: 0, lost: 0 };
-  let early = 0;
-
-  const one = async (number) => {
-    const key = `storm/${run}/${number}`;
-    const timeout = uniform(0.2, 3);
-    const fireAfter = random() < 0.5 ? timeout * uniform(0.01, 1.02) : null;
-    await sleep(1000 * uniform(0, seconds));
-    const operation = client.register(key, timeout);
-    if (fireAfter !== null) sleep(1000 * fireAfter).then(() => client.fire(key));
-    const limit = new AbortController();
-    const late = sleep(1000 * (timeout + 30), { fate: "lost" }, limit).catch(() => {});
-    const { fate } = await Promise.race([operation.settled, late]);
-    limit.abort();
-    fates[fate] += 1;
-    if (fate === "expired" && operation.toldNs < operation.deadlineNs) early += 1;
-  };
-
-  await Promise.all(Array.from({ length: operations }, (_, number) => one(number)));
-  const report = {
-    registered: operations,
-    completed: fates.completed,
-    expired: fates.expired,
-    lost: fates.lost,
-    twice: client.strays,
-    early,
-    unavailable: fates.unavailable,
-    reconnects: client.reconnects,
-  };
-  console.log(JSON.stringify(report));
-  return !(report.lost || report.twice || report.early);
-}
-
-const USAGE = `usage: client.mjs wait KEY [--timeout S]
-       client.mjs fire KEY [VALUE]
-       client.mjs storm --operations N --seconds S [--seed K]
-all: [--directory DIR] [--instance NAME]`;
-
-async function main() {
-  const { values: options, positionals } = parseArgs({
-    allowPositionals: true,
-    options: {
-      directory: { type: "string", default: process.env.TIMERD_RUNTIME_DIR ?? "/run/timerd" },
-      instance: { type: "string", default: "default" },
-      timeout: { type: "string", default: "60" },
-      operations: { type: "string", default: "1000" },
-      seconds: { type: "string", default: "10" },
-      seed: { type: "string", default: String(Date.now()) },
-    },
-  });
-  const [command, key, value] = positionals;
-  const { operations, seconds, seed, timeout } = options;
-  if (!["wait", "fire", "storm"].includes(command) || (command !== "storm" && !key)) {
-    console.error(USAGE);
-    return 2;
+async function main([command, key, rest]) {
+  if (!["wait", "fire"].includes(command) || !key) {
+    console.error("usage: client.mjs wait KEY [SECONDS]\n       client.mjs fire KEY [VALUE]");
+    return;
   }
-  const client = new Client(options.directory, options.instance, `minimal-${command}`);
-  const run = {
-    wait: async () => {
-      const { fate, value } = await client.register(key, Number(timeout)).settled;
-      console.log(fate, value.toString());
-      return fate === "completed";
-    },
-    fire: async () => {
-      console.log(`${await client.count(key, value)} completed`);
-      return true;
-    },
-    storm: () => storm(client, Number(operations), Number(seconds), Number(seed)),
-  };
-  try {
-    return (await Promise.race([run[command](), client.refused])) ? 0 : 1;
-  } catch (error) {
-    console.error(error.message);
-    return 1;
-  } finally {
-    await client.close();
+  const client = new Client(`${process.env.TIMERD_RUNTIME_DIR ?? "/run/timerd"}/default`);
+  if (command === "wait") {
+    const { fate, value } = await client.register(key, Number(rest ?? 60));
+    console.log(fate, value.toString());
+  } else {
+    client.fire(key, rest);
+    while (client.unconfirmed && !client.failure) await sleep(10);
+    console.log(client.failure?.message ?? "fired");
   }
+  await client.close();
 }
 
 if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
-  process.exitCode = await main();
+  await main(process.argv.slice(2));
 }

@@ -294,7 +294,7 @@ def record_section(record: type, last: str = "", cells: Callable[[Field], str] |
 
 
 def markdown_text() -> str:
-    lines = [f"<!-- {NOTICE} -->", "# The arena, the frames and the journal, field by field", ""]
+    lines = [f"<!-- {NOTICE} -->", "# The arena and the frames, field by field", ""]
     lines += [
         f"Layout version {layout.LAYOUT_VERSION}, fingerprint 0x{layout.fingerprint():08x}; "
         f"protocol version {wire.PROTOCOL_VERSION}.",
@@ -316,13 +316,13 @@ def markdown_text() -> str:
     lines += ["## Wire records", ""]
     for record in wire.WIRE_RECORDS:
         lines += record_section(record)
-    lines += ["## Journal", "", (journal.__doc__ or "").strip(), ""]
-    lines += [f"Version {journal.JOURNAL_VERSION}, fingerprint 0x{journal.journal_fingerprint():08x}.", ""]
-    for record in journal.JOURNAL_RECORDS:
-        if record in journal.ROWS.values():
-            lines += record_section(record, "how the audit checks it", lambda field: field.checked)
-        else:
-            lines += record_section(record)
+    lines += ["## The rest", ""]
+    lines += [
+        "* [journal.md](../../../docs/reference/journal.md) has the rows and the files of the journal.",
+        "* [counters.md](../../../docs/reference/counters.md) has the counters.",
+        "* [errors.md](../../../docs/reference/errors.md) has the errors with their codes.",
+        "",
+    ]
     lines += ["## Enumerations", ""]
     enumerations: tuple[type[IntEnum] | type[IntFlag], ...] = (*ENUMS, *FLAGS)
     for enum in enumerations:
@@ -335,19 +335,6 @@ def markdown_text() -> str:
         lines.append(
             f"| {Condition(condition).name} | {names} | {rule.progress.value} | {needed if rule.takes_needed else 0} |"
         )
-    lines += ["", "## Counters", ""]
-    for title, table in (
-        ("Of each purgatory", counters.PURGATORY_COUNTERS),
-        ("Of the daemon", counters.DAEMON_COUNTERS),
-    ):
-        lines += [f"### {title}", "", "| id | counter | unit | meaning |", "|---|---|---|---|"]
-        lines += [f"| {i} | {c.name} | {c.unit} | {c.about} |" for i, c in enumerate(table)]
-        lines.append("")
-    lines += ["## Error codes", "", "| code | exception | meaning and remedy |", "|---|---|---|"]
-    lines += [
-        f"| {int(code)} | {cls.__name__} | {(cls.__doc__ or '').strip()} |"
-        for code, cls in sorted(errors.TimerdError.by_code.items())
-    ]
     return "\n".join([*lines, ""])
 
 

@@ -357,10 +357,8 @@ def test_the_report_says_on_which_machine_each_figure_was_measured(tmp_path: Pat
     write_document(tmp_path, "gate", {"runs": [{"attack": "large"}]}, commit="c0ffee")
     text = report_of(tmp_path, call)
     assert "* Machine A: a, 2 cores, 1 GiB, " in text and "* Machine B: another, 2 cores, 1 GiB, " in text
-    assert (
-        "| [gate](tables/gate.md) | The core alone. | A |" in text
-        and "| [recovery](tables/recovery.md) | The core alone. | B |" in text
-    )
+    assert re.search(r"^\| \[gate\]\(tables/gate\.md\) \| [^|]+ \| A \|", text, re.MULTILINE)
+    assert "| [recovery](tables/recovery.md) | The core alone. | B |" in text
     targets = (tmp_path / "tables/targets.md").read_text()
     assert "wake-ups in 10 s | <= 1 | 0.000 | 0.00 | yes | A | `python bench/suites/idle.py` |" in targets
     assert "| 92.0 ms | 0.61 | yes | B | `python bench/suites/recovery.py` |" in targets

@@ -112,6 +112,9 @@ def test_a_user_gets_the_unit_of_a_user(run: Run, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert run("install-units", "--user")[0] == Exit.OK
     assert (tmp_path / "home/.config/systemd/user/timerd.service").read_bytes() == unit
+    status, out, _ = run("install-units", "--user", str(tmp_path / "elsewhere"))
+    assert status == Exit.OK and set(files_below(tmp_path / "elsewhere")) == {"timerd.service"}
+    assert "install-units --user" in out and "systemctl" not in out, "systemd does not look there"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

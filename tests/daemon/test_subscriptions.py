@@ -117,8 +117,11 @@ def test_a_subscriber_gets_only_its_own_outcomes(world: World) -> None:
     assert len(alice.take_published()) == 1
 
 
-def test_a_second_subscription_closes_the_outlet_and_nothing_is_lost(world: World) -> None:
-    """Only this client's outlet is closed. Its outcome is kept, and announced when the client is back."""
+def test_a_message_that_is_no_subscription_closes_the_outlet_and_nothing_is_lost(world: World) -> None:
+    """Another prefix, an empty message, rubbish: only this client's outlet is closed.
+
+    Its outcome is kept, and announced when the client is back.
+    """
     alice, bob = world.client("alice"), world.client("bob")
     for number, message in enumerate((SUBSCRIBE + b"x", b"", b"\x02", UNSUBSCRIBE + bytes(16)), 1):
         world.network.up_subscriptions.append((bob.slot, message))

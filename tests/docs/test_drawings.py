@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from itertools import combinations
 from pathlib import Path
@@ -13,18 +12,15 @@ import pytest
 
 from support.colours import is_readable
 from support.real.trees import ROOT
+from support.site import module_of
 
 FOLDER = ROOT / "docs/drawings"
 TEXTS = sorted(FOLDER.glob("*.txt"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def draw() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("draw", FOLDER / "draw.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(FOLDER / "draw.py")
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.stem)
@@ -67,6 +63,6 @@ def test_each_drawing_is_shown_on_a_page() -> None:
 
 
 def test_a_line_that_cannot_be_understood_is_named(draw: ModuleType) -> None:
-    for line in ("box 1 2 3 4 cloud: x", "box 1 2 3 worker: x", "circle 1 2: x", "note a 2: x"):
+    for line in ("box 1 2 3 4 cloud: x", "box 1 2 3 worker: x", "circle 1 2: x", "note a 2: x", "note 1 2:"):
         with pytest.raises(draw.DrawingError, match="line 2"):
             draw.svg(f"size 10 10: x\n{line}")

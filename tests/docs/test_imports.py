@@ -1,13 +1,15 @@
-"""`import timerd` is light: what it loads is pinned here."""
+"""`import timerd` is light: what it loads is pinned here. And it has every name that a user needs."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 
 import pytest
 
 import timerd_client
+from support.real.trees import ROOT
 from timerd_client import aio
 
 HEAVY = ("asyncio", "psutil", "numpy", "posix_ipc", "timerd.core", "multiprocessing", "timerd.arena")
@@ -86,3 +88,21 @@ def test_a_client_over_packets_does_not_load_pyzmq(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TIMERD_TRANSPORT", "unix")
     code = "import timerd as td; from timerd_client import aio; td.client; aio.connect"
     assert "zmq" not in third_party(loaded_by(code))
+
+
+def test_an_error_that_the_client_makes_is_a_public_name() -> None:
+    made = set()
+    for path in (ROOT / "client/timerd_client").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        imported = {
+            name.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module == "timerd_shm.declare.errors"
+            for name in node.names
+        }
+        calls = {
+            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        made |= {name for name in imported & calls if name.endswith("Error")}
+    assert {"InvalidValueError", "MalformedError"} <= made
+    assert not sorted(name for name in made if not hasattr(timerd_client, name)), "nobody can catch these by name"

@@ -1,4 +1,4 @@
-"""tasks.md (docs/contributing) has some forty questions, answers.md an answer to each, and the names there exist."""
+"""tasks.md (docs/contributing) has some forty exercises, answers.md an answer to each, and the names there exist."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -178,15 +177,15 @@ def kinds_of_answers(directory: Path, *command: str) -> bytes:
         return server.get("/kind").body
 
 
-def test_the_remedies_of_the_page_for_several_workers_of_uvicorn_hold_no_answer_back(directory: Path) -> None:
+def test_the_remedies_of_the_page_for_several_workers_of_uvicorn_hold_no_answer_back(
+    directory: Path, port: int
+) -> None:
     (directory / "app.py").write_text(NODELAY)
     (directory / "serve.py").write_text(blocks("FastAPI under uvicorn")["serve.py"])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
     script = (directory / "serve.py").read_text().replace("workers=4", "workers=2")
     assert script.count("8000") == 1
-    (directory / "serve.py").write_text(script.replace("8000", port))
-    with Server(directory, "serve", workers=2, port=port) as server:
+    (directory / "serve.py").write_text(script.replace("8000", str(port)))
+    with Server(directory, "serve", workers=2, port=str(port)) as server:
         assert server.get("/kind").body == b"at once"
     gunicorn = ("gunicorn", "--bind=fd://{fd}", "app:application", "-k", "uvicorn.workers.UvicornWorker", "-w", "2")
     assert kinds_of_answers(directory, *gunicorn) == b"at once"

@@ -30,7 +30,7 @@ from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.journal import JournalLevel, RowKind
 from timerd_shm.declare.limits import GROUP_KEPT_NS
-from timerd_shm.declare.states import Condition, EventFlag, Orphans, Outcome
+from timerd_shm.declare.states import Condition, EventFlag, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandHeader, RegisterFlag
 from timerd_shm.generate import DEFECTS
 from timerd_shm.read.journal_reader import JournalReader
@@ -75,7 +75,7 @@ def expected(settled: Settling) -> tuple[object, ...]:
         op.registered_ns,
         op.deadline_ns,
         settled.settled_ns,
-        event.amount if event and event.kind.name == "FAIL" else 0,
+        event.amount if event and event.kind == EventKind.FAIL else 0,
         op.keys[settled.ordinal or 0].name,
         (b"default", b"other")[op.purgatory],
         op.id,

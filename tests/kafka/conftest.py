@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,16 @@ from support.kafka.groupworld import Broker, Run
 from support.kafka.rawkafka import RawKafka
 from timerd.testing import Manual
 from timerd_kafka.testing import KafkaCluster
+
+HERE = Path(__file__).resolve().parent
+TEST_S = 280.0  # a slow and busy machine needs minutes for a test with several clusters
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Give each test of this folder more time, unless it or the command line has a timeout."""
+    for item in items if config.getoption("timeout") is None else ():
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_S))
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from support.real.trees import ROOT
 TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leaving_member", "slow_rejoiner"}
 TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
 TIMED |= {"all_answered", "producers_go_on", "works_again_in_time", "members_stay"}
-TIMED |= {"closed_at_once", "joined_at_once"}
+TIMED |= {"closed_at_once", "joined_at_once", "nothing_waits_in_time"}
 TIMED |= {"at_once_in_time", "sum_in_time", "goes_on_in_time", "throttled", "throttle_reported"}
 PARTS = ("daemon,quota,joins", "damaged,storm,full", "groups,records,stopped", "fetch,no_wait,counts,answers,ports")
 # The checks without the others, in which only raw clients play.
@@ -49,13 +49,13 @@ def accept(document: Path, clients: str, parts: tuple[str, ...], seed: int) -> N
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_the_promises_of_the_broker_hold(tmp_path: Path, seed: int) -> None:
     accept(tmp_path / "kafka.json", IN_PYTHON, PARTS, seed)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("client", ["kcat", "kafkajs", "java"])
 def test_the_promises_of_the_broker_hold_for(client: str, tmp_path: Path, seed: int) -> None:
     install = [sys.executable, str(ROOT / "tests/kafka/acceptance/install.py"), client]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import pytest
 
+from support.kafka.patience import PATIENCE_S, eventually
 from support.kafka.ports import free_ports
 from support.real.trees import ROOT
 
-PATIENCE_S = 30.0
 LARGE = 16 << 20  # bytes: no socket takes them at once
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() resets the connection
 
@@ -79,10 +78,7 @@ def test_an_attack_on_a_broker_that_refuses_connections_ends_when_it_is_stopped(
     attack, stop = attack_on(f"127.0.0.1:{free_ports(1)}", 200), threading.Event()
     running = threading.Thread(target=attack.run, args=(stop, lambda **_: None), daemon=True)
     running.start()
-    end = time.monotonic() + PATIENCE_S
-    while not attack.ends["no connection"]:
-        assert time.monotonic() < end, "it tries no connection"
-        time.sleep(0.01)
+    eventually(lambda: attack.ends["no connection"], "it tries no connection")
     stop.set()
     running.join(PATIENCE_S)
     assert not running.is_alive() and attack.sent == 0

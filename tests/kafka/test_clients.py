@@ -22,12 +22,13 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient
 
 from support.kafka.forwarded import forwarded
+from support.kafka.patience import PATIENCE_S, eventually
 from support.kafka.ports import free_ports
 from support.suite.tiers import in_tiers
 from timerd_kafka.testing import KafkaCluster
 
 COUNT = 300
-PATIENCE_S = 30.0
+PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance")
 VALUES = [b"value %d" % number for number in range(COUNT)]
 
 
@@ -122,10 +123,10 @@ def test_each_record_is_consumed_once_whoever_has_produced_it(
     produce(cluster.bootstrap, topic)
     found = consume(cluster.bootstrap, topic, f"group-{topic}")
     assert sorted(found) == sorted(VALUES)
-    end = time.monotonic() + PATIENCE_S
-    while any(cluster.purgatories()[name]["pending"] for name in ("produce", "fetch", "heartbeat", "rebalance")):
-        assert time.monotonic() < end, "the clients have left, and something still waits"
-        time.sleep(0.05)
+    eventually(
+        lambda: not any(cluster.purgatories()[name]["pending"] for name in PURGATORIES),
+        "the clients have left, and something still waits",
+    )
 
 
 @pytest.mark.parametrize(("produce", "consume"), in_tiers(PAIRS, 1))

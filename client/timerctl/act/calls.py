@@ -47,14 +47,15 @@ examples:
 def add(calls: Any, common: argparse.ArgumentParser) -> None:
     """Declare the commands, below `timerctl calls`."""
     numbers = argparse.ArgumentParser(add_help=False, parents=[common])
-    numbers.add_argument("numbers", metavar="NUMBER", type=whole(1, U64_MAX), nargs="+")
+    about = "the number of a dead letter: `timerctl calls --failed`"
+    numbers.add_argument("numbers", metavar="NUMBER", type=whole(1, U64_MAX), nargs="+", help=about)
     missing = "Exit status 1 when a NUMBER is not, or no longer, a dead letter."
     retry = declare_act(calls, [numbers], "retry", "make a call of a dead letter, due at once", missing, RETRY_EPILOG)
     retry.set_defaults(run=run_retry)
     drop = declare_act(calls, [numbers], "drop", "drop a dead letter", missing, DROP_EPILOG)
     drop.set_defaults(run=run_drop)
     known = argparse.ArgumentParser(add_help=False, parents=[common])
-    known.add_argument("id", metavar="ID", type=key_of)
+    known.add_argument("id", metavar="ID", type=key_of, help="the id of the call")
     about = "the group of the call, if calls of several groups have this id"
     # A default of None would overwrite the first --group of `timerctl calls --group web cancel user-9`.
     known.add_argument("--group", metavar="NAME", default=argparse.SUPPRESS, help=about)

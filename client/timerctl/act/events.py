@@ -76,7 +76,7 @@ examples:
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the commands."""
     key = argparse.ArgumentParser(add_help=False, parents=[common])
-    key.add_argument("key", metavar="KEY", type=key_of)
+    key.add_argument("key", metavar="KEY", type=key_of, help="the key")
     add_purgatory(key)
     value = argparse.ArgumentParser(add_help=False)
     value.add_argument("--value", metavar="TEXT", default="", help="a text for the owners of the operations")
@@ -93,7 +93,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     fire.set_defaults(run=run_fire)
 
     advance = declare("advance", [key], "raise a key's watermark", ADVANCE_EPILOG)
-    advance.add_argument("offset", metavar="OFFSET", type=whole(0, U64_MAX))
+    advance.add_argument("offset", metavar="OFFSET", type=whole(0, U64_MAX), help="the new watermark")
     advance.set_defaults(run=run_advance)
 
     fail = declare("fail", [key, value], "settle a key as failed", FAIL_EPILOG)

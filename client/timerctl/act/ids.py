@@ -43,7 +43,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the commands."""
 
     known = argparse.ArgumentParser(add_help=False, parents=[common])
-    known.add_argument("id", metavar="ID", type=key_of)
+    known.add_argument("id", metavar="ID", type=key_of, help="the id of the operation")
     add_purgatory(known)
     cancel = declare_act(commands, [known], "cancel", "cancel the operation of an id", KNOWN, CANCEL_EPILOG)
     cancel.set_defaults(run=run_cancel)

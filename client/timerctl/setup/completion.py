@@ -50,11 +50,15 @@ class Place(NamedTuple):
     commands: tuple[Word, ...]
     options: tuple[Word, ...]
     values: dict[str, Value]  # by each spelling of an option that takes a value
-    argument: Value | None  # the first argument by its place
+    argument: Value  # the first one by its place; without choices if there is none
 
     @property
     def name(self) -> str:
         return " ".join(self.words)
+
+    def offered(self) -> list[Word]:
+        """The words that may stand here by their place, without files."""
+        return [*self.commands, *(Word(choice, "") for choice in self.argument.choices)]
 
     def leads(self) -> Iterator[tuple[str, str]]:
         """(this command and a word, the command to which the word leads)."""
@@ -98,7 +102,7 @@ def places(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
             values |= dict.fromkeys(action.option_strings, value)
         if not action.option_strings and argument is None:
             argument = value
-    yield Place(words, tuple(commands), tuple(options), values, argument)
+    yield Place(words, tuple(commands), tuple(options), values, argument or Value((), False))
     for word, each in below.items():
         yield from places(each, (*words, word))
 
@@ -145,12 +149,23 @@ def values_of(found: list[Place], files: str, choose: str) -> list[str]:
     return [f"        {patterns(options)}) {offer}; return ;;" for offer, options in offers.items()]
 
 
+def arrays_of(found: list[Place], spelt: Callable[[Word], str]) -> list[str]:
+    """Cases for bash and zsh that set the arrays `offered` and `flags`, and `files`, for the command in `place`."""
+    lines = []
+    for place in found:
+        offered, flags = (" ".join(map(spelt, words)) for words in (place.offered(), place.options))
+        files = " files=1" if place.argument.is_path else ""
+        lines.append(f"        {shlex.quote(place.name)}) offered=({offered}) flags=({flags}){files} ;;")
+    return lines
+
+
 def bash(found: list[Place]) -> str:
     """The script for bash. The option may stand two words back, before a `=`."""
     lines = [
         "# bash completion for timerctl, made by `timerctl completion bash`",
         "_timerctl() {",
-        "    local word skip= place= cur=${COMP_WORDS[COMP_CWORD]} last=$COMP_CWORD commands= options= choices= files=",
+        "    local word skip= place= files= cur=${COMP_WORDS[COMP_CWORD]} last=$COMP_CWORD",
+        "    local -a offered flags",
         "    COMPREPLY=()",
         "    if [[ $cur == = ]]; then cur=",
         "    elif [[ ${COMP_WORDS[COMP_CWORD-1]} == = ]]; then last=$((COMP_CWORD-1)); fi",
@@ -159,25 +174,14 @@ def bash(found: list[Place]) -> str:
         *values_of(found, '_timerctl_files "$cur"', '_timerctl_choose "$cur"'),
         "    esac",
         "    case $place in",
-    ]
-    for place in found:
-        argument = place.argument or Value((), False)
-        parts = {
-            "commands": [word.text for word in place.commands],
-            "options": [word.text for word in place.options],
-            "choices": list(argument.choices),
-        }
-        sets = [f"{name}={shlex.quote(' '.join(texts))}" for name, texts in parts.items() if texts]
-        sets += ["files=1"] if argument.is_path else []
-        lines.append(f"        {shlex.quote(place.name)}) {' '.join(sets) or ':'} ;;")
-    lines += [
+        *arrays_of(found, lambda word: shlex.quote(word.text)),
         "    esac",
         "    if [[ $cur == -* ]]; then",
-        '        _timerctl_choose "$cur" $options',
+        '        _timerctl_choose "$cur" "${flags[@]}"',
         "    elif [[ -n $files ]]; then",
         '        _timerctl_files "$cur"',
         "    else",
-        '        _timerctl_choose "$cur" $commands $choices',
+        '        _timerctl_choose "$cur" "${offered[@]}"',
         "    fi",
         "}",
         "_timerctl_choose() {",
@@ -202,27 +206,17 @@ def zsh(found: list[Place]) -> str:
         "# zsh completion for timerctl, made by `timerctl completion zsh`",
         "_timerctl() {",
         "    local word skip= place= files=",
-        "    local -a offered kind",
+        "    local -a offered flags",
         *walk(found, '"${(@)words[2,CURRENT-1]}"'),
         '    case "$place:${words[CURRENT-1]}" in',
         *values_of(found, "_files", "compadd --"),
         "    esac",
-        '    if [[ ${words[CURRENT]} == -* ]]; then place="$place -"; fi',
         "    case $place in",
-    ]
-    for place in found:
-        argument = place.argument or Value((), False)
-        words = [*place.commands, *(Word(choice, "") for choice in argument.choices)]
-        offered = " ".join(map(described, words))
-        options = " ".join(map(described, place.options))
-        lines += [
-            f"        {shlex.quote(place.name)}) offered=({offered}) files={'1' if argument.is_path else ''} ;;",
-            f"        {shlex.quote(f'{place.name} -')}) offered=({options}) kind=(-o) ;;",
-        ]
-    lines += [
+        *arrays_of(found, described),
         "    esac",
-        "    if [[ -n $files ]]; then _files; return; fi",
-        "    (( $#offered )) && _describe $kind timerctl offered",
+        "    if [[ ${words[CURRENT]} == -* ]]; then _describe -o timerctl flags",
+        "    elif [[ -n $files ]]; then _files",
+        "    else (( $#offered )) && _describe timerctl offered; fi",
         "}",
         'if [[ ${funcstack[1]} == _timerctl ]]; then _timerctl "$@"; else compdef _timerctl timerctl; fi',
     ]
@@ -259,9 +253,9 @@ def fish(found: list[Place]) -> str:
     for place in found:
         here = f"complete -c timerctl -n {quoted(f'__timerctl_at {quoted(place.name)}')}"
         lines += [f"{here} -a {quoted(word.text)} -d {quoted(word.about)}" for word in place.commands]
-        if place.argument is not None and place.argument.choices:
+        if place.argument.choices:
             lines.append(f"{here} -a {quoted(' '.join(place.argument.choices))}")
-        if place.argument is not None and place.argument.is_path:
+        if place.argument.is_path:
             lines.append(f"{here} -F")
         for option in place.options:
             spelt = f"-l {option.text[2:]}" if option.text.startswith("--") else f"-s {option.text[1:]}"

@@ -205,7 +205,9 @@ def write(copy: Copy) -> None:
 
 def next_steps(directory: Path | None, user: bool) -> list[Step]:
     """Command lines for a person."""
-    if directory is not None and not user:
+    if directory is not None and user:
+        return [Step("timerctl install-units --user", "the unit, for this user")]
+    if directory is not None:
         manifest = shlex.quote(str(directory / "web-daemonset.yaml"))
         return [
             Step("timerctl install-units", "as root: the units, for this machine"),
@@ -227,6 +229,7 @@ def next_steps(directory: Path | None, user: bool) -> list[Step]:
             Step("usermod -aG timerd www-data", "a user whose processes may connect"),
         ]
         search = SYSTEMD_PATH
-        if any(here.resolve().is_relative_to(home) for home in HOMES):
-            link = Step("", f"install timerd elsewhere: the unit does not see {here.parent}")
+        for path in (here.resolve(), Path(sys.executable).resolve()):  # a venv links to its interpreter
+            if any(path.is_relative_to(home) for home in HOMES):
+                link = Step("", f"install timerd elsewhere: the unit does not see {path.parent}")
     return steps if shutil.which("timerd", path=search) or not here.exists() else [link, *steps]

@@ -12,7 +12,8 @@ from timerd_client.operations.keys import replica_key
 from timerd_client.operations.named import Lock, threaded
 from timerd_client.operations.parts import Part, PartsOperation, Respond
 
-ALL_REPLICAS = -1  # acks=all
+ALL_REPLICAS = -1
+"""`acks` of a write that all replicas have to have."""
 
 
 class Appended(NamedTuple):

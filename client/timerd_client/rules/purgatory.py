@@ -1,8 +1,8 @@
 """The purgatory in plain Python: which event settles an operation, and how.
 
 A Purgatory takes registrations, events and watermarks in their order. It has no clock: an operation expires when the
-effective time of an event, or of the operation's own registration, is not before its deadline. What then happens to an
-operation, its user says in on_settled(). The rules are numbered in timerd/DESIGN.md.
+effective time of an event, or of the operation's own registration, is not before its deadline. A subclass says in
+on_settled() what an outcome means to it. The rules are numbered in timerd/DESIGN.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the rules know of an operation, an event, a mark and a client. Users of the rules add what else they need."""
+"""Operations, events, marks and clients, with no more than the rules need. Subclasses add the rest."""
 
 from __future__ import annotations
 

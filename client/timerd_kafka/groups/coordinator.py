@@ -389,10 +389,11 @@ class Coordinator:
         group = self.groups.get(group_id)
         if group is None:
             return
-        for place, one in sorted(group.remembered.offsets.items()):
+        offsets = group.remembered.offsets
+        for place in sorted(offsets, key=lambda place: (place.topic.int, place.partition)):  # ids compare slowly
             topic = self._broker.topic(None, place.topic)
             if topic is not None:
-                yield topic, place.partition, one
+                yield topic, place.partition, offsets[place]
 
     def topics_deleted(self, topics: Container[UUID]) -> None:
         """Forget the offsets of deleted topics, and groups without members that have no other offsets."""

@@ -36,6 +36,7 @@ from timerd_shm.host.search import find_instance
 AGAIN_S = 0.5  # the pause before the next start of a process that ended at once
 SHORT_S = 1.0  # a process that ran for less than this ended at once
 DAEMON_POLL_S = 0.01
+SERVES_S = 50.0  # the longest wait for the timer daemon at the start: a test waits for 60 s
 END_S = 10.0
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -277,7 +278,7 @@ class Supervisor:
 
     def _await_daemon(self) -> None:
         assert self.daemon is not None
-        end = time.monotonic() + END_S
+        end = time.monotonic() + SERVES_S
         while not self.daemon.serves and not self._ends:
             if time.monotonic() > end or not self.daemon.runs:
                 raise SettingsError(f"the timer daemon does not serve:\n{self.daemon.said}")

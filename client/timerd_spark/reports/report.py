@@ -24,7 +24,8 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     rollup's histograms (at most rollups.ERROR too large). Columns: `by`, then
 
         start, end                the window; without windows, from the first registration to the last outcome
-        n, completed, expired, cancelled, failed
+        n                         operations that settled in the window
+        completed, expired, cancelled, failed         how many of them settled in this way
         idle_s                    the pauses in the time from start to end, if there are no windows; 0 if `by` lacks a
                                   column of the rollup
         rate                      n / the window's length; without windows, n / the time from start to end without
@@ -35,7 +36,8 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
         in_flight_mean            by Little's law: the sum of all waits / the same time as for `rate`. With windows, a
                                   wait counts as a whole in the window in which it ends. So the mean is right if waits
                                   are much shorter than the windows; otherwise take `in_flight_max`, or no windows
-        in_flight_max             see rollup()
+        in_flight_max             the largest number of operations in flight at the end of a millisecond; null if `by`
+                                  lacks a column of the rollup: see rollup()
 
     A pause is a time without operations in flight that is longer than a second and longer than 100 mean intervals
     between operations: for example, between the rounds of a load test, or at night.

@@ -1,4 +1,4 @@
-"""A journal as a data source, in batches and as a stream. docs/howto/spark-read.md has its options.
+"""A journal as a data source, in batches and as a stream. docs/reference/spark.md has its options.
 
 Spark pickles these objects and sends them to the executors, so they hold only paths and numbers. A task opens the files
 that it reads, and imports pyarrow and numpy only then.

@@ -86,7 +86,7 @@ _POSITION: tuple[Column, ...] = (
     Column("segment", LONG, "", "number of the segment in its directory", False),
     Column("record", LONG, "", "position in the segment, from 0", False),
     Column("kind", STRING, "", f"RowKind, in small letters; or {LEFT_OUT}: rows from this one on were left out", False),
-    Column("bytes", BINARY, "", "the row as it stands in the file: 64 bytes, which LAYOUT.md describes", False),
+    Column("bytes", BINARY, "", "the row as it stands in the file: 64 bytes (docs/reference/journal.md)", False),
     Column("at", TIMESTAMP, "us", "the row's time by the wall clock; null if the row has no time"),
     Column("op_id", STRING, "", "the row's operation, as in the terminal view; null if the row has none"),
 )

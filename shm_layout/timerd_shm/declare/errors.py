@@ -50,7 +50,7 @@ class ErrorCode(IntEnum):
 
 
 class TimerdError(Exception):
-    """Base of the errors of timerd, except RequestEnded. Catch it for all of them. `code` is the one on the wire."""
+    """Base of the errors of timerd, except RequestEnded. Catch it for any of them. `code` is the code on the wire."""
 
     code: ClassVar[ErrorCode] = ErrorCode.NONE
     by_code: ClassVar[dict[ErrorCode, type[TimerdError]]] = {}
@@ -65,7 +65,7 @@ class TimerdError(Exception):
 
 
 class MalformedError(TimerdError, ValueError):
-    """A frame or record is not what its header says. A bug of the sender: report it; do not resend."""
+    """A frame or record is not what its header says. This is a bug of the sender: report it, and do not send again."""
 
     code = ErrorCode.MALFORMED
 
@@ -119,13 +119,13 @@ class PayloadTooLargeError(TimerdError, ValueError):
 
 
 class TimeoutOutOfRangeError(TimerdError, ValueError):
-    """A timeout is negative, not a number, or above ten years. Give 0 s to ten years; None means no deadline."""
+    """An operation's timeout is negative or above ten years, or a time is no number. Give 0 s to ten years."""
 
     code = ErrorCode.TIMEOUT_OUT_OF_RANGE
 
 
 class OperationExistsError(TimerdError):
-    """An operation of that id exists or has settled lately. Use if_exists="keep" or "replace"."""
+    """An operation of that id is pending, or has settled within the last hour. Use if_exists="keep" or "replace"."""
 
     code = ErrorCode.OPERATION_EXISTS
     settled: int = 0  # how it has settled (states.Outcome), from the daemon's answer; 0 = pending, or not known
@@ -157,7 +157,7 @@ class TimerdUnavailableError(TimerdError):  # not an OSError, which gunicorn tak
 
 
 class BackpressureError(TimerdError):
-    """The window is full: the daemon does not keep up. A thread's call waits a second for room. Slow down and retry."""
+    """The window is full: the daemon does not keep up. Slow down and retry; in asyncio, await `client.room()`."""
 
     code = ErrorCode.BACKPRESSURE
 
@@ -193,7 +193,7 @@ class ArenaDamagedError(TimerdError):
 
 
 class SessionGoneError(TimerdError):
-    """The daemon no longer knows this client, nor its pending operations. The client goes on; register again."""
+    """The daemon knows neither this client nor its pending operations any more. The client goes on; register again."""
 
     code = ErrorCode.SESSION_GONE
 
@@ -241,7 +241,7 @@ class NotAMemberError(TimerdError):
 
 
 class CheckIncompleteError(TimerdError, TimeoutError):
-    """Not every owner has looked in time. `completed` operations are complete; the others go on. Check again."""
+    """Not every owner has looked in time. `completed` operations are complete, and the others go on: check again."""
 
     code = ErrorCode.CHECK_INCOMPLETE
 

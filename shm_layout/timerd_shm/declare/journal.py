@@ -151,8 +151,8 @@ class BlockHeader(NamedTuple):
 
 # Each column of a row says its type, what its number means (the class of a code or of flags, the TextKind of a text),
 # what it is, and how the audit checks it, in a sentence that begins with a word of docs/reference/audit.md: computed,
-# nearly computed, bounded, by effect, free. The readers, timerctl, Spark, LAYOUT.md and the tests take all this from
-# here.
+# nearly computed, bounded, by effect, free. The readers, timerctl, Spark, docs/reference/journal.md and the tests
+# take all this from here.
 # fmt: off
 class SegmentRow(NamedTuple):
     """SEGMENT: record 0 of each segment."""

@@ -14,7 +14,7 @@ import pytest
 import timerd as td
 from support.real.daemons import Daemon
 from support.real.shell import Run
-from support.site import DOCS, generator
+from support.site import DOCS, made
 from timerctl.instance import open_arena
 from timerd.arena.plan import plan_of
 from timerd.config.command_line import read_command_line
@@ -48,9 +48,9 @@ def test_the_formula_gives_the_size_of_each_arena_of_the_table_and_of_sizes_betw
     found = FORMULA.search(PAGE)
     assert found and f"within {TOLERANCE:.0%}".replace("%", " %") in PAGE
     operation, event, client = map(int, found.groups()[:3])
-    made = [generator().config_of(*row) for row in generator().ARENAS]
-    made += [Config(capacity=capacity) for capacity in range(1_000, 4_000_000, 79_193)]
-    for config in made:
+    configs = [made("sizes").config_of(*row) for row in made("sizes").ARENAS]
+    configs += [Config(capacity=capacity) for capacity in range(1_000, 4_000_000, 79_193)]
+    for config in configs:
         computed = operation * config.capacity + event * config.ring_events + client * config.clients
         computed += float(found[4]) * MIB
         size = plan_of(config).size
@@ -124,7 +124,7 @@ def test_each_thing_takes_the_room_that_the_table_shows(
         client.cancel_all()
 
 
-def begins_to_read(blocks: str) -> td.Outcome:
+def begins_to_read() -> td.Outcome:
     """4,000 messages of 500 bytes are posted. The outcome of a reader that had been away before the first of them."""
     with td.connect() as client:
         mark = client.mark()
@@ -140,11 +140,11 @@ def test_the_arena_of_the_long_polls_remembers_a_minute_and_without_blocks_it_do
     make_daemon: Callable[..., Daemon],
 ) -> None:
     daemon = make_daemon(*LONG_POLLS)
-    assert begins_to_read("as the page says").value == b"%500d" % 0
+    assert begins_to_read().value == b"%500d" % 0
     daemon.destroy()
     at = LONG_POLLS.index("--blocks")
-    make_daemon(*LONG_POLLS[:at], *LONG_POLLS[at + 2 :])
-    assert isinstance(begins_to_read("as many as the capacity gives").error, td.MarkTooOldError)
+    make_daemon(*LONG_POLLS[:at], *LONG_POLLS[at + 2 :])  # with as many blocks as the capacity gives
+    assert isinstance(begins_to_read().error, td.MarkTooOldError)
 
 
 def fraction(flags: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from support.real.trees import ROOT
-from support.site import DOCS, generator, headings
+from support.site import DOCS, headings, made
 
 FILE = DOCS / "troubleshooting.md"
 TITLES = headings(FILE, 3)
@@ -63,14 +63,14 @@ def test_a_message_that_does_not_exist_is_found() -> None:
 
 
 def test_each_other_heading_begins_with_the_name_of_an_error() -> None:
-    names = {error.name for section in generator().errors().values() for error in section}
+    names = {error.name for section in made("errors").sections().values() for error in section}
     others = [title for title in TITLES if not title.startswith("`")]
     assert not [title for title in others if re.match(r"\w+", title)[0] not in names]  # type: ignore[index]
 
 
 def test_every_public_error_is_named() -> None:
     text = FILE.read_text()
-    names = {error.name for section in generator().errors().values() for error in section} - {"TimerdError"}
+    names = {error.name for section in made("errors").sections().values() for error in section} - {"TimerdError"}
     assert not {name for name in names if not re.search(rf"\b{name}\b", text)}
 
 

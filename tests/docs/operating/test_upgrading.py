@@ -132,11 +132,12 @@ def test_what_an_old_worker_has_left_follows_its_policy_under_a_daemon_of_anothe
 ) -> None:
     daemon = make_daemon()
     with subprocess.Popen([sys.executable, "-c", OLD_WORKER], stdout=subprocess.PIPE) as worker:
-        assert worker.stdout is not None
-        worker.stdout.readline()
-        restart(daemon, OTHER_PROTOCOL)
-        assert str(worker.pid) in timerctl("clients")[1]
-        worker.kill()
+        try:
+            assert worker.stdout is not None and worker.stdout.readline() == b"ready\n"
+            restart(daemon, OTHER_PROTOCOL)
+            assert str(worker.pid) in timerctl("clients")[1]
+        finally:
+            worker.kill()
     eventually(lambda: daemon.stats()["counters"]["pending"] == 2)
     listed = timerctl("ops")[1]
     assert all(re.search(rf"  {key}  ", listed) for key in ("b", "resize")) and not re.search("  a  ", listed)

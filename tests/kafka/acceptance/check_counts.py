@@ -15,7 +15,7 @@ from timerd_kafka.testing import KafkaCluster
 from world import able, cluster, ends, eventually, registered, settled
 
 PARTITIONS = 6
-READ_S = 60.0  # a group reads all records within this time
+READ_S = 180.0  # a group reads all records within this time
 
 
 def play(suite: Suite) -> None:

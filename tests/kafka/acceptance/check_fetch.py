@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from bench.lib.common import Suite
 from support.kafka.rawkafka import FETCH, PRODUCE, RawKafka, batch, fetch_fields
 from timerd_kafka.testing import KafkaCluster
-from world import WORKERS, arrivals, cluster, percentile, percentiles, produce_fields, registered, settled
+from world import PATIENCE_S, WORKERS, arrivals, cluster, percentile, percentiles, produce_fields, registered, settled
 
 MAX_WAIT_S, LATE_S = 3.0, 0.1
 AT_ONCE_S = 0.05
@@ -44,7 +44,7 @@ def play_empty(suite: Suite, kafka: KafkaCluster) -> None:
             begun.append(time.monotonic())
             reader.send(frame)
             questions.append(question)
-        came = arrivals(readers, MAX_WAIT_S + 5)
+        came = arrivals(readers, MAX_WAIT_S + PATIENCE_S)
         took += [arrived - sent for arrived, sent in zip(came, begun, strict=True)]
         for reader, question in zip(readers, questions, strict=True):
             answer = question.read(reader.frame()).responses[0].partitions[0]
@@ -124,7 +124,7 @@ def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
                 question, frame = leader.question(PRODUCE, 9, **produce_fields(topic, {0: batch([b"%d" % number])}))
                 sent = time.monotonic()
                 leader.send(frame)
-                acked, seen = arrivals([leader, reader], MAX_WAIT_S + 1)
+                acked, seen = arrivals([leader, reader], MAX_WAIT_S + PATIENCE_S)
                 answer = asked.read(reader.frame()).responses[0].partitions[0]
                 produced = question.read(leader.frame()).responses[0].partition_responses[0]
                 wrong += not answer.records or produced.base_offset != offset
@@ -166,7 +166,7 @@ def play_sum(suite: Suite, kafka: KafkaCluster) -> None:
             right = right and math.isinf(arrivals([reader], 0.3)[0])
             begun = time.monotonic()
             leader.send(leader.question(PRODUCE, 9, **produce_fields(topic, {mine[number]: one}))[1])
-            answered.append(arrivals([reader], 5.0)[0] - begun)
+            answered.append(arrivals([reader], PATIENCE_S)[0] - begun)
             leader.frame()
             parts: list[Any] = question.read(reader.frame()).responses[0].partitions
             right = right and sum(len(part.records or b"") for part in parts) >= ENOUGH and len(parts) == MANY

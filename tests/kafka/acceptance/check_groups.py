@@ -22,6 +22,8 @@ PARTITIONS, MEMBERS = 12, 3
 SESSION_MS, HEARTBEAT_MS = 3_000, 300
 KILLED_S, LEFT_S = 4.0, 1.0  # at most, from a member's SIGKILL or close() until others have its partitions
 REBALANCE_S, LATE_S = 2.0, 0.1
+SLOW_SESSION_S = 60.0  # of members that are removed by the rebalance timeout, and not for want of heartbeats
+SHARED_S = 120.0
 
 
 def play(suite: Suite) -> None:
@@ -49,25 +51,25 @@ def play_client(suite: Suite, kafka: KafkaCluster, client: str) -> None:
 
     with several(member, member, member) as members:
         begun = time.monotonic()
-        eventually(lambda: shared(members) and all(map(assigned, members)), f"{client}: three share the work", 40.0)
+        eventually(lambda: shared(members) and all(map(assigned, members)), f"{client}: three share the work", SHARED_S)
         joined = time.monotonic() - begun
         shares = [len(assigned(one)) for one in members]
         time.sleep(2 * HEARTBEAT_MS / 1000)
         victim, others = members[0], members[1:]
         lost = set(assigned(victim))
         killed = victim.kill()
-        eventually(lambda: shared(others), f"{client}: two have the work of the killed one", 30.0)
+        eventually(lambda: shared(others), f"{client}: two have the work of the killed one", SHARED_S)
         after_kill = max(one.said[-1]["at"] for one in others) - killed
         time.sleep(2 * HEARTBEAT_MS / 1000)
         leaving, last = others
         leaving.stop()
-        eventually(lambda: leaving.last("closing") and shared([last]), f"{client}: one has all the work", 30.0)
+        eventually(lambda: leaving.last("closing") and shared([last]), f"{client}: one has all the work", SHARED_S)
         asked = leaving.last("closing")
         assert asked is not None
         after_leave = last.said[-1]["at"] - asked["at"]
-        leaving.result(30.0)
+        leaving.result(SHARED_S)
         last.stop()
-        last.result(30.0)
+        last.result(SHARED_S)
     suite.add(
         "groups",
         client=client,
@@ -103,8 +105,8 @@ def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
     for number in range(rounds):
         group = f"slow-{number}-{time.monotonic_ns()}"
         with (
-            RawMember(kafka.bootstrap, group, session=SESSION_MS / 1000, rebalance=REBALANCE_S) as slow,
-            RawMember(kafka.bootstrap, group, session=SESSION_MS / 1000, rebalance=REBALANCE_S) as quick,
+            RawMember(kafka.bootstrap, group, session=SLOW_SESSION_S, rebalance=REBALANCE_S) as slow,
+            RawMember(kafka.bootstrap, group, session=SLOW_SESSION_S, rebalance=REBALANCE_S) as quick,
         ):
             slow.join()
             slow.sync()
@@ -172,7 +174,7 @@ class OffsetsOf:
             for client, plan, offsets in self._groups
         ]
         with several(*made) as peers:
-            return [peer.result(30.0) for peer in peers]
+            return [peer.result(SHARED_S) for peer in peers]
 
     def _judge(self, suite: Suite, wrong: int) -> None:
         suite.check("offsets_survive", not wrong, "committed offsets survive SIGKILL of any one worker")

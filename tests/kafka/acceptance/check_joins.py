@@ -20,7 +20,8 @@ from world import able, cluster, eventually, side_by_side
 PARTITIONS = 12
 SESSION_MS, HEARTBEAT_MS = 30_000, 300
 CLOSED_S, JOINED_S = 5.0, 10.0  # far less than a session
-STARTED_S = 60.0
+STARTED_S = 120.0
+LATER_S = 3.0  # for this time a further rebalance would have to begin
 
 
 def play(suite: Suite) -> None:
@@ -98,6 +99,10 @@ def play_static(suite: Suite, kafka: KafkaCluster, client: str) -> None:
     plan = {"topic": first, "partitions": 3, "group": group}
     plan |= {"session_ms": SESSION_MS, "heartbeat_ms": HEARTBEAT_MS}
 
+    # A leader in kafka-python assigns the partitions before it has asked for those of the new topic. When it knows
+    # them, it begins another rebalance itself.
+    expected = 4 if client == "kafka-python" else 2
+
     def member(instance: str, topic: str) -> Peer:
         return Peer("member", client, kafka.bootstrap, **plan, instance=instance, topics=[topic])
 
@@ -107,15 +112,17 @@ def play_static(suite: Suite, kafka: KafkaCluster, client: str) -> None:
 
     with member("one", first) as moving, member("two", first) as staying:
         eventually(both, f"{client}: two static members share a topic", STARTED_S)
-        time.sleep(1.0 if suite.short else 3.0)
+        kafka.wait_for_group(group, members=2, timeout=STARTED_S)
+        time.sleep(LATER_S)
         # A late answer that is 1 ms late changes nothing, and its requests are counted.
         counts = {api: kafka.delay(api, 0.001, group=group, times=None) for api in ("JoinGroup", "SyncGroup")}
         moving.kill()
         with member("one", second) as back:
             eventually(has(back, range(2)), f"{client}: it has its new topic", STARTED_S)
             eventually(has(staying, range(3)), f"{client}: the other one has the whole first topic", STARTED_S)
-            time.sleep(1.0 if suite.short else 5.0)  # a second rebalance would come now
-            met = {one.number: one.met for one in kafka.faults()}
+            eventually(lambda: met_of(kafka)[counts["SyncGroup"]] >= expected, f"{client}: all have synced", STARTED_S)
+            time.sleep(LATER_S)
+            met = met_of(kafka)
             back.stop()
             back.result(STARTED_S)
         staying.stop()
@@ -123,11 +130,13 @@ def play_static(suite: Suite, kafka: KafkaCluster, client: str) -> None:
     dismiss(kafka, group, "one", "two")
     joins, syncs = (met[counts[api]] for api in ("JoinGroup", "SyncGroup"))
     suite.add("static_members", client=client, members=2, joins=joins, syncs=syncs)
-    # A leader in kafka-python assigns the partitions before it has asked for those of the new topic. When it knows
-    # them, it begins another rebalance itself.
-    expected = 4 if client == "kafka-python" else 2
     claim = "a static member that comes back with other topics causes one rebalance (two if its leader begins another)"
     suite.check("one_rebalance", syncs == expected, claim)
+
+
+def met_of(kafka: KafkaCluster) -> dict[int, int]:
+    """How many requests each fault has met."""
+    return {one.number: one.met for one in kafka.faults()}
 
 
 def dismiss(kafka: KafkaCluster, group: str, *instances: str) -> None:

@@ -19,7 +19,7 @@ from processes import RawPeer
 from support.kafka.rawkafka import CREATE_TOPICS, FETCH, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
-from world import arrivals, cluster, eventually, percentiles, produce_fields
+from world import PATIENCE_S, arrivals, cluster, eventually, percentiles, produce_fields
 
 CAPACITY = 512
 GRACE_S = 2.0
@@ -31,7 +31,7 @@ BYSTANDER_MAX_S = 1.0
 
 def play_full(suite: Suite) -> None:
     """Send more fetches that must wait than the daemon has room for: those without room get an error."""
-    count, wait_s = (1_000, 2.0) if suite.short else (4_000, 5.0)
+    count, wait_s = (1_000, 8.0) if suite.short else (4_000, 5.0)
     with cluster(suite, "--capacity", str(CAPACITY)) as kafka:
         topic, busy = kafka.topic(partitions=4, replicas=1), kafka.topic(replicas=3)
         with RawKafka(kafka.bootstrap) as raw:
@@ -47,7 +47,7 @@ def play_full(suite: Suite) -> None:
                 begun.append(time.monotonic())
                 reader.send(frame)
                 questions.append(question)
-            came = arrivals(readers, wait_s + 10)
+            came = arrivals(readers, wait_s + PATIENCE_S)
             took = [arrived - sent for arrived, sent in zip(came, begun, strict=True)]
             codes = Counter(
                 ErrorCode(question.read(reader.frame()).responses[0].partitions[0].error_code).name
@@ -229,7 +229,7 @@ def muted_request(greedy: RawKafka, topic: str, throttle: float) -> Waiting:
 def report_lost(suite: Suite, how: str, before: list[Waiting], during: list[Waiting]) -> None:
     """Report the answers to these requests, and how long after their timeouts the answers came."""
     requests = [*before, *during]
-    came = arrivals([raw for _, _, raw, _, _ in requests], 8.0)
+    came = arrivals([raw for _, _, raw, _, _ in requests], PATIENCE_S)
     for sent, kind in [(sent, kind) for sent in ("before", "during") for kind in KINDS]:
         late, codes = [], Counter[str]()
         mine = before if sent == "before" else during

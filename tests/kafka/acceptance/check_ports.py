@@ -20,7 +20,7 @@ PARTITIONS = 3
 RATE = 50  # records a second of each producer
 AWAY_S = 2.0
 SOME = 30  # records
-STARTED_S, BACK_S = 60.0, 90.0
+STARTED_S, BACK_S = 120.0, 180.0
 
 
 def play(suite: Suite) -> None:

@@ -109,7 +109,7 @@ def play_stopped(suite: Suite) -> None:
                 codes["unknown"].add(answers[UNKNOWN].error_code.name)
             kafka.start_follower(topic, partition=stopped)
             eventually(lambda: len({e["end"] for e in held_of(kafka, topic, stopped)}) == 1, "it copies again")
-            again = leader.produce(topic, {stopped: batch([b"d"])}, timeout=TIMEOUT_S)[stopped].error_code.name
+            again = leader.produce(topic, {stopped: batch([b"d"])})[stopped].error_code.name
     suite.add(
         "stopped_follower",
         timeout_s=TIMEOUT_S,

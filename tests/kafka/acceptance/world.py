@@ -25,8 +25,9 @@ WORKERS = 4
 # Purgatories with operations of clients. In "replica" followers wait, all the time. In "fault" nothing waits here.
 PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota")
 QUIET_S = 5.0
+QUIET_AT_LAST_S = 60.0  # a busy machine needs longer
 AT_ONCE = 3  # clients: with more of them a machine of two cores would be too busy for bounds of time
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 _own = threading.local()
 
@@ -70,16 +71,19 @@ def waiting(kafka: KafkaCluster) -> str:
 
 
 def be_quiet(suite: Suite, kafka: KafkaCluster) -> None:
-    """Check that within 5 s after the clients have left, no operation is pending."""
+    """Check that no operation is pending when the clients have left: within 5 s, or later on a busy machine."""
     begun = time.monotonic()
-    while any((left := pending(kafka)).values()) and time.monotonic() < begun + QUIET_S:
+    while any((left := pending(kafka)).values()) and time.monotonic() < begun + QUIET_AT_LAST_S:
         time.sleep(0.02)
-    suite.add("pending_after_the_clients_left", check=current(suite), **left, seconds=time.monotonic() - begun)
+    took = time.monotonic() - begun
+    suite.add("pending_after_the_clients_left", check=current(suite), **left, seconds=took)
     if any(left.values()):
         suite.say(f"these operations still wait:\n{waiting(kafka)}")
     suite.check(
-        "nothing_waits", not any(left.values()), "5 s after the clients have left nothing is pending in any purgatory"
+        "nothing_waits", not any(left.values()), "after the clients have left nothing is pending in any purgatory"
     )
+    says = f"nothing is pending {QUIET_S:g} s after the clients have left"
+    suite.check("nothing_waits_in_time", took <= QUIET_S, says)
 
 
 def current(suite: Suite) -> str:

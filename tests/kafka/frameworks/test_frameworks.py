@@ -24,10 +24,10 @@ from timerd_kafka.testing import KafkaCluster
 
 HERE = Path(__file__).resolve().parent
 PARTITIONS = 4
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 WORDS = ["some", "words", "and", "some", "more", "words", "some"] * 20
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
 
 
 def python_of(framework: str) -> str:

@@ -15,14 +15,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from support.kafka.groupworld import NONE, SESSION, Broker, Consumer, Run, beat_for, stable
+from support.kafka.patience import PATIENCE_S
 from support.kafka.rawkafka import RawKafka, seconds
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.wire.codec import Question
 
 FIND_COORDINATOR, JOIN, LEAVE, SYNC = 10, 11, 13, 14
 REBALANCE_S = 100.0  # longer than RawKafka waits for an answer
-PATIENCE_S = 30.0
-GIVES_UP_S = 5.0  # librdkafka waits this long for the answer to a LeaveGroup
+TRIES = 5
 
 
 class Member:
@@ -199,13 +199,21 @@ def close_kafka_python(bootstrap: str, group: str, topic: str, joins: Callable[[
     return time.monotonic() - begun
 
 
-@pytest.mark.parametrize("close", [close_confluent, close_kafka_python])
+@pytest.mark.parametrize(
+    ("close", "gives_up"), [(close_confluent, 5.0), (close_kafka_python, 30.0)], ids=["confluent", "kafka_python"]
+)
 def test_a_consumer_that_still_joins_is_closed_at_once(
-    cluster: KafkaCluster, stable_member: Make, close: Callable[[str, str, str, Callable[[], bool]], float]
+    cluster: KafkaCluster,
+    stable_member: Make,
+    close: Callable[[str, str, str, Callable[[], bool]], float],
+    gives_up: float,
 ) -> None:
-    """Before, the LeaveGroup waited for the JoinGroup before it, until the client gave up. The best of three counts."""
+    """Before, the LeaveGroup waited for the JoinGroup before it, until the client gave up.
+
+    On a busy machine a client may be slow all the same. So one of several tries has to be quick.
+    """
     topic, took = cluster.topic(), list[float]()
-    for number in range(3):
+    for number in range(TRIES):
         group, end = f"closes-{topic}-{number}", time.monotonic() + PATIENCE_S
         stable_member(group)
 
@@ -219,4 +227,6 @@ def test_a_consumer_that_still_joins_is_closed_at_once(
 
         took.append(close(cluster.bootstrap, group, topic, joins))
         cluster.wait_for_group(group, state="PreparingRebalance", members=1)
-    assert min(took) < GIVES_UP_S - 1, took
+        if took[-1] < gives_up - 1:
+            return
+    raise AssertionError(f"each try took until the client gave up: {took}")

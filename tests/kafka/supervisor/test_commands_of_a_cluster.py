@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kio.schema.errors import ErrorCode
 
+from support.kafka.patience import PATIENCE_S
 from support.kafka.rawkafka import DELETE_TOPICS, RawKafka, batch, seconds
 from support.real.patience import stop
 from timerd_kafka.cluster.placement import coordinator_of
@@ -16,7 +17,7 @@ from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.testing import cluster as cluster_module
 from timerd_kafka.wire.codec import Question
 
-PATIENCE_S, OFFSET_COMMIT, FIND_COORDINATOR = 20.0, 8, 10
+OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
 
 
 def test_a_wait_for_the_end_of_a_group_ends_when_the_only_topic_of_its_offsets_is_deleted(

@@ -9,12 +9,12 @@ import socket
 
 import pytest
 
+from support.kafka.patience import PATIENCE_S
 from timerd_kafka.faults.rules import TEXT_MAX
 from timerd_kafka.supervisor.link import Link
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.worker.control import line_of, serve_control
 
-PATIENCE_S = 20.0
 LONG = 1 << 20  # bytes: a socket takes some 200,000 at once
 
 

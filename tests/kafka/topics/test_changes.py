@@ -150,7 +150,7 @@ def test_a_broker_answers_others_while_a_stopped_broker_holds_the_lock(tmp_path:
         more = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
         topics = (module.CreatableTopic(name="orders", **more),)
         with another_broker_changes_the_topics(tmp_path):
-            fields = {"topics": topics, "timeout": seconds(20), "validate_only": False}
+            fields = {"topics": topics, "timeout": seconds(50), "validate_only": False}
             question, frame = creating.question(CREATE_TOPICS, 7, **fields)
             creating.send(frame)
             for _ in range(20):

@@ -14,9 +14,8 @@ from kio.schema.errors import ErrorCode
 from support.kafka.rawkafka import CREATE_TOPICS, DESCRIBE_CONFIGS, METADATA, RawKafka, seconds
 from support.kafka.realbrokers import answer_of, brokers
 from timerd.testing import Manual
+from timerd_kafka.apis import pauses
 from timerd_kafka.apis.frames import LARGE, frame_of
-from timerd_kafka.apis.topics import metadata
-from timerd_kafka.apis.topics.bounds import AT_ONCE
 from timerd_kafka.apis.topics.describe_configs import TOPIC
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Api, Question, api_of, milliseconds
@@ -71,7 +70,7 @@ async def turns_of(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, int]:
 
 
 def test_others_are_served_while_a_request_for_many_topics_is_answered(manual: Manual, tmp_path: Path) -> None:
-    names = [f"t{number}" for number in range(10 * AT_ONCE)]
+    names = [f"t{number}" for number in range(10 * pauses.TOPICS_AT_ONCE)]
 
     async def main() -> None:
         with brokers(tmp_path, 1) as (one,):
@@ -87,7 +86,7 @@ def test_others_are_served_while_a_request_for_many_topics_is_answered(manual: M
 def test_others_are_served_while_the_metadata_of_many_partitions_are_made(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int, partitions: int
 ) -> None:
-    monkeypatch.setattr(metadata, "AT_ONCE", 4)
+    monkeypatch.setattr(pauses, "AT_ONCE", 4)
 
     async def main() -> None:
         with brokers(tmp_path, 1) as (one,):

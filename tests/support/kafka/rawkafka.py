@@ -11,13 +11,13 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from support.kafka.patience import PATIENCE_S
 from timerd_kafka.log.batch import HEADER
 from timerd_kafka.wire.codec import Question
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 18, 19, 20, 21, 22
 DESCRIBE_CONFIGS, ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 37, 44
-PATIENCE_S = 20.0
 
 
 def seconds(value: float) -> datetime.timedelta:
@@ -92,7 +92,7 @@ class RawKafka:
         )
 
     def produce(
-        self, topic: str, batches: Mapping[int, bytes], *, acks: int = -1, timeout: float = 5.0, version: int = 9
+        self, topic: str, batches: Mapping[int, bytes], *, acks: int = -1, timeout: float = 30.0, version: int = 9
     ) -> dict[int, Any]:
         """Send a batch to each partition of one topic. Returns the answer for each partition."""
         module = Question(PRODUCE, version).module

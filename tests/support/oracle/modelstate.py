@@ -29,6 +29,7 @@ class Event(rules.Event):
     __slots__ = ("settled", "value")
 
     client: Client | None
+    purgatory: int
     key: bytes
 
     def __init__(self, value: bytes, *args: Any, **more: Any) -> None:

@@ -9,28 +9,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from support.real.patience import until
 from support.real.trees import ROOT
 
 DOCKERFILE = ROOT / "systemd" / "Dockerfile"
 BASE = "debian:trixie-slim"
-TREE = (
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "shm_layout",
-    "client",
-    "timerd",
-    "examples",
-)  # Dockerfile.dockerignore
+IGNORED = DOCKERFILE.with_name("Dockerfile.dockerignore")
 Lines = list[tuple[str, str]]
+
+
+def copied() -> list[str]:
+    """The files and folders of the tree that `COPY .` finds."""
+    return re.findall(r"^!(.+)$", IGNORED.read_text(), re.MULTILINE)
 
 
 def stages() -> dict[str, Lines]:
@@ -94,7 +93,7 @@ class Builder:
                     command = json.loads(rest)
                 case "HEALTHCHECK":
                     health = json.loads(rest.partition(" CMD ")[2])
-                case "VOLUME" | "EXPOSE" | "STOPSIGNAL":
+                case "VOLUME" | "EXPOSE":
                     pass
                 case _:
                     raise AssertionError(f"{word}: {DOCKERFILE} has a line that this module does not know")
@@ -106,7 +105,7 @@ class Builder:
             shutil.copytree(self.image(words[0].partition("=")[2]).root / source[1:], root / target[1:], symlinks=True)
         elif source == ".":
             (root / target[1:]).mkdir()
-            for name in TREE:
+            for name in copied():
                 path = ROOT / name
                 if path.is_dir():
                     shutil.copytree(path, root / target[1:] / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -156,10 +155,9 @@ class Container:
         environment: Mapping[str, str],
         volume: Path | None = None,
         is_volume_read_only: bool = False,
-        beside: Container | None = None,
         files: int = 1_024,
     ) -> None:
-        """`volume` is mounted at /run/timerd. `beside`: the container whose pid namespace this one shares."""
+        """`volume` is mounted at /run/timerd."""
         self._image = image
         self._environment = {**image.environment, **environment}
         at = shlex.quote(str(image.root))
@@ -171,11 +169,12 @@ class Container:
         script += [f"mount -o remount,bind,ro {at}", f"mount -t proc proc {at}/proc"]
         script += [f"mount -t tmpfs -o size=64m,mode=1777 tmpfs {at}/dev/shm", f"mount -t tmpfs tmpfs {at}/tmp"]
         script += [f"ulimit -n {files}", "exec " + shlex.join(self._inside(command))]
-        enter = ["nsenter", f"--pid=/proc/{beside.pid}/ns/pid"] if beside is not None else []
-        own = ["--mount", "--ipc", "--uts", *(["--pid", "--fork"] if beside is None else ["--fork"]), "--kill-child"]
+        own = ["--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child"]
         self._process = subprocess.Popen(
-            [*enter, "unshare", *own, "sh", "-c", "\n".join(script)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+            ["unshare", *own, "sh", "-c", "\n".join(script)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
         )
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        self.pid = int(until(lambda: children.read_text().split())[0])  # of the first process, as it is called here
 
     def _inside(self, command: list[str]) -> list[str]:
         """A command as the image's user, without any right of root."""
@@ -184,12 +183,6 @@ class Container:
         clean = ["env", "-i", *(f"{name}={value}" for name, value in self._environment.items())]
         there = ["sh", "-c", f'cd {self._image.workdir}; exec "$@"', "sh"]
         return ["chroot", str(self._image.root), *drop, *clean, *there, *command]
-
-    @property
-    def pid(self) -> int:
-        """The pid of the container's first process, as this process sees it."""
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return int(children[0])
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the container, as `docker exec` does."""
@@ -203,27 +196,32 @@ class Container:
     def kill(self) -> None:
         """Kill all processes of the container."""
         os.kill(self.pid, signal.SIGKILL)
-        self._process.wait(30)
+        self._process.communicate(timeout=30)
 
     def stop(self) -> str:
         """End the container as `docker stop` does. Returns what it has written to its error output."""
         if self._process.poll() is None:
-            with contextlib.suppress(OSError, IndexError):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
         try:
             return self._process.communicate(timeout=30)[1].decode(errors="replace")
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 @contextlib.contextmanager
-def volume_in_memory(path: Path, user: int) -> Iterator[Path]:
-    """A tmpfs as the compose file describes it."""
+def volume_in_memory(path: Path, options: str) -> Iterator[Path]:
+    """A tmpfs with the options of the compose file."""
     path.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size=128m,uid={user},gid={user},mode=0750", "tmpfs", str(path)], check=True
-    )
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], check=True)
     try:
         yield path
     finally:

@@ -8,4 +8,4 @@ class WouldBlockError(AssertionError):
 
 
 class HangsError(AssertionError):
-    """A handler, or other code of the program, hangs in real time. The message names the line: replace its wait."""
+    """A handler, or other code of the program, hangs in real time. Replace the wait that the message names."""

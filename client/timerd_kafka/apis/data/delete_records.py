@@ -5,11 +5,13 @@ The bytes stay in the file until the topic is deleted.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import DelayedDeleteRecords, Part
+from timerd_kafka.apis.pauses import Pauses
 from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.replicas.partition import Partition, key_of
@@ -60,14 +62,12 @@ async def answer(broker: Broker, call: Call) -> Any:
             error_code=ErrorCode(part.error),
         )
 
-    return make(
-        "DeleteRecordsResponse",
-        throttle_time=milliseconds(0),
-        topics=tuple(
-            make("DeleteRecordsTopicResult", name=name, partitions=tuple(one(name, index) for index in offsets))
-            for name, offsets in asked.items()
-        ),
-    )
+    topics, pauses = [], Pauses()
+    for name, offsets in asked.items():
+        results = await pauses.each(partial(one, name), offsets)
+        topics.append(make("DeleteRecordsTopicResult", name=name, partitions=results))
+        await pauses.made()
+    return make("DeleteRecordsResponse", throttle_time=milliseconds(0), topics=tuple(topics))
 
 
 async def deleted(

@@ -13,6 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.data.reading import Reading, Refused
+from timerd_kafka.apis.pauses import Pauses
 from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.log.batch import LEADER_EPOCH
@@ -33,7 +34,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     make, topics = call.api.make, call.body.topics
     refuse_too_many_partitions(topics)
     named = Counter((topic.name, asked.partition_index) for topic in topics for asked in topic.partitions)
-    reading = Reading(broker.unpacking)
+    reading, pauses = Reading(broker.unpacking), Pauses()
 
     async def one(name: str, asked: Any) -> Any:
         error, timestamp, offset = ErrorCode.none, NOTHING, NOTHING
@@ -60,14 +61,12 @@ async def answer(broker: Broker, call: Call) -> Any:
         for asked in topic.partitions:
             if asked.partition_index not in there:
                 there[asked.partition_index] = await one(topic.name, asked)
-    return make(
-        "ListOffsetsResponse",
-        throttle_time=milliseconds(0),
-        topics=tuple(
-            make("ListOffsetsTopicResponse", name=name, partitions=tuple(there.values()))
-            for name, there in answers.items()
-        ),
-    )
+                await pauses.made()
+
+    def of_topic(name: str) -> Any:
+        return make("ListOffsetsTopicResponse", name=name, partitions=tuple(answers[name].values()))
+
+    return make("ListOffsetsResponse", throttle_time=milliseconds(0), topics=await pauses.each(of_topic, answers))
 
 
 def find(broker: Broker, name: str, asked: Any) -> Partition:

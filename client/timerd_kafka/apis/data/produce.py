@@ -10,12 +10,14 @@ import datetime
 import logging
 import time
 from collections import Counter
+from functools import partial
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import Appended, DelayedProduce, Part
-from timerd_kafka.apis.data.reading import Reading, Refused, to_its_end
+from timerd_kafka.apis.data.reading import Reading, Refused
+from timerd_kafka.apis.pauses import Pauses, to_its_end
 from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.configs import Rules
@@ -83,23 +85,32 @@ async def answer(broker: Broker, call: Call) -> Any:
                 sent[key] = check(find(broker, call, topic, data.index), data.records or b"")
             except Refused as refused:
                 outcome.refuse(key, refused)
-    if any(map(is_read, sent.values())):
-        await to_its_end(append_all(broker, sent, outcome))  # also if the client leaves, as one with acks=0 may
+    pauses = Pauses()
+    if pauses.needed(len(sent)) or any(map(is_read, sent.values())):
+        await to_its_end(append_all(broker, sent, outcome, pauses))  # also if the client leaves, as one with acks=0 may
     else:
-        await append_all(broker, sent, outcome)
+        await append_all(broker, sent, outcome, pauses)
     parts = await replicated(broker, call, outcome.appended, outcome.partitions)
+    responses = await answered(call, parts, keys, outcome, pauses) if body.acks else ()
     throttle = broker.throttle(broker.produced, call, size)  # the pause begins here, with the answer
     if body.acks == 0:
         if any(part.error for part in parts.values()):
             call.connection.refuse("a produce request with acks=0 has failed, and gets no answer with the error")
         return None
+    return call.api.make("ProduceResponse", responses=responses, throttle_time=milliseconds(throttle))
+
+
+async def answered(
+    call: Call, parts: dict[str, Part], keys: dict[tuple[int, int], str], outcome: Outcome, pauses: Pauses
+) -> tuple[Any, ...]:
+    """The answers for all topics. `keys`: those of the partitions, by the number of the topic, and by the index."""
     make = call.api.make
 
-    def one(number: int, index: int) -> Any:
-        part = parts[key := keys[number, index]]
+    def one(number: int, data: Any) -> Any:
+        part = parts[key := keys[number, data.index]]
         return make(
             "PartitionProduceResponse",
-            index=index,
+            index=data.index,
             error_code=ErrorCode(part.error),
             base_offset=part.offset,
             log_append_time=outcome.times.get(key) if not part.error else None,
@@ -108,19 +119,13 @@ async def answer(broker: Broker, call: Call) -> Any:
             error_message=outcome.messages.get(key),
         )
 
-    return make(
-        "ProduceResponse",
-        responses=tuple(
-            make(
-                "TopicProduceResponse",
-                name=getattr(topic, "name", None),
-                topic_id=getattr(topic, "topic_id", None),
-                partition_responses=tuple(one(number, data.index) for data in topic.partition_data),
-            )
-            for number, topic in enumerate(body.topic_data)
-        ),
-        throttle_time=milliseconds(throttle),
-    )
+    topics = []
+    for number, topic in enumerate(call.body.topic_data):
+        name, topic_id = getattr(topic, "name", None), getattr(topic, "topic_id", None)
+        responses = await pauses.each(partial(one, number), topic.partition_data)
+        topics.append(make("TopicProduceResponse", name=name, topic_id=topic_id, partition_responses=responses))
+        await pauses.made()
+    return tuple(topics)
 
 
 def named_twice(broker: Broker, body: Any) -> set[str]:
@@ -249,7 +254,7 @@ async def with_records_read(sent: Sent, reading: Reading) -> Sent:
     return Sent(partition, *with_latest(data, batch, latest))
 
 
-async def append_all(broker: Broker, sent: dict[str, Sent], outcome: Outcome) -> None:
+async def append_all(broker: Broker, sent: dict[str, Sent], outcome: Outcome, pauses: Pauses) -> None:
     """Append the batches, and wake those who wait for records."""
     reading = Reading(broker.unpacking)
     for key, each in sent.items():
@@ -258,10 +263,11 @@ async def append_all(broker: Broker, sent: dict[str, Sent], outcome: Outcome) ->
             base, end, time_ms = append(await with_records_read(each, reading) if is_read(each) else each)
         except Refused as refused:
             outcome.refuse(key, refused)
-            continue
-        outcome.appended[key], outcome.starts[key] = Appended(base, end), partition.start_offset
-        outcome.partitions[key], outcome.times[key] = partition, moment(time_ms)
-        broker.appended(partition)
+        else:
+            outcome.appended[key], outcome.starts[key] = Appended(base, end), partition.start_offset
+            outcome.partitions[key], outcome.times[key] = partition, moment(time_ms)
+            broker.appended(partition)
+        await pauses.made()
 
 
 def append(sent: Sent) -> tuple[int, int, int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.pauses import to_its_end
 from timerd_kafka.log.batch import CODECS, Batch, read_header
 from timerd_kafka.log.times import Record, Unreadable, records_of, unpacked
 from timerd_kafka.replicas.partition import Partition
@@ -17,7 +17,6 @@ from timerd_kafka.replicas.partition import Partition
 RECORDS = 64  # that are read between two looks at the clock
 SLICE_S = 0.005  # how long a request may read before others are served
 
-T = TypeVar("T")
 Wanted = Callable[[Record], bool]
 
 
@@ -71,21 +70,3 @@ class Reading:
             self._until = time.monotonic() + SLICE_S
         if partition.is_deleted:
             raise Refused(ErrorCode.unknown_topic_or_partition)
-
-
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Do some work to its end. If the request is cancelled meanwhile, as its client has left, it ends after the work.
-
-    Until then, the request's memory counts as that of its connection.
-    """
-    task, is_cancelled = asyncio.create_task(work), False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            is_cancelled = True
-        except Exception:
-            break  # it is raised below, unless the request was cancelled
-    if is_cancelled:
-        raise asyncio.CancelledError
-    return task.result()

@@ -6,6 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.pauses import Pauses
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.wire.codec import milliseconds
@@ -19,10 +20,11 @@ async def answer(broker: Broker, call: Call) -> Any:
     if not call.api.has("Coordinator"):
         found = _find(broker, kind, call.body.key)
         return call.api.make("FindCoordinatorResponse", throttle_time=milliseconds(0), **found)
-    coordinators = tuple(
-        call.api.make("Coordinator", key=key, **_find(broker, kind, key))
-        for key in dict.fromkeys(call.body.coordinator_keys)
-    )
+
+    def one(key: str) -> Any:
+        return call.api.make("Coordinator", key=key, **_find(broker, kind, key))
+
+    coordinators = await Pauses().each(one, dict.fromkeys(call.body.coordinator_keys))
     return call.api.make("FindCoordinatorResponse", throttle_time=milliseconds(0), coordinators=coordinators)
 
 

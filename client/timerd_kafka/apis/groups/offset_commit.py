@@ -6,6 +6,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.pauses import Pauses
+from timerd_kafka.apis.topics.bounds import refuse_too_many_partitions
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.groups.messages import Identity
@@ -14,8 +16,9 @@ from timerd_kafka.wire.codec import milliseconds
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """An error code for each partition."""
+    """An error code for each partition. All offsets are kept before the first pause, or none is."""
     body, coordinator = call.body, broker.coordinator
+    refuse_too_many_partitions(body.topics)
     instance = getattr(body, "group_instance_id", None)
     who = Identity(body.group_id, body.member_id, instance, body.generation_id_or_member_epoch)
     refusal = coordinator.may_commit(who)
@@ -29,23 +32,31 @@ async def answer(broker: Broker, call: Call) -> Any:
                     committed = Committed(one.committed_offset, epoch, one.committed_metadata or "")
                     offsets[Place(topic.id, one.partition_index)] = committed
         refusal = coordinator.commit(body.group_id, offsets)
-    topics = tuple(
-        call.api.make(
-            "OffsetCommitResponseTopic",
-            name=getattr(asked, "name", None),
-            topic_id=getattr(asked, "topic_id", None),
-            partitions=tuple(
-                call.api.make(
-                    "OffsetCommitResponsePartition",
-                    partition_index=one.partition_index,
-                    error_code=_error(topic, missing, one) or refusal,
-                )
-                for one in asked.partitions
-            ),
+    pauses = Pauses()
+    topics = [await _answered(call, asked, topic, missing, refusal, pauses) for asked, topic, missing in found]
+    return call.api.make("OffsetCommitResponse", throttle_time=milliseconds(0), topics=tuple(topics))
+
+
+async def _answered(
+    call: Call, asked: Any, topic: Topic | None, missing: ErrorCode, refusal: ErrorCode, pauses: Pauses
+) -> Any:
+    """The answer for one topic."""
+
+    def one(part: Any) -> Any:
+        return call.api.make(
+            "OffsetCommitResponsePartition",
+            partition_index=part.partition_index,
+            error_code=_error(topic, missing, part) or refusal,
         )
-        for asked, topic, missing in found
+
+    partitions = await pauses.each(one, asked.partitions)
+    await pauses.made()
+    return call.api.make(
+        "OffsetCommitResponseTopic",
+        name=getattr(asked, "name", None),
+        topic_id=getattr(asked, "topic_id", None),
+        partitions=partitions,
     )
-    return call.api.make("OffsetCommitResponse", throttle_time=milliseconds(0), topics=topics)
 
 
 def _topic(broker: Broker, asked: Any) -> tuple[Topic | None, ErrorCode]:

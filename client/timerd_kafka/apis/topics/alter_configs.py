@@ -12,6 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.pauses import Pauses
 from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.changes import Codes, Refused, change_and_wait
 from timerd_kafka.apis.topics.describe_configs import BROKER, TOPIC
@@ -93,7 +94,7 @@ async def alter(broker: Broker, call: Call, kind: str, edit: Edit) -> Any:
             resource_name=asked.resource_name,
         )
 
-    return make(kind, throttle_time=milliseconds(0), responses=tuple(map(one, body.resources)))
+    return make(kind, throttle_time=milliseconds(0), responses=await Pauses().each(one, body.resources))
 
 
 def refuse_early(asked: Any, count: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.pauses import Pauses
 from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.changes import TWICE, Codes, Refused, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
@@ -58,7 +59,7 @@ async def answer(broker: Broker, call: Call) -> Any:
         error, message = errors.get(name, (ErrorCode.none, None))
         return make("CreatePartitionsTopicResult", name=name, error_code=error, error_message=message)
 
-    return make("CreatePartitionsResponse", throttle_time=milliseconds(0), results=tuple(map(one, counted)))
+    return make("CreatePartitionsResponse", throttle_time=milliseconds(0), results=await Pauses().each(one, counted))
 
 
 def larger(broker: Broker, asked: Any, topics: Topics, left: int) -> Topic:

@@ -9,7 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.bounds import in_slices, refuse_too_many
+from timerd_kafka.apis.pauses import TOPICS_AT_ONCE, Pauses
+from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.changes import TWICE, Codes, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Wanted, is_legal, why_illegal
@@ -65,7 +66,8 @@ async def answer(broker: Broker, call: Call) -> Any:
             ),
         )
 
-    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=await in_slices(one, asked.values()))
+    topics = await Pauses(TOPICS_AT_ONCE).each(one, asked.values())
+    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=topics)
 
 
 def entry(api: Api, name: str, value: str, source: int) -> Any:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.pauses import Pauses
 from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.changes import TWICE, Codes, Refused, change_and_wait
 from timerd_kafka.broker.broker import Broker, Call
@@ -16,6 +17,7 @@ from timerd_kafka.cluster.configs import SHOWN
 from timerd_kafka.wire.codec import milliseconds
 
 Named = tuple[str | None, UUID | None]  # the name of a topic, or its id
+Result = tuple[str | None, UUID | None, ErrorCode, str | None]  # name, id, error, message
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -27,23 +29,19 @@ async def answer(broker: Broker, call: Call) -> Any:
         [(one.name, one.topic_id) for one in states] if states is not None else [(n, None) for n in body.topic_names]
     )
     refuse_too_many(asked)
-
-    def result(name: str | None, topic_id: UUID | None, error: ErrorCode, message: str | None) -> Any:
-        return make("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error, error_message=message)
-
     counted = Counter(asked)
     ids = {topic_id for name, topic_id in counted if name is None}
     meant: dict[UUID, Topic] = {}
-    refused = []
+    results: list[Result] = []
     for named in sorted(counted, key=lambda named: named[0] is not None):  # ids first
         try:
             topic = find(broker, named, counted[named])
         except Refused as error:
-            refused.append(result(*named, error.code, error.why))
+            results.append((*named, error.code, error.why))
             continue
         if named[0] is not None and topic.id in ids:
             meant.pop(topic.id, None)
-            refused.append(result(topic.name, topic.id, *TWICE))
+            results.append((topic.name, topic.id, *TWICE))
         else:
             meant[topic.id] = topic
     names = [topic.name for topic in meant.values()]
@@ -54,8 +52,13 @@ async def answer(broker: Broker, call: Call) -> Any:
 
     timeout = max(0.0, body.timeout.total_seconds())
     codes = await change_and_wait(broker, names, timeout, delete) if names else {}
-    deleted = [result(topic.name, topic.id, codes[topic.name], None) for topic in meant.values()]
-    return make("DeleteTopicsResponse", throttle_time=milliseconds(0), responses=(*refused, *deleted))
+    results += [(topic.name, topic.id, codes[topic.name], None) for topic in meant.values()]
+
+    def one(result: Result) -> Any:
+        name, topic_id, error, message = result
+        return make("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error, error_message=message)
+
+    return make("DeleteTopicsResponse", throttle_time=milliseconds(0), responses=await Pauses().each(one, results))
 
 
 def find(broker: Broker, named: Named, count: int) -> Topic:

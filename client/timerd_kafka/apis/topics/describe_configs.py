@@ -8,7 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.bounds import in_slices, refuse_too_many
+from timerd_kafka.apis.pauses import TOPICS_AT_ONCE, Pauses
+from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import is_legal, why_illegal
 from timerd_kafka.cluster.configs import (
@@ -60,7 +61,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             ),
         )
 
-    results = await in_slices(one, resources.values())
+    results = await Pauses(TOPICS_AT_ONCE).each(one, resources.values())
     return make("DescribeConfigsResponse", throttle_time=milliseconds(0), results=results)
 
 

@@ -5,19 +5,20 @@ The answer for all topics of a cluster takes up to 0.1 s. It is made in parts, a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.bounds import Pauses, refuse_too_many
+from timerd_kafka.apis.pauses import Pauses
+from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.create_topics import create_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Wanted, is_legal
 from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.wire.codec import milliseconds
 
-AT_ONCE = 100  # topics and partitions that are made before others are served: 2 ms
 CREATE_S = 5.0  # the longest wait of a request for a topic that it creates
 NULL_NAMES = 12  # the version from which a topic of the answer may have no name
 CONTROLLER = 0  # any broker may change the topics, but clients expect that one broker is the controller
@@ -38,7 +39,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     errors: dict[str | None, ErrorCode] = {}
     if broker.settings.auto_create and getattr(body, "allow_auto_topic_creation", True):
         errors = await create_missing(broker, [name for name, _ in wanted if name])
-    settings, pauses = broker.settings, Pauses(AT_ONCE)
+    settings, pauses = broker.settings, Pauses()
     topics = [
         await one(broker, call, name, topic_id, errors, pauses)
         for name, topic_id in wanted
@@ -91,19 +92,17 @@ async def one(
         error = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
         if name is not None and not is_legal(name):
             error = ErrorCode.invalid_topic_exception
-    partitions = []
+    partitions: tuple[Any, ...] = ()
     if topic is not None and not error:
-        for index in range(topic.partitions):
-            partitions.append(partition_of(broker, call, topic, index))
-            await pauses.made_one()
-    await pauses.made_one()
+        partitions = await pauses.each(partial(partition_of, broker, call, topic), range(topic.partitions))
+    await pauses.made()
     return call.api.make(
         "MetadataResponseTopic",
         error_code=error,
         name=topic.name if topic else name if call.api.version >= NULL_NAMES else name or "",
         topic_id=topic.id if topic else topic_id,
         is_internal=False,
-        partitions=tuple(partitions),
+        partitions=partitions,
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from clients.errand import Role, say, stop
-from clients.peer import AFTER_S, SIZE, is_over
+from clients.peer import AFTER_S, PATIENCE_S, SIZE, is_over
 
 DELIVERED = re.compile(r"% Message delivered to partition \d+ \(offset (-?\d+)\)")
 FAILED = re.compile(r"% Delivery failed for message: (.*)")
@@ -156,7 +156,7 @@ def consume(plan: dict[str, Any]) -> dict[str, Any]:
             places.update((partition, offset) for partition, offset, _ in got)
             last = now
             say(read=len(places))
-        elif enough is not None and now > last + (AFTER_S if len(rows) >= enough else plan.get("patience", 20)):
+        elif enough is not None and now > last + (AFTER_S if len(rows) >= enough else plan.get("patience", PATIENCE_S)):
             break
         elif process.poll() is not None:
             raise RuntimeError(f"kcat has ended with {process.returncode}")

@@ -25,6 +25,7 @@ from clients import asks, peers
 from clients.errand import Role, say, stop
 
 AFTER_S = 0.3  # for this time a consumer waits for unexpected records
+PATIENCE_S = 120.0  # for this time a consumer waits for missing records
 SIZE = 100  # bytes of a record's value
 
 
@@ -109,7 +110,7 @@ async def consume(plan: dict[str, Any]) -> dict[str, Any]:
             places.update((partition, offset) for partition, offset, _ in got)
             last = now
             say(read=len(places))
-        elif enough is not None and now > last + (AFTER_S if len(rows) >= enough else plan.get("patience", 20)):
+        elif enough is not None and now > last + (AFTER_S if len(rows) >= enough else plan.get("patience", PATIENCE_S)):
             break
         look()
     say(closing=True)

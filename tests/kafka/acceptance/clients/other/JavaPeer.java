@@ -32,6 +32,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /** Plays the roles of ../peer.py with the Java client: java JavaPeer PLAN. Plan and lines are those of ../errand.py. */
 public final class JavaPeer {
     static final double AFTER_S = 0.3; // for this time a consumer waits for unexpected records
+    static final double PATIENCE_S = 120; // for this time a consumer waits for missing records
     static final long SIZE = 100; // bytes of a record's value
     static final int BATCH_MAX = 32 << 20; // bytes of a batch that has all records of a partition
 
@@ -243,7 +244,7 @@ public final class JavaPeer {
                 last = now;
                 say("read", places.size());
             } else if (enough < Double.POSITIVE_INFINITY
-                    && now > last + (rows.size() >= enough ? AFTER_S : plan.number("patience", 20))) {
+                    && now > last + (rows.size() >= enough ? AFTER_S : plan.number("patience", PATIENCE_S))) {
                 break;
             }
             if (isMember) {

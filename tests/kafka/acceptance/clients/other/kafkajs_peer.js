@@ -6,6 +6,7 @@ const readline = require("readline");
 const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = require("kafkajs");
 
 const AFTER_S = 0.3; // for this time a consumer waits for unexpected records
+const PATIENCE_S = 120; // for this time a consumer waits for missing records
 const SIZE = 100; // bytes of a record's value
 const FETCH_MS = 100; // kafkajs sends heartbeats only between two fetches, so a fetch waits less than its 5 s
 
@@ -142,7 +143,7 @@ async function consume(kafka) {
   say({ ready: true });
   while (!stopped) {
     await sleep(20);
-    const patience = rows.length >= plan.expect ? AFTER_S : plan.patience ?? 20;
+    const patience = rows.length >= plan.expect ? AFTER_S : plan.patience ?? PATIENCE_S;
     if (plan.expect !== undefined && now() > last + patience) break;
   }
   say({ closing: true });
