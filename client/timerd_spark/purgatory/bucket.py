@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -23,13 +25,16 @@ from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.journal import RowFlag
 from timerd_shm.declare.states import Condition, EventKind, Outcome
 
-from .rows import NEVER, Event, Key, Registration, Settled
+from .packs import packs_of, rows_of
+from .rows import NEVER, Event, Key, Registration, Settled, order_of
 from .store import Record, Store, hash_of
 
 VERSION: Final = 1
-_ROW, _OPERATION, _EVENT, _WATERMARK, _ID = range(5)  # the kinds of records
+_ROWS, _OPERATION, _EVENT, _WATERMARK, _ID = range(5)  # the kinds of records
 _SEQ_BITS: Final = 64
 _PURGATORY: Final = ""  # the only one of a bucket
+_PLACE: Final = itemgetter(0, 1)  # the time and number of a row
+_AT_LEAST, _ALL_SETTLED, _TOTAL = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED), int(Condition.TOTAL)
 _DEFAULTS: Final = {kind: list(kind._field_defaults.values()) for kind in (Registration, Event)}
 
 
@@ -76,21 +81,11 @@ class _Operation(rules.Operation):
 
     __slots__ = ("copy", "registering", "row", "since")
 
-    registration: Any  # the order of its row: unique, and lower ones see an event first
-
     def __init__(self, row: Registration, copy: int, since: int, client: _Sender | None) -> None:
-        order = (*_order(row), copy)
-        super().__init__(
-            order,  # type: ignore[arg-type]
-            _PURGATORY,
-            row.keys,
-            row.condition,
-            row.needed,
-            row.total,
-            row.deadline_ns,
-            row.id,
-            client,
-        )
+        # The order of its row: unique, and operations with a lower one see an event first.
+        order: Any = (row.at_ns, row.seq, row, copy)
+        _, _, id_, keys, deadline_ns, condition, needed, total, *_ = row
+        super().__init__(order, _PURGATORY, keys, condition, needed, total, deadline_ns, id_, client)
         self.row, self.copy, self.since, self.registering = row, copy, since, False
 
     def is_concerned(self, event: rules.Event) -> bool:
@@ -120,28 +115,44 @@ class Bucket(Purgatory[_Operation, _Event]):
         self._settled_ids: dict[str, int] = {}  # until when each is remembered
         self._senders: dict[str, _Sender] = {}
         self._now_ns = 0
+        self._until_ns = -1  # rows up to this time were applied before this batch
         self._newest: tuple[Registration, int] | None = None  # the newest registration, and its number among equal ones
 
-    def run(self, rows: Iterable[Registration | Event], until_ns: int) -> list[Settled]:
+    def run(
+        self, rows: Iterable[Registration | Event], until_ns: int, packs: Iterable[tuple[int, bytes]] = ()
+    ) -> list[Settled]:
         """Apply rows, and let expire what is due. `until_ns`: no row that comes later is before this time.
 
-        Returns the outcomes, in the order in which the operations settled. The store then has what is left.
+        `packs` has more rows, each pack with the first time of its rows. Returns the outcomes, in the order in which
+        the operations settled. The store then has what is left.
         """
-        until_ns = max(until_ns, self.note.until_ns)
-        ripe, due = self._ripe(rows, until_ns), []
+        self._until_ns = self.note.until_ns
+        until_ns = max(until_ns, self._until_ns)
+        new, due = list(rows), []
+        for first_ns, pack in packs:
+            if self._settings.ordered and first_ns > until_ns:
+                self._store.put([Record(first_ns, (), pack)])  # it is not looked at before its first row is ripe
+            else:
+                new += rows_of(msgpack.unpackb(pack))
+        kept: list[Registration | Event] = []
         for record in map(msgpack.unpackb, self._store.take((), until_ns)):
-            if record[0] == _ROW:
-                ripe.append(_row_of(record))
+            if record[0] == _ROWS:
+                kept += rows_of(record)
             else:
                 due.append(record)
-        ripe.sort(key=_order)
-        hashes, keys = {hash_ for row in ripe for hash_ in _hashes(row)}, self._keys_looked_at(ripe)
-        taken = self._store.take(hashes | {_hash_of_event(key, limited=True) for key in keys}, -1)
+        ripe = self._ripe(new, kept, until_ns)
+        names, keys = _concerned(ripe), self._keys_looked_at(ripe)
+        hashes = {*map(hash_of, names), *[_hash_of_event(key, limited=True) for key in keys]}
+        taken = self._store.take(hashes, -1)
         found = self._store.find({_hash_of_event(key, limited=False) for key in keys}) if keys else []
         self._load([*due, *map(msgpack.unpackb, taken)], map(msgpack.unpackb, found))
+        expiring = self._due
         for row in ripe:
-            if isinstance(row, Registration) or row.of is None or (row.at_ns, row.seq) > row.of:
-                self._expire(row.at_ns)
+            at_ns = row.at_ns
+            if expiring and expiring[0][0] <= at_ns and (
+                isinstance(row, Registration) or row.of is None or (at_ns, row.seq) > row.of
+            ):
+                self._expire(at_ns)
             if isinstance(row, Registration):
                 self._register(row)
             else:
@@ -153,26 +164,36 @@ class Bucket(Purgatory[_Operation, _Event]):
 
     # rows -------------------------------------------------------------------------------------------------------------
 
-    def _ripe(self, rows: Iterable[Registration | Event], until_ns: int) -> list[Registration | Event]:
-        """The new rows that are ripe. Those that are not are kept."""
-        if not self._settings.ordered:
-            return list(rows)
-        ripe: list[Registration | Event] = []
-        late = 0
-        for row in rows:
-            if row.at_ns > until_ns:
-                self._store.put([Record(row.at_ns, (), msgpack.packb((_ROW, isinstance(row, Registration), row)))])
-            elif row.at_ns > self.note.until_ns or isinstance(row, Registration) or row.of is not None:
-                ripe.append(row)
-            else:
-                late += 1
-        self.note = self.note._replace(late_events=self.note.late_events + late)
+    def _ripe(
+        self, new: list[Registration | Event], kept: list[Registration | Event], until_ns: int
+    ) -> list[Registration | Event]:
+        """The rows that are ripe, in their order. The others are kept. `kept`: those that were kept before."""
+        ripe = new
+        if self._settings.ordered:
+            before_ns = self._until_ns
+            late = [
+                row for row in new if row.at_ns <= before_ns and not isinstance(row, Registration) and row.of is None
+            ]
+            if late:
+                self.note = self.note._replace(late_events=self.note.late_events + len(late))
+                gone = set(map(id, late))
+                new = [row for row in new if id(row) not in gone]
+            new += kept
+            ripe = [row for row in new if row.at_ns <= until_ns]
+            if len(ripe) < len(new):
+                rest = [row for row in new if row.at_ns > until_ns]
+                self._store.put([Record(first_ns, (), pack) for first_ns, _, pack in packs_of(rest)])
+        ripe.sort(key=_PLACE)
+        if any(map(_same_place, ripe, islice(ripe, 1, None))) or any(
+            not isinstance(row, Registration) and row.of is not None for row in ripe
+        ):
+            ripe.sort(key=order_of)
         return ripe
 
     def _register(self, row: Registration) -> None:
-        ordered, own = self._settings.ordered, position(row.at_ns, row.seq)
-        is_late = ordered and row.at_ns <= self.note.until_ns
-        self.note = self.note._replace(late_registrations=self.note.late_registrations + is_late)
+        own = position(row.at_ns, row.seq)
+        if self._settings.ordered and row.at_ns <= self._until_ns:
+            self.note = self.note._replace(late_registrations=self.note.late_registrations + 1)
         if row.id is not None and (self.pending_of((_PURGATORY, row.id)) is not None or self._remembers(row)):
             return
         copy = self._newest[1] + 1 if self._newest is not None and self._newest[0] == row else 0
@@ -200,12 +221,18 @@ class Bucket(Purgatory[_Operation, _Event]):
 
     def _refusal(self, row: Registration) -> ErrorCode:
         """Why the daemon would refuse the registration; NONE if it would not."""
-        names = [key.name for key in row.keys]
-        if not names or not all(names) or len(set(names)) < len(names):
-            return ErrorCode.INVALID_KEY
-        if row.condition == Condition.AT_LEAST and not 1 <= row.needed <= len(names):
-            return ErrorCode.INVALID_CONDITION
-        if row.condition == Condition.TOTAL and (row.total <= 0 or any(key.target is not None for key in row.keys)):
+        keys, condition = row.keys, row.condition
+        if len(keys) != 1 or not keys[0].name:
+            names = [key.name for key in keys]
+            if not names or not all(names) or len(set(names)) < len(names):
+                return ErrorCode.INVALID_KEY
+        if condition == _AT_LEAST:
+            if not 1 <= row.needed <= len(keys):
+                return ErrorCode.INVALID_CONDITION
+        elif condition == _TOTAL:
+            if row.total <= 0 or any(key.target is not None for key in keys):
+                return ErrorCode.INVALID_CONDITION
+        elif condition != _ALL_SETTLED:
             return ErrorCode.INVALID_CONDITION
         if row.deadline_ns == NEVER:
             return ErrorCode.TIMEOUT_OUT_OF_RANGE
@@ -287,7 +314,7 @@ class Bucket(Purgatory[_Operation, _Event]):
 
     def _looks_back(self, row: Registration) -> bool:
         """Whether events before the registration may count: it has a mark, or comes after them."""
-        return row.mark is not None or not self._settings.ordered or row.at_ns <= self.note.until_ns
+        return row.mark is not None or not self._settings.ordered or row.at_ns <= self._until_ns
 
     def _load(self, records: Iterable[list[Any]], stored: Iterable[list[Any]]) -> None:
         """Take records into the purgatory, and events that the store keeps."""
@@ -332,26 +359,12 @@ class Bucket(Purgatory[_Operation, _Event]):
                     body = msgpack.packb((_EVENT, event.left, _short(event.row)))
                     records.append(Record(forgotten_ns, hashes, body))
         for (_, name), watermark in self._watermarks.items():
-            records.append(Record(NEVER, (_hash(name),), msgpack.packb((_WATERMARK, name, watermark))))
+            records.append(Record(NEVER, (hash_of(f"watermark {name}"),), msgpack.packb((_WATERMARK, name, watermark))))
         for id_, forgotten_ns in self._settled_ids.items():
             if forgotten_ns > until_ns:
-                records.append(Record(forgotten_ns, (_hash(id_),), msgpack.packb((_ID, id_, forgotten_ns))))
+                records.append(Record(forgotten_ns, (hash_of(f"id {id_}"),), msgpack.packb((_ID, id_, forgotten_ns))))
         self._store.put(records)
         self._store.note = tuple(self.note)
-
-
-def _order(row: Registration | Event) -> tuple[Any, ...]:
-    """The order in which rows are applied: by position; a registration before an event; else by what they say."""
-    if isinstance(row, Registration):
-        keys = [key.name for key in row.keys]
-        return (row.at_ns, row.seq, 0, row.id or "", keys, row.deadline_ns, row.payload, *row[5:8])
-    if row.of is not None:  # an event after the mark of a later registration is applied at the registration
-        return (*max((row.at_ns, row.seq), row.of), 1, row.id, [], row.at_ns, b"", row.seq, row.command)
-    return (row.at_ns, row.seq, 1, row.key, [], row.kind, row.value, row.amount, row.id or "", row.limit or 0)
-
-
-def _hash(name: object) -> int:
-    return hash_of(str(name).encode())
 
 
 def _hash_of_event(key: str, *, limited: bool) -> int:
@@ -359,15 +372,36 @@ def _hash_of_event(key: str, *, limited: bool) -> int:
 
     Limited events have another one: they are taken out of the store, because a grant changes them.
     """
-    return hash_of((b"limited " if limited else b"event ") + key.encode())
+    return hash_of(("limited " if limited else "event ") + key)
 
 
-def _hashes(row: Registration | Event) -> tuple[int, ...]:
-    """The hashes of a row's keys and id."""
-    names = [key.name for key in row.keys] if isinstance(row, Registration) else [row.key]
+def _hashes(row: Registration) -> tuple[int, ...]:
+    """The hashes of an operation: of its keys and its id."""
+    found = [hash_of(f"key {key.name}") for key in row.keys]
     if row.id is not None:
-        names.append(row.id)
-    return tuple({_hash(name) for name in names})
+        found.append(hash_of(f"id {row.id}"))
+    return tuple(found)
+
+
+def _concerned(rows: Iterable[Registration | Event]) -> set[str]:
+    """What rows concern: an event its key's operations, a registration its id; the key's watermark, if there is one."""
+    names: set[str] = set()
+    for row in rows:
+        if row.id is not None:
+            names.add(f"id {row.id}")
+        if isinstance(row, Registration):
+            for key in row.keys:
+                if key.target is not None:
+                    names.add(f"watermark {key.name}")
+        elif row.of is None:
+            names.add(f"key {row.key}")
+            if row.kind in (EventKind.ADVANCE, EventKind.FORGET):
+                names.add(f"watermark {row.key}")
+    return names
+
+
+def _same_place(one: Registration | Event, other: Registration | Event) -> bool:
+    return one.seq == other.seq and one.at_ns == other.at_ns
 
 
 def _short(row: Registration | Event) -> list[Any]:
@@ -384,9 +418,3 @@ def _registration_of(fields: list[Any]) -> Registration:
     r = Registration(*fields)
     mark = None if r.mark is None else (r.mark[0], r.mark[1])
     return r._replace(keys=tuple(Key(*key) for key in r.keys), mark=mark)
-
-
-def _row_of(record: list[Any]) -> Registration | Event:
-    """The row of a record that kept it until it was ripe."""
-    _, is_registration, fields = record
-    return _registration_of(fields) if is_registration else Event(*fields)

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.states import Condition
 
+from .packs import COLUMNS
+from .packs import EVENTS as EVENTS_PACK
+from .packs import REGISTRATIONS as REGISTRATIONS_PACK
 from .rows import CONDITIONS, EVENT_KINDS, NEVER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+UNKNOWN: Final = 99  # the code of an unknown word: such a row is refused
 TIME: Final = ("timestamp", "timestamp_ntz", "bigint")
 # The columns that a frame may have, with their types. The first ones are needed.
 REGISTRATIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -87,8 +90,8 @@ def duration_ns_of(name: str, kind: str) -> str:
     return f"cast(`{name}` * 1e9D AS bigint)"
 
 
-def registrations_of(df: DataFrame, by: str | None, max_wait_ns: int | None) -> DataFrame:
-    """Registrations in the form of buckets, without the bucket: its column `by` is the group."""
+def registrations_of(df: DataFrame, by: str | None, max_wait_ns: int | None, buckets: int) -> DataFrame:
+    """Registrations in the form of packs, with their buckets: of `by`, or of their first key."""
     there, types = checked(df, "registrations", by), types_of(df)
     if max_wait_ns is None and not {"deadline", "timeout"} & there:
         raise InvalidValueError(
@@ -105,61 +108,59 @@ def registrations_of(df: DataFrame, by: str | None, max_wait_ns: int | None) -> 
     keys = "keys" if types["keys"] != "string" else "array(keys)"
     when = "lower(`when`)" if "when" in there else "'any'"
     codes = " ".join(f"WHEN '{name}' THEN {int(code)}" for name, code in CONDITIONS.items())
-    return df.selectExpr(
-        f"{'xxhash64(`' + by + '`)' if by is not None else 'NULL'} AS `by`",
-        "CAST(NULL AS int) AS kind",
-        f"{at} AS at_ns",
-        f"{_or('seq', there, '0L')} AS seq",
-        f"{_or('id', there, 'CAST(NULL AS string)')} AS id",
-        f"{keys} AS keys",
-        f"{_bytes('payload', there)} AS body",
-        f"coalesce({', '.join(ends)}) AS deadline_ns",
-        f"CASE {when} {codes} ELSE {len(Condition)} END AS condition",
-        f"CASE {when} WHEN 'any' THEN 1 WHEN 'all' THEN size({keys}) WHEN 'at_least' THEN "
-        f"CAST({_or('needed', there, '0')} AS int) ELSE 0 END AS needed",
-        f"CASE {when} WHEN 'total' THEN CAST({_or('total', there, '0')} AS bigint) ELSE 0L END AS total",
-        f"CAST({_or('targets', there, 'NULL')} AS array<bigint>) AS targets",
-        f"{ns_of('mark', types['mark']) if 'mark' in there else 'CAST(NULL AS bigint)'} AS mark_ns",
-        f"CAST({_or('mark_seq', there, '0')} AS bigint) AS mark_seq",
-        "CAST(NULL AS bigint) AS amount",
-        "CAST(NULL AS int) AS `limit`",
-        f"CAST({_or('sender', there, 'NULL')} AS string) AS sender",
-        f"CAST({_or('command', there, 'NULL')} AS bigint) AS command",
-        "CAST(NULL AS int) AS ordinal",
-    )
+    needed = f"CAST({_or('needed', there, '0')} AS int)"
+    of = {
+        "bucket": bucket_of(f"`{by}`" if by is not None else f"{keys}[0]", buckets),
+        "at_ns": at,
+        "seq": _or("seq", there, "0L"),
+        "id": _or("id", there, "NULL"),
+        "keys": keys,
+        "targets": _or("targets", there, "NULL"),
+        "deadline_ns": f"coalesce({', '.join(ends)})",
+        "condition": f"CASE {when} {codes} ELSE {UNKNOWN} END",
+        "needed": f"CASE {when} WHEN 'any' THEN 1 WHEN 'all' THEN size({keys}) WHEN 'at_least' THEN {needed} ELSE 0 END",
+        "total": f"CASE {when} WHEN 'total' THEN {_or('total', there, '0L')} ELSE 0L END",
+        "body": _or("payload", there, "NULL"),
+        "mark_ns": ns_of("mark", types["mark"]) if "mark" in there else "NULL",
+        "mark_seq": _or("mark_seq", there, "0L"),
+        "sender": _or("sender", there, "NULL"),
+        "command": _or("command", there, "NULL"),
+    }
+    return _as_columns(df, of, REGISTRATIONS_PACK)
 
 
-def events_of(df: DataFrame, by: str | None) -> DataFrame:
-    """Events in the form of buckets, without the bucket: its column `by` is the group."""
+def events_of(df: DataFrame, by: str | None, buckets: int) -> DataFrame:
+    """Events in the form of packs, with their buckets: of `by`, or of their key."""
     there, types = checked(df, "events", by), types_of(df)
     kind = "lower(kind)" if "kind" in there else "'fire'"
     codes = " ".join(f"WHEN '{name}' THEN {int(code)}" for name, code in EVENT_KINDS.items())
+    of = {
+        "bucket": bucket_of(f"`{by}`" if by is not None else "key", buckets),
+        "at_ns": ns_of("at", types["at"]),
+        "seq": _or("seq", there, "0L"),
+        "kind": f"CASE {kind} {codes} ELSE {UNKNOWN} END",
+        "key": "key",
+        "amount": f"coalesce({_or('amount', there, '1L')}, 1L)",
+        "limit": _or("limit", there, "NULL"),
+        "body": _or("value", there, "NULL"),
+        "id": _or("id", there, "NULL"),
+        "sender": _or("sender", there, "NULL"),
+        "command": f"coalesce({_or('command', there, '0L')}, 0L)",
+    }
+    return _as_columns(df, of, EVENTS_PACK)
+
+
+def bucket_of(what: str, buckets: int) -> str:
+    """The bucket of a value: CRC-32 of its text, so that Python finds the same one."""
+    return f"CAST(pmod(crc32(CAST(coalesce(CAST({what} AS string), '') AS binary)), {buckets}L) AS int)"
+
+
+def _as_columns(df: DataFrame, of: dict[str, str], kind: int) -> DataFrame:
+    types = dict(part.replace("`", "").split() for part in COLUMNS[kind].split(", "))
     return df.selectExpr(
-        f"{'xxhash64(`' + by + '`)' if by is not None else 'NULL'} AS `by`",
-        f"CASE {kind} {codes} ELSE 0 END AS kind",
-        f"{ns_of('at', types['at'])} AS at_ns",
-        f"CAST({_or('seq', there, '0')} AS bigint) AS seq",
-        f"{_or('id', there, 'CAST(NULL AS string)')} AS id",
-        "array(key) AS keys",
-        f"{_bytes('value', there)} AS body",
-        "CAST(NULL AS bigint) AS deadline_ns",
-        "CAST(NULL AS int) AS condition",
-        "CAST(NULL AS int) AS needed",
-        "CAST(NULL AS bigint) AS total",
-        "CAST(NULL AS array<bigint>) AS targets",
-        "CAST(NULL AS bigint) AS mark_ns",
-        "CAST(NULL AS bigint) AS mark_seq",
-        f"CAST(coalesce({_or('amount', there, '1')}, 1) AS bigint) AS amount",
-        f"CAST({_or('limit', there, 'NULL')} AS int) AS `limit`",
-        f"CAST({_or('sender', there, 'NULL')} AS string) AS sender",
-        f"CAST({_or('command', there, '0')} AS bigint) AS command",
-        "CAST(NULL AS int) AS ordinal",
+        f"{of.pop('bucket')} AS bucket", *[f"CAST({value} AS {types[name]}) AS `{name}`" for name, value in of.items()]
     )
 
 
 def _or(name: str, there: set[str], missing: str) -> str:
     return f"`{name}`" if name in there else missing
-
-
-def _bytes(name: str, there: set[str]) -> str:
-    return f"CAST(`{name}` AS binary)" if name in there else "CAST(NULL AS binary)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from timerd_shm.declare.errors import InvalidValueError
@@ -11,16 +12,15 @@ from timerd_spark.durations import duration_ns
 
 from .bucket import Settings
 from .inputs import events_of, registrations_of, types_of
-from .processor import HEARTBEAT, HITS, INPUT, NS_PER_MS, OUTCOMES, FirstStage, Purgatories, SecondStage
+from .outcomes import OUTCOMES, unpacked
+from .packs import EVENTS, PACKED, REGISTRATIONS, beats, names_of, pack
+from .processor import HITS, NS_PER_MS, SAID, FirstStage, Purgatories, SecondStage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 BUCKETS_MAX: Final = 1 << 20
 EVENT_TIME, PROCESSING_TIME = "EventTime", "ProcessingTime"
-BEAT_S: Final = 1  # seconds between two heartbeats
-_COLUMNS: Final = [part.split()[0] for part in INPUT.split(", ")][1:]
-_TYPES: Final = {part.split()[0]: part.split()[1] for part in INPUT.split(", ")}
 _IDENTITY: Final = "at_ns, seq, keys, deadline_ns, body, condition, needed, total, targets, mark_ns, mark_seq"
 
 
@@ -70,46 +70,46 @@ def purgatory(
             "purgatory(): events have a column 'limit': a limited event must not be given to two operations, so their "
             "keys have to be in one bucket. Give by=, the column of a group that holds all keys of its operations"
         )
-    made, fired = registrations_of(registrations, by, max_wait_ns), events_of(events, by)
+    made, fired = registrations_of(registrations, by, max_wait_ns, buckets), events_of(events, by, buckets)
+    if not one_stage:
+        made = made.withColumn("id", _expr(f"coalesce('i' || id, 'r' || hex(xxhash64({_IDENTITY})) || hex(xxhash64(1, {_IDENTITY})))"))
+        fired = fired.withColumn("id", _expr("'i' || id"))
+    rows = _packed(made, REGISTRATIONS, buckets, one_stage).unionByName(_packed(fired, EVENTS, buckets, one_stage))
+    if is_idle_seen:
+        rows = rows.unionByName(_heartbeats(registrations.sparkSession, buckets, one_stage))
+    if plan.by_event_time:
+        rows = rows.withColumn("time", _expr("if(pack IS NULL, NULL, timestamp_micros(newest_ns div 1000))"))
+        rows = rows.withWatermark("time", f"{plan.delay_ms} milliseconds")
     if one_stage:
-        group = "`by`" if by is not None else "xxhash64(keys[0])"
-        found = _stage(made.unionByName(fired), group, plan, Purgatories, OUTCOMES)
-        return _terminal(found, "id")
-    made = made.withColumn("id", _expr(f"coalesce('i' || id, 'r' || hex(xxhash64({_IDENTITY})) || hex(xxhash64(1, {_IDENTITY})))"))
-    fired = fired.withColumn("id", _expr("'i' || id"))
-    legs = made.selectExpr("*", "posexplode(keys) AS (at_key, `key`)").selectExpr(
-        *[f"`{name}`" for name in ["by", *_COLUMNS] if name not in ("keys", "targets", "ordinal", "`limit`")],
-        "`limit`", "array(`key`) AS keys", "array(targets[at_key]) AS targets", "at_key AS ordinal",
-    )
-    first = _stage(legs.unionByName(fired.where("id IS NULL")), "xxhash64(keys[0])", plan, FirstStage, HITS)
-    hits = first.selectExpr(
-        "CAST(NULL AS bigint) AS `by`",
-        *[name if f"{name} " in f"{HITS} " and name in HITS else f"CAST(NULL AS {_TYPES[name]}) AS {name}" for name in _COLUMNS],
-    )
-    rows = hits.unionByName(made).unionByName(fired.where("id IS NOT NULL"))
-    found = _stage(rows, "xxhash64(id)", plan, SecondStage, OUTCOMES)
-    return _terminal(found, "CASE WHEN id LIKE 'i%' THEN substring(id, 2) END")
+        found = _stage(rows, plan, Purgatories, SAID)
+        return _terminal(found.mapInArrow(unpacked, OUTCOMES), "id")
+    found = _stage(_stage(rows, plan, FirstStage, HITS), plan, SecondStage, SAID)
+    return _terminal(found.mapInArrow(unpacked, OUTCOMES), "CASE WHEN id LIKE 'i%' THEN substring(id, 2) END")
 
 
-def _expr(text: str):  # type: ignore[no-untyped-def]
+def _packed(rows: DataFrame, kind: int, buckets: int, one_stage: bool) -> DataFrame:
+    return rows.mapInArrow(partial(pack, kind, buckets, not one_stage), PACKED)
+
+
+def _heartbeats(spark: SparkSession, buckets: int, one_stage: bool) -> DataFrame:
+    """A row for each bucket and batch, which says what time it is: a silent source has no watermark that moves."""
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
+    times = rate.selectExpr("unix_micros(timestamp) * 1000 AS at_ns")
+    return times.mapInArrow(partial(beats, buckets, not one_stage), PACKED)
+
+
+def _expr(text: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.expr(text)
 
 
-def _stage(rows: DataFrame, group: str, plan: Plan, processor: type[Purgatories], output: str) -> DataFrame:
-    """One stage: rows in the form of buckets, and what their buckets say."""
-    from pyspark.sql import functions as F
-
-    columns = ["bucket", *_COLUMNS]
-    rows = rows.selectExpr(f"CAST(pmod({group}, {plan.buckets}) AS int) AS bucket", *_COLUMNS)
+def _stage(rows: DataFrame, plan: Plan, processor: type[Purgatories], output: str) -> DataFrame:
+    """One stage: packed rows, and what their buckets say."""
     if plan.by_event_time:
-        if processor is not SecondStage:
-            rows = rows.withColumn("time", F.expr("timestamp_micros(at_ns div 1000)"))
-            rows = rows.withWatermark("time", f"{plan.delay_ms} milliseconds")
         # The column that has the watermark is null from here on: so Spark drops no row, and buckets count late rows.
-        null = F.expr("if(bucket < 0, timestamp_micros(at_ns), NULL)")
-        rows = rows.select(*columns, null.alias("time", metadata={"spark.watermarkDelayMs": plan.delay_ms}))
+        null = _expr("if(bucket < 0, timestamp_micros(first_ns), NULL)")
+        rows = rows.select(*names_of(PACKED), null.alias("time", metadata={"spark.watermarkDelayMs": plan.delay_ms}))
     more = {"eventTimeColumnName": "time"} if processor is FirstStage and plan.by_event_time else {}
     return rows.groupBy("bucket").transformWithState(
         statefulProcessor=processor(plan.settings, event_time=plan.by_event_time, idle_ns=plan.idle_ns),

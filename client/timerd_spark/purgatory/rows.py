@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from timerd_shm.declare.states import Condition, EventKind
 
@@ -50,6 +50,10 @@ class Registration(NamedTuple):
     sender: str | None = None
     command: int | None = None  # with `sender`: its events count from this command on, whatever their position is
 
+    def __lt__(self, other: object) -> bool:
+        """Whether the row is applied before another."""
+        return order_of(self) < order_of(other)  # type: ignore[arg-type]
+
 
 class Event(NamedTuple):
     """An event on a key; or, with `id`, the cancellation of the operation with this id.
@@ -82,3 +86,13 @@ class Settled(NamedTuple):
     flags: int
     value: bytes
     seq: int | None
+
+
+def order_of(row: Registration | Event) -> tuple[Any, ...]:
+    """The order in which rows are applied: by position; a registration before an event; else by what they say."""
+    if isinstance(row, Registration):
+        keys = [key.name for key in row.keys]
+        return (row.at_ns, row.seq, 0, row.id or "", keys, row.deadline_ns, row.payload, *row[5:8])
+    if row.of is not None:  # an event after the mark of a later registration is applied at the registration
+        return (*max((row.at_ns, row.seq), row.of), 1, row.id, [], row.at_ns, b"", row.seq, row.command)
+    return (row.at_ns, row.seq, 1, row.key, [], row.kind, row.value, row.amount, row.id or "", row.limit or 0)

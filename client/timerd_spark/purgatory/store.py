@@ -39,9 +39,9 @@ _MAGIC: Final = b"TDB1"
 Fetch = Callable[[int], bytes]  # the bytes of the segment with this id
 
 
-def hash_of(key: bytes) -> int:
-    """The hash by which records of a key are found: 32 bits, CRC-32 of ISO 3309."""
-    return crc32(key)
+def hash_of(name: str) -> int:
+    """The hash by which the records of a name are found: 32 bits, CRC-32 of ISO 3309."""
+    return crc32(name.encode())
 
 
 class Record(NamedTuple):

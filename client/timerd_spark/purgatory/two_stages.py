@@ -17,33 +17,11 @@ import msgpack
 
 from timerd_shm.declare.states import Condition, EventKind, Outcome
 
-from .bucket import Bucket, Settings, position
-from .rows import NEVER, Event, Key, Position, Registration
+from .bucket import Bucket, Settings
+from .rows import Event, Position, Registration
 from .store import Store
 
 PRESENT: Final = EventKind.CHECK  # the kind of a hit by a watermark that was there at the registration
-TOTAL_OF_LEG: Final = NEVER  # what a leg under TOTAL never reaches, so that it reports each event
-
-
-def leg_of(r: Registration, ordinal: int, key: Key) -> Registration:
-    """The leg of a key. Its id makes equal registrations one; its payload names the operation."""
-    assert r.id is not None
-    of = (r.id, r.at_ns, r.seq, ordinal)
-    counts = r.condition == Condition.TOTAL
-    return Registration(
-        r.at_ns,
-        r.seq,
-        f"{r.id}@{r.at_ns}.{r.seq}#{ordinal}",
-        (key,),
-        r.deadline_ns,
-        Condition.TOTAL if counts else Condition.AT_LEAST,
-        0 if counts else 1,
-        TOTAL_OF_LEG if counts else 0,
-        msgpack.packb(of),
-        r.mark,
-        r.sender,
-        r.command,
-    )
 
 
 class Legs(Bucket):
@@ -51,7 +29,7 @@ class Legs(Bucket):
 
     def __init__(self, store: Store, settings: Settings) -> None:
         super().__init__(store, settings)
-        self.hits: list[Event] = []
+        self.hits: dict[int, list[Event]] = {}  # by the bucket of the second stage
 
     def _apply(self, op, ordinal, event):  # type: ignore[no-untyped-def]
         counts = op.condition == Condition.TOTAL and event.kind == EventKind.FIRE
@@ -62,14 +40,15 @@ class Legs(Bucket):
     def on_settled(self, op, state, ordinal, event, seen):  # type: ignore[no-untyped-def]
         super().on_settled(op, state, ordinal, event, seen)
         self.outcomes.clear()
+        self._settled_ids.clear()  # the second stage remembers the operation's
         if event is not None:
             self._hit(op.row, event.row, event.kind, event.amount)
         elif state == Outcome.COMPLETED:
             self._hit(op.row, Event(op.row.at_ns, op.row.seq, PRESENT, op.row.keys[0].name), PRESENT, 0)
 
     def _hit(self, leg: Registration, by: Event, kind: int, amount: int) -> None:
-        id_, at_ns, seq, ordinal = msgpack.unpackb(leg.payload)
-        self.hits.append(
+        id_, at_ns, seq, ordinal, second = msgpack.unpackb(leg.payload)
+        self.hits.setdefault(second, []).append(
             Event(by.at_ns, by.seq, kind, leg.keys[0].name, amount, None, by.value, id_, None, ordinal, (at_ns, seq))
         )
 

@@ -9,6 +9,7 @@ import pytest
 
 from timerd_shm.declare.states import Condition, EventKind, Outcome
 from timerd_spark.purgatory.bucket import Bucket, Settings
+from timerd_spark.purgatory.packs import packs_of
 from timerd_spark.purgatory.rows import Event, Key, Registration, Settled
 from timerd_spark.purgatory.store import Changes, Record, Segment, SegmentCache, Store
 
@@ -33,7 +34,8 @@ class State:
 
     def run(self, rows: list[Registration | Event], until_ns: int) -> list[Settled]:
         store = Store(self.manifest, self.fetch, self.cache)
-        outcomes = Bucket(store, self.settings).run(rows, until_ns)
+        packs = [(first_ns, pack) for first_ns, _, pack in packs_of(rows)]
+        outcomes = Bucket(store, self.settings).run((), until_ns, packs)
         self.take(store.commit())
         return outcomes
 

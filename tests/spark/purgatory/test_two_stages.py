@@ -9,9 +9,10 @@ import pytest
 
 from spark.purgatory.test_bucket import END_NS, MS, State, in_batches, place, program
 from timerd_spark.purgatory.bucket import Bucket, Settings
+from timerd_spark.purgatory.packs import leg_of, packs_of
 from timerd_spark.purgatory.rows import Event, Registration, Settled
 from timerd_spark.purgatory.store import Store
-from timerd_spark.purgatory.two_stages import Joined, Legs, leg_of
+from timerd_spark.purgatory.two_stages import Joined, Legs
 
 BUCKETS = 3
 
@@ -29,7 +30,7 @@ class Stage:
             mine = [row for group, row in rows if crc32(group.encode()) % BUCKETS == number]
             store = Store(state.manifest, state.fetch, state.cache)
             bucket = self.kind(store, state.settings)
-            bucket.run(mine, until_ns)
+            bucket.run((), until_ns, [(first_ns, pack) for first_ns, _, pack in packs_of(mine)])
             state.take(store.commit())
             found.append(bucket)
         return found
@@ -45,7 +46,7 @@ class TwoStages:
         for row in rows:
             if isinstance(row, Registration):
                 row = row._replace(id=row.id or f"row {row.at_ns}.{row.seq}")
-                legs += [(key.name, leg_of(row, ordinal, key)) for ordinal, key in enumerate(row.keys)]
+                legs += [(key.name, leg_of(row._replace(keys=(key,)), ordinal)) for ordinal, key in enumerate(row.keys)]
                 joined.append((row.id or "", row))
             elif row.id is not None:
                 joined.append((row.id, row))
@@ -53,7 +54,7 @@ class TwoStages:
                 legs.append((row.key, row))
         for bucket in self.first.run(legs, until_ns):
             assert isinstance(bucket, Legs)
-            joined += [(hit.id or "", hit) for hit in bucket.hits]
+            joined += [(hit.id or "", hit) for hits in bucket.hits.values() for hit in hits]
         return [each for bucket in self.second.run(joined, until_ns) for each in bucket.outcomes]
 
 
