@@ -18,10 +18,9 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgpack
-
 from timerd_client.rules import records as rules
 from timerd_client.rules.purgatory import Purgatory
-from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.errors import ErrorCode, InvalidValueError
 from timerd_shm.declare.journal import RowFlag
 from timerd_shm.declare.states import Condition, EventKind, Outcome
 
@@ -44,12 +43,15 @@ class Settings(NamedTuple):
     ordered: bool
     marks_ns: int  # how long events are kept for marks
     ids_ns: int  # how long the id of a settled operation is remembered
+    buckets: int = 0  # how many there are: all batches must agree
 
 
 class Note(NamedTuple):
     """What a bucket remembers beside its records."""
 
     version: int = VERSION
+    buckets: int = 0
+    stage: int = 0
     until_ns: int = -1  # rows up to this time have been applied
     late_events: int = 0
     late_registrations: int = 0
@@ -66,6 +68,29 @@ class Note(NamedTuple):
 def position(at_ns: int, seq: int) -> int:
     """A row's time and number as one number, which the rules take for an event's sequence."""
     return at_ns << _SEQ_BITS | seq
+
+
+def note_of(found: Any, settings: Settings, stage: int) -> Note:
+    """The note of a bucket's state. Raises InvalidValueError if these settings, or this version, cannot go on with it."""
+    if found is None:
+        return Note(buckets=settings.buckets, stage=stage)
+    if found[0] != VERSION:
+        raise InvalidValueError(
+            f"purgatory(): the state of this checkpoint has version {found[0]}, and this timerd reads version {VERSION}: "
+            "go on with the timerd that made the checkpoint, or begin with another checkpoint"
+        )
+    note = Note(*found)
+    if note.buckets != settings.buckets:
+        raise InvalidValueError(
+            f"purgatory(): this checkpoint has {note.buckets} buckets, and the query buckets={settings.buckets}: "
+            f"give buckets={note.buckets}, or begin with another checkpoint"
+        )
+    if note.stage != stage:
+        raise InvalidValueError(
+            "purgatory(): this checkpoint was made in another number of stages: give by= and one key as before, or "
+            "begin with another checkpoint"
+        )
+    return note
 
 
 class _Sender(rules.Sender):
@@ -89,8 +114,12 @@ class _Operation(rules.Operation):
         self.row, self.copy, self.since, self.registering = row, copy, since, False
 
     def is_concerned(self, event: rules.Event) -> bool:
-        """Whether the event affects the operation."""
-        return event.sequence > self.since and super().is_concerned(event)
+        """Whether the event affects the operation. Out of order, an event after the deadline does not: an earlier one
+        may come yet.
+        """
+        if event.sequence <= self.since or (self.since >= 0 and event.effective_ns >= self.deadline_ns):
+            return False
+        return super().is_concerned(event)
 
 
 class _Event(rules.Event):
@@ -105,9 +134,11 @@ class _Event(rules.Event):
 class Bucket(Purgatory[_Operation, _Event]):
     """A bucket for one batch."""
 
+    stage = 0  # of two; 0 if there is one
+
     def __init__(self, store: Store, settings: Settings) -> None:
         super().__init__()
-        self.note = Note() if store.note is None else Note(*store.note)
+        self.note = note_of(store.note, settings, self.stage)
         self.outcomes: list[Settled] = []
         self._store, self._settings = store, settings
         self._pending: dict[_Operation, None] = {}
@@ -146,11 +177,13 @@ class Bucket(Purgatory[_Operation, _Event]):
         taken = self._store.take(hashes, -1)
         found = self._store.find({_hash_of_event(key, limited=False) for key in keys}) if keys else []
         self._load([*due, *map(msgpack.unpackb, taken)], map(msgpack.unpackb, found))
-        expiring = self._due
+        expiring = self._due if self._settings.ordered else []  # out of order, only the clock lets operations expire
         for row in ripe:
             at_ns = row.at_ns
-            if expiring and expiring[0][0] <= at_ns and (
-                isinstance(row, Registration) or row.of is None or (at_ns, row.seq) > row.of
+            if (
+                expiring
+                and expiring[0][0] <= at_ns
+                and (isinstance(row, Registration) or row.of is None or (at_ns, row.seq) > row.of)
             ):
                 self._expire(at_ns)
             if isinstance(row, Registration):
@@ -308,9 +341,7 @@ class Bucket(Purgatory[_Operation, _Event]):
 
     def _keys_looked_at(self, rows: Iterable[Registration | Event]) -> set[str]:
         """The keys whose earlier events may count for one of these registrations."""
-        return {
-            key.name for row in rows if isinstance(row, Registration) and self._looks_back(row) for key in row.keys
-        }
+        return {key.name for row in rows if isinstance(row, Registration) and self._looks_back(row) for key in row.keys}
 
     def _looks_back(self, row: Registration) -> bool:
         """Whether events before the registration may count: it has a mark, or comes after them."""
@@ -365,6 +396,11 @@ class Bucket(Purgatory[_Operation, _Event]):
                 records.append(Record(forgotten_ns, (hash_of(f"id {id_}"),), msgpack.packb((_ID, id_, forgotten_ns))))
         self._store.put(records)
         self._store.note = tuple(self.note)
+
+
+def operation_of(record: list[Any]) -> tuple[Registration, int, int] | None:
+    """The registration of a record, with the keys that are satisfied and failed, as bits; None: another record."""
+    return (_registration_of(record[1]), record[3], record[4]) if record[0] == _OPERATION else None
 
 
 def _hash_of_event(key: str, *, limited: bool) -> int:

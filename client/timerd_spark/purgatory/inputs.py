@@ -85,8 +85,10 @@ def ns_of(name: str, kind: str) -> str:
 def duration_ns_of(name: str, kind: str) -> str:
     """A duration as an expression in ns; a number is in seconds."""
     if kind == "interval day to second":
-        return f"cast(extract(SECOND FROM `{name}`) * 1e9 AS bigint) + extract(MINUTE FROM `{name}`) * 60000000000 + " \
+        return (
+            f"cast(extract(SECOND FROM `{name}`) * 1e9 AS bigint) + extract(MINUTE FROM `{name}`) * 60000000000 + "
             f"extract(HOUR FROM `{name}`) * 3600000000000 + extract(DAY FROM `{name}`) * 86400000000000"
+        )
     return f"cast(`{name}` * 1e9D AS bigint)"
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import msgpack
-
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.states import Condition
 
@@ -116,7 +115,8 @@ def rows_of(pack: Sequence[Any]) -> list[Any]:
         if len(targets) < count:
             targets *= count
         columns[3] = [
-            tuple(map(Key, each, chain(target or (), repeat(None)))) for each, target in zip(names, targets, strict=True)
+            tuple(map(Key, each, chain(target or (), repeat(None))))
+            for each, target in zip(names, targets, strict=True)
         ]
     whole = [column if len(column) == count else repeat(column[0], count) for column in columns]
     whole[9:11] = [repeat(None, count) if columns[9] == [None] else _positions(whole[9], whole[10])]
@@ -155,7 +155,9 @@ def pack(kind: int, buckets: int, two_stages: bool, batches: Iterable[pa.RecordB
     """
     for table in _tables(batches):
         if table.column("at_ns").null_count:
-            raise InvalidValueError(f"purgatory(): {'events' if kind == EVENTS else 'registrations'} have a row without at")
+            raise InvalidValueError(
+                f"purgatory(): {'events' if kind == EVENTS else 'registrations'} have a row without at"
+            )
         if not two_stages:
             yield _packed(kind, table, onward=False)
         elif kind == REGISTRATIONS:
@@ -283,7 +285,9 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_integer(column.type) and not column.null_count:
         numbers = column.to_numpy()
         return [int(numbers[0])] if (numbers == numbers[0]).all() else numbers.tolist()  # type: ignore[no-any-return]
-    return column.to_numpy(zero_copy_only=False).tolist() if not pa.types.is_integer(column.type) else column.to_pylist()
+    return (
+        column.to_numpy(zero_copy_only=False).tolist() if not pa.types.is_integer(column.type) else column.to_pylist()
+    )
 
 
 def _with_default(column: list[Any], default: Any) -> list[Any]:

@@ -1,12 +1,13 @@
 """Buckets in Spark's state: a value with the manifest of each bucket, a map with its segments, and one timer.
 
-Spark calls the processor with the packs of a bucket, or when the bucket's timer is due. (transformWithState of Spark 4.2
-and later; its Row form.)
+Spark calls the processor with the packs of a bucket, or when the bucket's timer is due. (transformWithState of Spark
+4.2 and later; its Row form.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Row
@@ -20,6 +21,7 @@ from .store import SegmentCache, Store
 from .two_stages import Joined, Legs
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.streaming import StatefulProcessorHandle
 
 NS_PER_MS: Final = 1_000_000
@@ -133,9 +135,9 @@ class FirstStage(Purgatories):
 
     def onward(self, times: Any, bucket: int, first_ns: int, newest_ns: int, pack: bytes | None) -> Any:
         """A row for the second stage. Its time is after the watermark, as Spark demands of a first stage."""
-        from datetime import datetime, timezone
+        from datetime import datetime
 
-        time = datetime.fromtimestamp((self._now_ms(times) + 1) / 1e3, timezone.utc) if self._event_time else None
+        time = datetime.fromtimestamp((self._now_ms(times) + 1) / 1e3, UTC) if self._event_time else None
         return _HITS(bucket, False, first_ns, newest_ns, pack, time)
 
 
@@ -143,3 +145,39 @@ class SecondStage(Purgatories):
     """The operations, by their ids."""
 
     kind = Joined
+
+
+# in a batch query -----------------------------------------------------------------------------------------------------
+
+
+def run_at_once(kind: type[Bucket], settings: Settings, table: pa.Table) -> pa.Table:
+    """What a bucket says to all its rows, if nothing follows. (For applyInArrow.)"""
+    import pyarrow as pa
+
+    bucket = _at_once(kind, settings, table)
+    return pa.table({"said": pa.array(list(said(bucket.outcomes)), pa.binary())})
+
+
+def run_legs_at_once(settings: Settings, table: pa.Table) -> pa.Table:
+    """The same of a bucket of the first stage: packs for the second one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    onward = table.column("onward")
+    legs = _at_once(Legs, settings, table.filter(pc.invert(onward)))
+    assert isinstance(legs, Legs)
+    rows = [(second, False, *each) for second, hits in legs.hits.items() for each in packs_of(hits)]
+    columns = zip(*rows, strict=True) if rows else [()] * table.num_columns
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, table.schema, strict=True)]
+    return pa.concat_tables([table.filter(onward), pa.Table.from_arrays(arrays, schema=table.schema)])
+
+
+def _at_once(kind: type[Bucket], settings: Settings, table: pa.Table) -> Bucket:
+    packs = zip(table.column("first_ns").to_pylist(), table.column("pack").to_pylist(), strict=True)
+    bucket = kind(Store(b"", _nothing, SegmentCache()), settings)
+    bucket.run((), NEVER - 1, packs)
+    return bucket
+
+
+def _nothing(id: int) -> bytes:
+    raise KeyError(id)

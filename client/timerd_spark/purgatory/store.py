@@ -124,9 +124,7 @@ class Segment:
         begins = np.searchsorted(self.owners[order], np.arange(len(self) + 1))
         hashes = self.hashes[order].tolist()
         due = self.due.tolist()
-        return [
-            Record(due[at], tuple(hashes[begins[at] : begins[at + 1]]), self.body(at)) for at in numbers.tolist()
-        ]
+        return [Record(due[at], tuple(hashes[begins[at] : begins[at + 1]]), self.body(at)) for at in numbers.tolist()]
 
 
 class Part:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Final
 
 import msgpack
-
 from timerd_shm.declare.states import Condition, EventKind, Outcome
 
 from .bucket import Bucket, Settings
@@ -26,6 +25,8 @@ PRESENT: Final = EventKind.CHECK  # the kind of a hit by a watermark that was th
 
 class Legs(Bucket):
     """A bucket of the first stage. `hits` has what it says to the second one."""
+
+    stage = 1
 
     def __init__(self, store: Store, settings: Settings) -> None:
         super().__init__(store, settings)
@@ -56,6 +57,8 @@ class Legs(Bucket):
 class Joined(Bucket):
     """A bucket of the second stage: its operations wait for hits, and watch no key."""
 
+    stage = 2
+
     def watch(self, op):  # type: ignore[no-untyped-def]
         if op.id is not None:
             self._ids[op.purgatory, op.id] = op
@@ -68,6 +71,8 @@ class Joined(Bucket):
             return super()._enter(row)
         op = self.pending_of(("", row.id))
         if op is None or _position_of(op.row) != row.of:
+            if row.at_ns <= self._until_ns:  # the operation may have expired before the event came
+                self.note = self.note._replace(late_events=self.note.late_events + 1)
             return None
         self._now_ns = max(row.at_ns, op.row.at_ns)
         ordinal = row.command

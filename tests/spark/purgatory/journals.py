@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timerd_shm.declare.journal import KeyRow, RegisteredRow, RowFlag, RowKind
-from timerd_shm.declare.states import EventFlag, EventKind, KeyKind, Outcome
+from timerd_shm.declare.states import EventFlag, EventKind, KeyKind
 from timerd_shm.declare.wire import CommandKind, RegisterFlag
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_spark.purgatory.rows import Event, Key, Position, Registration
@@ -65,7 +65,9 @@ def rows_of(directory: Path) -> tuple[list[Registration | Event], dict[str, Outc
                 limit = r.limit if r.flags & EventFlag.LIMITED else None
                 name = f"{text(r.purgatory)}/{text(r.key)}"
                 sender = None if r.flags & EventFlag.REDELIVERED else f"{r.client}.{r.client_generation}"
-                rows.append(Event(r.effective_ns, number, r.event_kind, name, r.amount, limit, b"", None, sender, r.command))
+                rows.append(
+                    Event(r.effective_ns, number, r.event_kind, name, r.amount, limit, b"", None, sender, r.command)
+                )
                 events[r.sequence], key_of[r.sequence] = (r.effective_ns, number), name
             elif r.kind == RowKind.ACTION:
                 assert r.command_kind in CANCELS, CommandKind(r.command_kind)

@@ -59,7 +59,9 @@ def program(rng: random.Random, length: int) -> Iterator[Registration | Event]:
             names = rng.sample(KEYS, rng.choice((1, 1, 1, 2, 3)))
             condition = rng.choice((Condition.AT_LEAST, Condition.AT_LEAST, Condition.ALL_SETTLED, Condition.TOTAL))
             watermarks = condition != Condition.TOTAL
-            keys = tuple(Key(name, rng.randrange(1, 30) if watermarks and rng.random() < 0.2 else None) for name in names)
+            keys = tuple(
+                Key(name, rng.randrange(1, 30) if watermarks and rng.random() < 0.2 else None) for name in names
+            )
             mark = None
             if rng.random() < 0.3:
                 mark = (at_ns - rng.randrange(20 * MS), rng.randrange(seq))
