@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 UNKNOWN: Final = 99  # the code of an unknown word: such a row is refused
+SEPARATOR: Final = "chr(31)"  # between the name of a group and that of a key
 TIME: Final = ("timestamp", "timestamp_ntz", "bigint")
 # The columns that a frame may have, with their types. The first ones are needed.
 REGISTRATIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -108,14 +109,16 @@ def registrations_of(df: DataFrame, by: str | None, max_wait_ns: int | None, buc
         ends.append(f"{at} + {duration_ns_of('timeout', types['timeout'])}")
     ends.append(f"{at} + {max_wait_ns}L" if max_wait_ns is not None else f"{NEVER}L")
     keys = "keys" if types["keys"] != "string" else "array(keys)"
+    if by is not None:
+        keys = f"transform({keys}, each -> {_in_group(by, 'each')})"
     when = "lower(`when`)" if "when" in there else "'any'"
     codes = " ".join(f"WHEN '{name}' THEN {int(code)}" for name, code in CONDITIONS.items())
     needed = f"CAST({_or('needed', there, '0')} AS int)"
     of = {
-        "bucket": bucket_of(f"`{by}`" if by is not None else f"{keys}[0]", buckets),
+        "bucket": bucket_of(group_of(by) if by is not None else f"{keys}[0]", buckets),
         "at_ns": at,
         "seq": _or("seq", there, "0L"),
-        "id": _or("id", there, "NULL"),
+        "id": _id(by, there),
         "keys": keys,
         "targets": _or("targets", there, "NULL"),
         "deadline_ns": f"coalesce({', '.join(ends)})",
@@ -137,19 +140,35 @@ def events_of(df: DataFrame, by: str | None, buckets: int) -> DataFrame:
     kind = "lower(kind)" if "kind" in there else "'fire'"
     codes = " ".join(f"WHEN '{name}' THEN {int(code)}" for name, code in EVENT_KINDS.items())
     of = {
-        "bucket": bucket_of(f"`{by}`" if by is not None else "key", buckets),
+        "bucket": bucket_of(group_of(by) if by is not None else "key", buckets),
         "at_ns": ns_of("at", types["at"]),
         "seq": _or("seq", there, "0L"),
         "kind": f"CASE {kind} {codes} ELSE {UNKNOWN} END",
-        "key": "key",
+        "key": _in_group(by, "key") if by is not None else "key",
         "amount": f"coalesce({_or('amount', there, '1L')}, 1L)",
         "limit": _or("limit", there, "NULL"),
         "body": _or("value", there, "NULL"),
-        "id": _or("id", there, "NULL"),
+        "id": _id(by, there),
         "sender": _or("sender", there, "NULL"),
         "command": f"coalesce({_or('command', there, '0L')}, 0L)",
     }
     return _as_columns(df, of, EVENTS_PACK)
+
+
+def group_of(by: str) -> str:
+    """The name of a row's group."""
+    return f"replace(coalesce(CAST(`{by}` AS string), ''), {SEPARATOR}, '')"
+
+
+def _in_group(by: str, name: str) -> str:
+    """A key or an id with the name of its group before it, because groups may share names, and a bucket."""
+    return f"{group_of(by)} || {SEPARATOR} || {name}"
+
+
+def _id(by: str | None, there: set[str]) -> str:
+    if "id" not in there:
+        return "NULL"
+    return "id" if by is None else _in_group(by, "id")
 
 
 def bucket_of(what: str, buckets: int) -> str:

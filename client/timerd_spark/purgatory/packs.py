@@ -99,11 +99,9 @@ def rows_of(pack: Sequence[Any]) -> list[Any]:
     """The rows of a pack, unpacked by msgpack."""
     _, kind, count, *columns = pack
     if kind == EVENTS:
-        at, seq, of_kind, key, amount, limit, body, id_, sender, command, *of = (
-            column if len(column) == count else repeat(column[0], count) for column in columns
-        )
-        of = list(zip(*of, strict=True)) if columns[10:] and columns[10] != [None] else repeat(None, count)
-        return list(map(Event._make, zip(at, seq, of_kind, key, amount, limit, body, id_, sender, command, of)))
+        whole: list[Any] = [column if len(column) == count else repeat(column[0], count) for column in columns]
+        whole[10:] = [repeat(None, count) if columns[10:] in ([], [[None], [None]]) else _positions(*whole[10:])]
+        return list(map(Event._make, zip(*whole, strict=True)))
     targets = columns.pop(4)
     names = columns[3] if len(columns[3]) == count else columns[3] * count
     if targets == [None]:
@@ -121,13 +119,13 @@ def rows_of(pack: Sequence[Any]) -> list[Any]:
     whole = [column if len(column) == count else repeat(column[0], count) for column in columns]
     whole[9:11] = [repeat(None, count) if columns[9] == [None] else _positions(whole[9], whole[10])]
     if kind == REGISTRATIONS:
-        return list(map(Registration._make, zip(*whole)))
+        return list(map(Registration._make, zip(*whole, strict=True)))
     *whole, ordinals, seconds = whole
-    return list(map(leg_of, map(Registration._make, zip(*whole)), ordinals, seconds))
+    return list(map(leg_of, map(Registration._make, zip(*whole, strict=True)), ordinals, seconds))
 
 
 def _positions(times: Iterable[Any], numbers: Iterable[Any]) -> list[Any]:
-    return [None if time is None else (time, number) for time, number in zip(times, numbers)]
+    return [None if time is None else (time, number) for time, number in zip(times, numbers, strict=False)]
 
 
 def leg_of(r: Registration, ordinal: int, second: int = 0) -> Registration:
@@ -275,19 +273,19 @@ def _values(column: pa.Array) -> list[Any]:
         return [None]
     if pa.types.is_list(column.type):
         items = column.flatten()
-        if not pa.types.is_string(items.type):
-            return column.to_pylist()  # type: ignore[no-any-return]
-        if column.null_count or items.null_count:
-            return [[name or "" for name in each or ()] for each in column.to_pylist()]
-        if (column.value_lengths().to_numpy() == 1).all():
-            return items.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-        return column.to_pylist()  # type: ignore[no-any-return]
-    if pa.types.is_integer(column.type) and not column.null_count:
+        if not pa.types.is_string(items.type) or not (column.null_count or items.null_count):
+            is_flat = pa.types.is_string(items.type) and (column.value_lengths().to_numpy() == 1).all()
+            listed: list[Any] = items.to_numpy(zero_copy_only=False).tolist() if is_flat else column.to_pylist()
+            return listed
+        return [[name or "" for name in each or ()] for each in column.to_pylist()]
+    if not pa.types.is_integer(column.type):
+        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    elif column.null_count:
+        found = column.to_pylist()
+    else:
         numbers = column.to_numpy()
-        return [int(numbers[0])] if (numbers == numbers[0]).all() else numbers.tolist()  # type: ignore[no-any-return]
-    return (
-        column.to_numpy(zero_copy_only=False).tolist() if not pa.types.is_integer(column.type) else column.to_pylist()
-    )
+        found = [int(numbers[0])] if (numbers == numbers[0]).all() else numbers.tolist()
+    return found
 
 
 def _with_default(column: list[Any], default: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from timerd_shm.declare.states import Outcome
 from timerd_spark.durations import duration_ns
 
 from .bucket import Bucket, Settings
-from .inputs import events_of, registrations_of, types_of
+from .inputs import SEPARATOR, events_of, registrations_of, types_of
 from .outcomes import OUTCOMES, unpacked
 from .packs import EVENTS, PACKED, REGISTRATIONS, beats, names_of, pack
 from .processor import HITS, NS_PER_MS, SAID, FirstStage, Purgatories, SecondStage, run_at_once, run_legs_at_once
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BUCKETS_MAX: Final = 1 << 20
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+DEFAULT: Final = "'default'"
 MARKED: Final = "timerd.time_mode"  # metadata of op_id, by which start() knows the mode
 # In two stages each operation has an id: the user's after an i, or one of ours.
 GIVEN_ID: Final = "CASE WHEN id LIKE 'i%' THEN substring(id, 2) END"
@@ -65,7 +66,7 @@ def purgatory(
     (at and key are needed): at, key, kind: fire, advance, fail, cancel, forget; amount; value; seq; limit, how many
     operations the event may complete; id: the event cancels the operation of this id, whatever key it has. `at`,
     deadline and mark are timestamps, or ns since 1970. The outcomes have the columns of a journal's operations
-    (schema.TERMINAL), without those of a daemon's process and with value, payload, and seq of the event.
+    (schema.TERMINAL), and value, payload, and seq of the event; `purgatory` is the group.
 
     `by`: a column of both, whose rows belong together: an operation sees the events of its group alone, and a whole
     group is one small purgatory. Without it, operations of one key (keys is a string) take one stage, others two.
@@ -98,9 +99,8 @@ def purgatory(
     settings = Settings(ordered and time_mode == EVENT_TIME, marks_ns, duration_ns("settled_ids", settled_ids), buckets)
     max_wait_ns = None if max_wait is None else duration_ns("max_wait", max_wait)
     is_idle_seen = idle_after is not None and registrations.isStreaming and time_mode == EVENT_TIME
-    plan = Plan(
-        settings, time_mode, buckets, delay_ms, duration_ns("idle_after", idle_after or 0) if is_idle_seen else 0
-    )
+    idle_ns = duration_ns("idle_after", idle_after or 0) if is_idle_seen else 0
+    plan = Plan(settings, time_mode, buckets, delay_ms, idle_ns)
     one_stage = by is not None or types_of(registrations).get("keys") == "string"
     if not one_stage and "limit" in types_of(events):
         raise InvalidValueError(
@@ -117,7 +117,7 @@ def purgatory(
         rows = rows.unionByName(_heartbeats(spark, buckets, one_stage))
     if not registrations.isStreaming:
         found = _at_once(rows, settings, one_stage)
-        return _terminal(found.mapInArrow(unpacked, OUTCOMES), plan, one_stage)
+        return _terminal(found.mapInArrow(unpacked, OUTCOMES), plan, by, one_stage)
     if plan.by_event_time:
         rows = rows.withColumn("time", _expr("if(pack IS NULL, NULL, timestamp_micros(newest_ns div 1000))"))
         rows = rows.withWatermark("time", f"{plan.delay_ms} milliseconds")
@@ -125,7 +125,7 @@ def purgatory(
         found = _stage(rows, plan, Purgatories, SAID)
     else:
         found = _stage(_stage(rows, plan, FirstStage, HITS), plan, SecondStage, SAID)
-    return _terminal(found.mapInArrow(unpacked, OUTCOMES), plan, one_stage)
+    return _terminal(found.mapInArrow(unpacked, OUTCOMES), plan, by, one_stage)
 
 
 def _at_once(rows: DataFrame, settings: Settings, one_stage: bool) -> DataFrame:
@@ -169,17 +169,18 @@ def _stage(rows: DataFrame, plan: Plan, processor: type[Purgatories], output: st
     )
 
 
-def _terminal(found: DataFrame, plan: Plan, one_stage: bool) -> DataFrame:
+def _terminal(found: DataFrame, plan: Plan, by: str | None, one_stage: bool) -> DataFrame:
+    id_ = GIVEN_ID if not one_stage else "id" if by is None else _without_group("id")
     names = " ".join(f"WHEN {int(code)} THEN '{code.name.lower()}'" for code in Outcome)
     outcomes = found.selectExpr(
         "op_id",
         "'spark' AS host",
         "'spark' AS instance",
-        "'default' AS purgatory",
+        f"{f'substring_index(key, {SEPARATOR}, 1)' if by is not None else DEFAULT} AS purgatory",
         "CAST(NULL AS string) AS owner",
         "CAST(NULL AS string) AS `group`",
-        f"{'id' if one_stage else GIVEN_ID} AS id",
-        "key",
+        f"{id_} AS id",
+        "key" if by is None else f"{_without_group('key')} AS key",
         f"CASE outcome {names} END AS outcome",
         "error",
         "settled_key",
@@ -195,3 +196,7 @@ def _terminal(found: DataFrame, plan: Plan, one_stage: bool) -> DataFrame:
         "seq",
     )
     return outcomes.withMetadata("op_id", {MARKED: plan.time_mode})
+
+
+def _without_group(name: str) -> str:
+    return f"substring({name}, locate({SEPARATOR}, {name}) + 1)"
