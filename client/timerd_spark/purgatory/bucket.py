@@ -44,6 +44,7 @@ class Settings(NamedTuple):
     marks_ns: int  # how long events are kept for marks
     ids_ns: int  # how long the id of a settled operation is remembered
     buckets: int = 0  # how many there are: all batches must agree
+    grouped: bool = False  # whether names begin with that of a group
 
 
 class Note(NamedTuple):
@@ -52,6 +53,7 @@ class Note(NamedTuple):
     version: int = VERSION
     buckets: int = 0
     stage: int = 0
+    grouped: bool = False
     until_ns: int = -1  # rows up to this time have been applied
     late_events: int = 0
     late_registrations: int = 0
@@ -71,13 +73,13 @@ def position(at_ns: int, seq: int) -> int:
 
 
 def note_of(found: Any, settings: Settings, stage: int) -> Note:
-    """The note of a bucket's state. Raises InvalidValueError if these settings, or this version, cannot go on with it."""
+    """The note of a bucket's state. Raises InvalidValueError if these settings or this version cannot go on with it."""
     if found is None:
-        return Note(buckets=settings.buckets, stage=stage)
+        return Note(VERSION, settings.buckets, stage, settings.grouped)
     if found[0] != VERSION:
         raise InvalidValueError(
-            f"purgatory(): the state of this checkpoint has version {found[0]}, and this timerd reads version {VERSION}: "
-            "go on with the timerd that made the checkpoint, or begin with another checkpoint"
+            f"purgatory(): the state of this checkpoint has version {found[0]}, and this timerd reads {VERSION}: go on "
+            "with the timerd that made the checkpoint, or begin with another checkpoint"
         )
     note = Note(*found)
     if note.buckets != settings.buckets:
@@ -85,9 +87,9 @@ def note_of(found: Any, settings: Settings, stage: int) -> Note:
             f"purgatory(): this checkpoint has {note.buckets} buckets, and the query buckets={settings.buckets}: "
             f"give buckets={note.buckets}, or begin with another checkpoint"
         )
-    if note.stage != stage:
+    if (note.stage, note.grouped) != (stage, settings.grouped):
         raise InvalidValueError(
-            "purgatory(): this checkpoint was made in another number of stages: give by= and one key as before, or "
+            "purgatory(): this checkpoint was made with another layout: give by= and the type of keys as before, or "
             "begin with another checkpoint"
         )
     return note

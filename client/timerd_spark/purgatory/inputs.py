@@ -10,13 +10,13 @@ from timerd_shm.declare.errors import InvalidValueError
 from .packs import COLUMNS
 from .packs import EVENTS as EVENTS_PACK
 from .packs import REGISTRATIONS as REGISTRATIONS_PACK
-from .rows import CONDITIONS, EVENT_KINDS, NEVER
+from .rows import CONDITIONS, EVENT_KINDS, NEVER, SEPARATOR
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 UNKNOWN: Final = 99  # the code of an unknown word: such a row is refused
-SEPARATOR: Final = "chr(31)"  # between the name of a group and that of a key
+_SEPARATOR: Final = f"chr({ord(SEPARATOR)})"
 TIME: Final = ("timestamp", "timestamp_ntz", "bigint")
 # The columns that a frame may have, with their types. The first ones are needed.
 REGISTRATIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -123,7 +123,9 @@ def registrations_of(df: DataFrame, by: str | None, max_wait_ns: int | None, buc
         "targets": _or("targets", there, "NULL"),
         "deadline_ns": f"coalesce({', '.join(ends)})",
         "condition": f"CASE {when} {codes} ELSE {UNKNOWN} END",
-        "needed": f"CASE {when} WHEN 'any' THEN 1 WHEN 'all' THEN size({keys}) WHEN 'at_least' THEN {needed} ELSE 0 END",
+        "needed": (
+            f"CASE {when} WHEN 'any' THEN 1 WHEN 'all' THEN size({keys}) WHEN 'at_least' THEN {needed} ELSE 0 END"
+        ),
         "total": f"CASE {when} WHEN 'total' THEN {_or('total', there, '0L')} ELSE 0L END",
         "body": _or("payload", there, "NULL"),
         "mark_ns": ns_of("mark", types["mark"]) if "mark" in there else "NULL",
@@ -157,12 +159,12 @@ def events_of(df: DataFrame, by: str | None, buckets: int) -> DataFrame:
 
 def group_of(by: str) -> str:
     """The name of a row's group."""
-    return f"replace(coalesce(CAST(`{by}` AS string), ''), {SEPARATOR}, '')"
+    return f"replace(coalesce(CAST(`{by}` AS string), ''), {_SEPARATOR}, '')"
 
 
 def _in_group(by: str, name: str) -> str:
     """A key or an id with the name of its group before it, because groups may share names, and a bucket."""
-    return f"{group_of(by)} || {SEPARATOR} || {name}"
+    return f"{group_of(by)} || {_SEPARATOR} || {name}"
 
 
 def _id(by: str | None, there: set[str]) -> str:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
-from .bucket import operation_of
+from .bucket import Note, operation_of
 from .packs import EVENTS, ROWS, rows_of
-from .rows import Registration
+from .rows import SEPARATOR, Registration
 from .store import SegmentCache, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PENDING: Final = (
-    "stage int, id string, keys array<string>, at_ns bigint, deadline_ns bigint, satisfied array<int>, "
+    "purgatory string, id string, keys array<string>, at_ns bigint, deadline_ns bigint, satisfied array<int>, "
     "failed array<int>, payload binary, waits_for string"
 )
 
@@ -31,15 +31,15 @@ def pending_of(table: pa.Table) -> pa.Table:
         else:
             segments[row["id"]] = row["segment"]
     store = Store(manifest, segments.__getitem__, SegmentCache())
-    stage = store.note[2] if isinstance(store.note, list) else 0
+    note = Note(*store.note) if isinstance(store.note, list) else Note()
     found: list[tuple[Any, ...]] = []
-    for record in map(msgpack.unpackb, store.all() if stage != 1 else ()):
+    for record in map(msgpack.unpackb, store.all() if note.stage != 1 else ()):
         if record[0] == ROWS and record[1] != EVENTS:
-            found += [_row(stage, each, 0, 0, "order") for each in rows_of(record)]
+            found += [_row(note, each, 0, 0, "order") for each in rows_of(record)]
         elif (op := operation_of(record)) is not None:
-            found.append(_row(stage, *op, "event"))
+            found.append(_row(note, *op, "event"))
     types = {
-        "stage": pa.int32(), "id": pa.string(), "keys": pa.list_(pa.string()), "at_ns": pa.int64(),
+        "purgatory": pa.string(), "id": pa.string(), "keys": pa.list_(pa.string()), "at_ns": pa.int64(),
         "deadline_ns": pa.int64(), "satisfied": pa.list_(pa.int32()), "failed": pa.list_(pa.int32()),
         "payload": pa.binary(), "waits_for": pa.string(),
     }  # fmt: skip
@@ -49,6 +49,13 @@ def pending_of(table: pa.Table) -> pa.Table:
     )
 
 
-def _row(stage: int, r: Registration, satisfied: int, failed: int, waits_for: str) -> tuple[Any, ...]:
+def _row(note: Note, r: Registration, satisfied: int, failed: int, waits_for: str) -> tuple[Any, ...]:
+    id_, names, group = r.id, [key.name for key in r.keys], "default"
+    if note.stage == 2:  # in two stages each operation has an id: the user's after an i, or one of ours
+        id_ = id_[1:] if id_ is not None and id_.startswith("i") else None
+    if note.grouped:
+        group = names[0].partition(SEPARATOR)[0] if names else ""
+        names = [name.partition(SEPARATOR)[2] for name in names]
+        id_ = None if id_ is None else id_.partition(SEPARATOR)[2]
     positions = [[n for n in range(len(r.keys)) if bits >> n & 1] for bits in (satisfied, failed)]
-    return stage, r.id, [key.name for key in r.keys], r.at_ns, r.deadline_ns, *positions, r.payload, waits_for
+    return group, id_, names, r.at_ns, r.deadline_ns, *positions, r.payload, waits_for

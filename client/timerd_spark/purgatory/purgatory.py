@@ -11,7 +11,7 @@ from timerd_shm.declare.states import Outcome
 from timerd_spark.durations import duration_ns
 
 from .bucket import Bucket, Settings
-from .inputs import SEPARATOR, events_of, registrations_of, types_of
+from .inputs import events_of, registrations_of, types_of
 from .outcomes import OUTCOMES, unpacked
 from .packs import EVENTS, PACKED, REGISTRATIONS, beats, names_of, pack
 from .processor import HITS, NS_PER_MS, SAID, FirstStage, Purgatories, SecondStage, run_at_once, run_legs_at_once
@@ -96,7 +96,9 @@ def purgatory(
         )
     delay_ms = duration_ns("delay", delay) // NS_PER_MS
     marks_ns = max(duration_ns("marks", marks), delay_ms * NS_PER_MS)
-    settings = Settings(ordered and time_mode == EVENT_TIME, marks_ns, duration_ns("settled_ids", settled_ids), buckets)
+    settings = Settings(
+        ordered and time_mode == EVENT_TIME, marks_ns, duration_ns("settled_ids", settled_ids), buckets, by is not None
+    )
     max_wait_ns = None if max_wait is None else duration_ns("max_wait", max_wait)
     is_idle_seen = idle_after is not None and registrations.isStreaming and time_mode == EVENT_TIME
     idle_ns = duration_ns("idle_after", idle_after or 0) if is_idle_seen else 0
@@ -176,7 +178,7 @@ def _terminal(found: DataFrame, plan: Plan, by: str | None, one_stage: bool) -> 
         "op_id",
         "'spark' AS host",
         "'spark' AS instance",
-        f"{f'substring_index(key, {SEPARATOR}, 1)' if by is not None else DEFAULT} AS purgatory",
+        f"{'substring_index(key, chr(31), 1)' if by is not None else DEFAULT} AS purgatory",
         "CAST(NULL AS string) AS owner",
         "CAST(NULL AS string) AS `group`",
         f"{id_} AS id",
@@ -199,4 +201,4 @@ def _terminal(found: DataFrame, plan: Plan, by: str | None, one_stage: bool) -> 
 
 
 def _without_group(name: str) -> str:
-    return f"substring({name}, locate({SEPARATOR}, {name}) + 1)"
+    return f"substring({name}, locate(chr(31), {name}) + 1)"

@@ -9,7 +9,7 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 
 from .pending import PENDING, pending_of
-from .purgatory import GIVEN_ID, MARKED, PROCESSING_TIME
+from .purgatory import MARKED, PROCESSING_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +56,9 @@ def start(
 def pending(spark: SparkSession, checkpoint: str) -> DataFrame:
     """What waits in the state of a checkpoint, as of its newest batch: a row for each operation.
 
-    Columns: id, keys, registered_at, deadline, satisfied and failed (positions of keys), payload, waits_for: "event",
-    or "order" while the registration waits until no earlier row can come. Raises InvalidValueError if the checkpoint
-    has no purgatory.
+    Columns: purgatory (the group), id, keys, registered_at, deadline, satisfied and failed (positions of keys),
+    payload, waits_for: "event", or "order" while the registration waits until no earlier row can come. Raises
+    InvalidValueError if the checkpoint has no purgatory.
     """
     operators = spark.read.format("state-metadata").load(checkpoint)
     found = [row for row in operators.collect() if OPERATOR in row.operatorName and row.stateStoreName == "default"]
@@ -83,7 +83,8 @@ def pending(spark: SparkSession, checkpoint: str) -> DataFrame:
         rows = decoded if rows is None else rows.unionByName(decoded)
     assert rows is not None
     return rows.selectExpr(
-        f"CASE WHEN stage = 0 THEN id ELSE {GIVEN_ID} END AS id",
+        "purgatory",
+        "id",
         "keys",
         "timestamp_micros(at_ns div 1000) AS registered_at",
         "timestamp_micros(deadline_ns div 1000) AS deadline",

@@ -25,6 +25,7 @@ CONDITIONS: Final = {
 
 
 NEVER: Final = (1 << 63) - 1
+SEPARATOR: Final = "\x1f"  # between the name of a group and that of a key or an id
 
 
 class Key(NamedTuple):

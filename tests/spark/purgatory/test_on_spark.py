@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,13 @@ import pytest
 
 from spark.purgatory.feeds import Grouped, Said, said, streams, tables, wanted, write
 from spark.purgatory.test_bucket import END_NS, MS, State, program
+from support.real.patience import SPARK_PATIENCE_S, eventually
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.states import EventKind
 from timerd_spark.purgatory.bucket import Settings
 from timerd_spark.purgatory.purgatory import purgatory
 from timerd_spark.purgatory.queries import pending, start
-from timerd_spark.purgatory.rows import Event, Registration
+from timerd_spark.purgatory.rows import Event, Key, Registration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,6 +125,7 @@ def test_batches_agree_with_streams(spark: SparkSession, tmp_path: Path, seed: i
 
 
 def test_wrong_arguments_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path, [[]])
     registrations, events = streams(spark, tmp_path)
     one, fired = registrations.selectExpr("at", "keys[0] AS keys", "deadline"), events.select("at", "key")
     with pytest.raises(InvalidValueError, match="no column 'deadline' or 'timeout', and there is no max_wait"):
@@ -139,3 +142,32 @@ def test_wrong_arguments_are_refused_by_name(spark: SparkSession, tmp_path: Path
         start(purgatory(one, fired, time_mode="ProcessingTime"), "/nowhere", available_now=True)
     with pytest.raises(InvalidValueError, match="give the outcomes of purgatory"):
         start(fired, "/nowhere")
+
+
+@pytest.mark.parametrize("mode", ["EventTime", "ProcessingTime"])
+def test_operations_expire_without_rows_and_never_early(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    now_ns = time.time_ns()
+    rows: list[Registration | Event] = [
+        Registration(now_ns, 1, "fired", (Key("a"),), now_ns + 60_000 * MS),
+        Event(now_ns + 1, 2, EventKind.FIRE, "a"),
+        Registration(now_ns, 3, "due", (Key("b"),), now_ns + 1_000 * MS),
+        Registration(now_ns, 4, "far", (Key("c"),), now_ns + 3_600_000 * MS),
+    ]
+    write(tmp_path, [[("", row) for row in rows]])
+    seen: dict[str, tuple[str, float]] = {}
+
+    def collect(outcomes: DataFrame, batch: int) -> None:
+        for row in outcomes.collect():
+            assert row.id not in seen
+            seen[row.id] = row.outcome, time.time()
+
+    made = Query(spark, tmp_path, by="group", time_mode=mode, idle_after=1).outcomes()
+    query = start(made, str(tmp_path / "checkpoint"), foreach_batch=collect, every=0.5)
+    try:
+        eventually(lambda: len(seen) == 2 or query.exception() is not None, seconds=SPARK_PATIENCE_S)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert seen["fired"][0] == "completed"
+    assert seen["due"][0] == "expired" and seen["due"][1] * 1e9 >= now_ns + 1_000 * MS
+    assert [row.id for row in pending(spark, str(tmp_path / "checkpoint")).collect()] == ["far"]
