@@ -24,6 +24,7 @@ BUCKETS_MAX: Final = 1 << 20
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 DEFAULT: Final = "'default'"
+BEATS: Final = "timerd.beats"  # whether the query has heartbeats
 MARKED: Final = "timerd.time_mode"  # metadata of op_id, by which start() knows the mode
 # In two stages each operation has an id: the user's after an i, or one of ours.
 GIVEN_ID: Final = "CASE WHEN id LIKE 'i%' THEN substring(id, 2) END"
@@ -132,10 +133,12 @@ def purgatory(
 
 def _at_once(rows: DataFrame, settings: Settings, one_stage: bool) -> DataFrame:
     """All buckets of a batch query, each with all its rows."""
+    # Not partial(): pyspark looks for type hints, and fails if it finds something that cannot have them.
+    buckets = rows.groupBy("bucket")
     if one_stage:
-        return rows.groupBy("bucket").applyInArrow(partial(run_at_once, Bucket, settings), SAID)
-    rows = rows.groupBy("bucket").applyInArrow(partial(run_legs_at_once, settings), PACKED)
-    return rows.groupBy("bucket").applyInArrow(partial(run_at_once, Joined, settings), SAID)
+        return buckets.applyInArrow(lambda table: run_at_once(Bucket, settings, table), SAID)
+    joined = buckets.applyInArrow(lambda table: run_legs_at_once(settings, table), PACKED).groupBy("bucket")
+    return joined.applyInArrow(lambda table: run_at_once(Joined, settings, table), SAID)
 
 
 def _packed(rows: DataFrame, kind: int, buckets: int, one_stage: bool) -> DataFrame:
@@ -197,7 +200,7 @@ def _terminal(found: DataFrame, plan: Plan, by: str | None, one_stage: bool) -> 
         "payload",
         "seq",
     )
-    return outcomes.withMetadata("op_id", {MARKED: plan.time_mode})
+    return outcomes.withMetadata("op_id", {MARKED: plan.time_mode, BEATS: plan.idle_ns > 0})
 
 
 def _without_group(name: str) -> str:

@@ -9,7 +9,7 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 
 from .pending import PENDING, pending_of
-from .purgatory import MARKED, PROCESSING_TIME
+from .purgatory import BEATS, MARKED, PROCESSING_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,15 +35,20 @@ def start(
     `checkpoint`: the directory of the query's state. `every`: from one batch to the next one at least; without it, a
     query that expires by the clock would take a core when nothing happens. `available_now`: take what is there, and
     end. `options`: the sink's, such as path=. Raises InvalidValueError if the DataFrame does not come from purgatory(),
-    and for available_now with ProcessingTime, which never ends.
+    and for available_now with ProcessingTime, which never ends, or with idle_after, whose source needs a clock.
     """
-    modes = [field.metadata[MARKED] for field in outcomes.schema.fields if MARKED in (field.metadata or {})]
-    if not modes or not outcomes.isStreaming:
+    marked = [field.metadata for field in outcomes.schema.fields if MARKED in (field.metadata or {})]
+    if not marked or not outcomes.isStreaming:
         raise InvalidValueError("start(): give the outcomes of purgatory() over two streams, with their column op_id")
-    if available_now and PROCESSING_TIME in modes:
+    if available_now and any(each[MARKED] == PROCESSING_TIME for each in marked):
         raise InvalidValueError(
             'start(): available_now=True with time_mode="ProcessingTime" never ends, because the clock goes on: use '
             '"EventTime", or stop the query yourself'
+        )
+    if available_now and any(each[BEATS] for each in marked):
+        raise InvalidValueError(
+            "start(): available_now=True with heartbeats reads everything in one batch, because their source cannot do "
+            "this trigger: give purgatory() idle_after=None"
         )
     every_ms = duration_ns("every", every) // 1_000_000
     writer = outcomes.writeStream.option("checkpointLocation", checkpoint).outputMode("append").options(**options)
