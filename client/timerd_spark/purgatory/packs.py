@@ -104,12 +104,12 @@ def rows_of(pack: Sequence[Any]) -> list[Any]:
         return list(map(Event._make, zip(*whole, strict=True)))
     targets = columns.pop(4)
     names = columns[3] if len(columns[3]) == count else columns[3] * count
+    is_flat = isinstance(names[0], str)
     if targets == [None]:
-        if isinstance(names[0], str):
-            columns[3] = [(Key(name),) for name in names]
-        else:
-            columns[3] = [tuple(map(Key, each)) for each in names]
+        columns[3] = [(Key(name),) for name in names] if is_flat else [tuple(map(Key, each)) for each in names]
     else:
+        if is_flat:
+            names = [[name] for name in names]
         if len(targets) < count:
             targets *= count
         columns[3] = [

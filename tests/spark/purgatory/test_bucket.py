@@ -14,7 +14,7 @@ from timerd_spark.purgatory.rows import Event, Key, Registration, Settled
 from timerd_spark.purgatory.store import Changes, Record, Segment, SegmentCache, Store
 
 MS = 1_000_000
-KEYS = ("a", "b", "c", "d")
+KEYS = ("alpha", "beta", "gamma", "delta")
 NEVER_RIPE = -1
 END_NS = 1 << 60
 

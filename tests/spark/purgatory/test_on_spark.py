@@ -182,6 +182,6 @@ def test_operations_expire_without_rows_and_never_early(spark: SparkSession, tmp
     finally:
         query.stop()
     assert query.exception() is None, str(query.exception())
-    assert seen["fired"][0] == "completed"
+    assert seen["fired"][0] == "completed", seen
     assert seen["due"][0] == "expired" and seen["due"][1] * 1e9 >= now_ns + 1_000 * MS
     assert [row.id for row in pending(spark, str(tmp_path / "checkpoint")).collect()] == ["far"]
