@@ -52,7 +52,7 @@ def purgatory(
     delay: str | float | timedelta = "2s",
     buckets: int = 64,
     settled_ids: str | float | timedelta = "1h",
-    marks: str | float | timedelta = "10m",
+    marks: str | float | timedelta = "1m",
     max_wait: str | float | timedelta | None = None,
     idle_after: str | float | timedelta | None = "10s",
     time_mode: str = EVENT_TIME,
