@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def main(directory: Path) -> None:
-    from spark.purgatory.test_on_spark import Query
+    from spark.purgatory.queries import Query
     from timerd_spark import local_session
 
     session = local_session(2, spark__sql__shuffle__partitions=2, spark__driver__memory="1g")

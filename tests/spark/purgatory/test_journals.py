@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark.purgatory.buckets import State, in_batches
 from spark.purgatory.feeds import write
 from spark.purgatory.journals import Outcomes, rows_of
-from spark.purgatory.test_bucket import State, in_batches
-from spark.purgatory.test_on_spark import Query
+from spark.purgatory.queries import Query
 from support.oracle.journalplay import JournaledPlay
 from support.rig.commands import OperationAct, Register
 from support.rig.harness import MS, Client

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from spark.purgatory.feeds import said, write
-from spark.purgatory.test_on_spark import compare, in_files, rows_of
+from spark.purgatory.queries import compare, in_files, rows_of
 from support.real.trees import TESTS
 
 KILLS = 20

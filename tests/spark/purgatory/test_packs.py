@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import msgpack
-from spark.purgatory.test_bucket import MS, program
+from spark.purgatory.buckets import MS, program
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.purgatory.packs import (
     COLUMNS,

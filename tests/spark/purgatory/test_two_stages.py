@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from spark.purgatory.test_bucket import END_NS, MS, State, in_batches, place, program
+from spark.purgatory.buckets import END_NS, MS, State, in_batches, place, program
 from timerd_spark.purgatory.bucket import Bucket, Settings
 from timerd_spark.purgatory.packs import leg_of, packs_of
 from timerd_spark.purgatory.rows import Event, Registration, Settled
