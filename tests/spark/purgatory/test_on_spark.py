@@ -78,17 +78,24 @@ def test_operations_expire_without_rows_and_never_early(spark: SparkSession, tmp
         Registration(now_ns, 4, "far", (Key("c"),), now_ns + 3_600_000 * MS),
     ]
     write(tmp_path, [[("", row) for row in rows]])
-    seen: dict[str, tuple[str, float]] = {}
+    seen: dict[str, tuple[str, float, int]] = {}
 
     def collect(outcomes: DataFrame, batch: int) -> None:
         for row in outcomes.collect():
             assert row.id not in seen
-            seen[row.id] = row.outcome, time.time()
+            seen[row.id] = row.outcome, time.time(), batch
 
     made = Query(spark, tmp_path, by="group", time_mode=mode, idle_after=1).outcomes()
     query = start(made, str(tmp_path / "checkpoint"), foreach_batch=collect, every=0.5)
+
+    def has_ended() -> bool:
+        """Whether both outcomes came, and the state of their batch is written."""
+        progress = query.lastProgress
+        done = -1 if progress is None else progress["batchId"]
+        return query.exception() is not None or (len(seen) == 2 and done >= max(batch for _, _, batch in seen.values()))
+
     try:
-        eventually(lambda: len(seen) == 2 or query.exception() is not None, seconds=SPARK_PATIENCE_S)
+        eventually(has_ended, seconds=SPARK_PATIENCE_S)
     finally:
         query.stop()
     assert query.exception() is None, str(query.exception())
