@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from timerd_spark.pipeline.loadtest import loadtest
     from timerd_spark.pipeline.plans import workload
     from timerd_spark.purgatory.purgatory import purgatory
-    from timerd_spark.purgatory.queries import pending, start
+    from timerd_spark.purgatory.queries import late, pending, start
     from timerd_spark.reports.audit import audit
     from timerd_spark.reports.report import hot_keys, report
     from timerd_spark.reports.rollups import rollup
@@ -38,6 +38,7 @@ _MODULE_OF = {
     "deliver": "tasks.deliveries",
     "hot_keys": "reports.report",
     "id_hash": "source.ids",
+    "late": "purgatory.queries",
     "loadtest": "pipeline.loadtest",
     "local_session": "session",
     "pending": "purgatory.queries",
@@ -59,6 +60,7 @@ __all__ = [
     "deliver",
     "hot_keys",
     "id_hash",
+    "late",
     "loadtest",
     "local_session",
     "pending",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -18,6 +19,20 @@ PENDING: Final = (
     "purgatory string, id string, keys array<string>, at_ns bigint, deadline_ns bigint, satisfied array<int>, "
     "failed array<int>, payload binary, waits_for string"
 )
+
+
+LATE: Final = "late_events bigint, late_registrations bigint"
+
+
+def late_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What buckets have counted, with the columns LATE, from their manifests. (For mapInArrow.)"""
+    import pyarrow as pa
+
+    for batch in batches:
+        notes = [Note(*msgpack.unpackb(manifest)[0]) for manifest in batch.column(0).to_pylist()]
+        columns = [[note.late_events for note in notes], [note.late_registrations for note in notes]]
+        arrays = [pa.array(column, pa.int64()) for column in columns]
+        yield pa.RecordBatch.from_arrays(arrays, ["late_events", "late_registrations"])
 
 
 def pending_of(table: pa.Table) -> pa.Table:

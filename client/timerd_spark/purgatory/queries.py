@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 
-from .pending import PENDING, pending_of
+from .pending import LATE, PENDING, late_of, pending_of
 from .purgatory import BEATS, MARKED, PROCESSING_TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -65,15 +65,8 @@ def pending(spark: SparkSession, checkpoint: str) -> DataFrame:
     payload, waits_for: "event", or "order" while the registration waits until no earlier row can come. Raises
     InvalidValueError if the checkpoint has no purgatory.
     """
-    operators = spark.read.format("state-metadata").load(checkpoint)
-    found = [row for row in operators.collect() if OPERATOR in row.operatorName and row.stateStoreName == "default"]
-    if not found:
-        raise InvalidValueError(f"pending(): {checkpoint} is no checkpoint of a purgatory that has run a batch")
     rows: DataFrame | None = None
-    for operator in sorted({row.operatorId for row in found}):
-        read = spark.read.format("statestore").option("path", checkpoint).option("operatorId", operator)
-        manifests = read.option("stateVarName", "manifest").load()
-        segments = read.option("stateVarName", "segments").load()
+    for manifests, segments in _states(spark, checkpoint):
         parts = manifests.selectExpr(
             "key.bucket AS bucket", "value.manifest AS manifest", "CAST(NULL AS bigint) AS id", "X'' AS segment"
         ).unionByName(
@@ -98,3 +91,28 @@ def pending(spark: SparkSession, checkpoint: str) -> DataFrame:
         "payload",
         "waits_for",
     )
+
+
+def late(spark: SparkSession, checkpoint: str) -> DataFrame:
+    """How many rows came later than `delay`: one row with late_events, which were lost, and late_registrations.
+
+    Raises InvalidValueError if the checkpoint has no purgatory.
+    """
+    rows: DataFrame | None = None
+    for manifests, _ in _states(spark, checkpoint):
+        counted = manifests.selectExpr("value.manifest AS manifest").mapInArrow(late_of, LATE)
+        rows = counted if rows is None else rows.unionByName(counted)
+    assert rows is not None
+    sums = [f"coalesce(sum({name}), 0L) AS {name}" for name in ("late_events", "late_registrations")]
+    return rows.selectExpr(*sums)
+
+
+def _states(spark: SparkSession, checkpoint: str) -> Iterator[tuple[DataFrame, DataFrame]]:
+    """The manifests and the segments of each stage."""
+    operators = spark.read.format("state-metadata").load(checkpoint)
+    found = [row for row in operators.collect() if OPERATOR in row.operatorName and row.stateStoreName == "default"]
+    if not found:
+        raise InvalidValueError(f"{checkpoint} is no checkpoint of a purgatory that has run a batch")
+    for operator in sorted({row.operatorId for row in found}):
+        read = spark.read.format("statestore").option("path", checkpoint).option("operatorId", operator)
+        yield read.option("stateVarName", "manifest").load(), read.option("stateVarName", "segments").load()

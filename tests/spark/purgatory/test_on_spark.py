@@ -16,7 +16,7 @@ from support.real.patience import SPARK_PATIENCE_S, eventually
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.states import EventKind
 from timerd_spark.purgatory.purgatory import purgatory
-from timerd_spark.purgatory.queries import pending, start
+from timerd_spark.purgatory.queries import late, pending, start
 from timerd_spark.purgatory.rows import Event, Key, Registration
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def test_a_query_of_two_stages_agrees_with_one_purgatory(spark: SparkSession, tm
     query.run()
     compare(without_group(query.said()), without_group(outcomes), seed)
     assert pending(spark, str(tmp_path / "checkpoint")).count() == 0
+    assert tuple(*late(spark, str(tmp_path / "checkpoint")).collect()) == (0, 0)
 
 
 def test_batches_agree_with_streams(spark: SparkSession, tmp_path: Path, seed: int) -> None:
