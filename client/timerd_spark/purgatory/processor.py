@@ -84,7 +84,10 @@ class Purgatories(StatefulProcessor):
         now_ms = self._now_ms(times)
         store = Store(b"" if before is None else bytes(before[0]), self._fetch, _CACHE)
         bucket = self.kind(store, self._settings)
-        bucket.run((), self._until_ns(bucket, now_ms * NS_PER_MS, beat_ns), packs)
+        noted, until_ns = bucket.note, self._until_ns(bucket, now_ms * NS_PER_MS, beat_ns)
+        if not packs and bucket.note == noted and until_ns < store.first_due_ns and now_ms < noted.timer_ms:
+            return ()  # a heartbeat that changes nothing
+        bucket.run((), until_ns, packs)
         self._plan(bucket, store, now_ms)
         changes = store.commit()
         for id_, data in changes.written.items():
