@@ -48,7 +48,7 @@ class Settings(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a bucket remembers beside its records."""
+    """The memory of a bucket beside its records."""
 
     version: int = VERSION
     buckets: int = 0
@@ -422,7 +422,7 @@ def _hashes(row: Registration) -> tuple[int, ...]:
 
 
 def _concerned(rows: Iterable[Registration | Event]) -> set[str]:
-    """What rows concern: an event its key's operations, a registration its id; the key's watermark, if there is one."""
+    """The names that rows concern: an event its key's operations, a registration its id; watermarks of keys."""
     names: set[str] = set()
     for row in rows:
         if row.id is not None:

@@ -1,4 +1,4 @@
-"""What waits in a bucket, decoded from the values that Spark's state has of it."""
+"""The operations that wait in a bucket, decoded from the values that Spark's state has of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATE: Final = "late_events bigint, late_registrations bigint"
 
 
 def late_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What buckets have counted, with the columns LATE, from their manifests. (For mapInArrow.)"""
+    """The counts of buckets, with the columns LATE, from their manifests. (For mapInArrow.)"""
     import pyarrow as pa
 
     for batch in batches:

@@ -154,7 +154,7 @@ class SecondStage(Purgatories):
 
 
 def run_at_once(kind: type[Bucket], settings: Settings, table: pa.Table) -> pa.Table:
-    """What a bucket says to all its rows, if nothing follows. (For applyInArrow.)"""
+    """The outcomes of a bucket that gets all its rows at once. (For applyInArrow.)"""
     import pyarrow as pa
 
     bucket = _at_once(kind, settings, table)

@@ -33,7 +33,7 @@ _IDENTITY: Final = "at_ns, seq, keys, deadline_ns, body, condition, needed, tota
 
 
 class Plan:
-    """What all stages of a query have in common."""
+    """The settings that all stages of a query have in common."""
 
     def __init__(self, settings: Settings, time_mode: str, buckets: int, delay_ms: int, idle_ns: int) -> None:
         self.settings, self.time_mode, self.buckets = settings, time_mode, buckets
@@ -74,7 +74,7 @@ def purgatory(
     `delay`: how far rows may be out of order: later events are counted and lost, later registrations settle at once by
     the events of the last `marks`. `buckets`: pieces of the state, many more than partitions; it cannot change later.
     `settled_ids`: how long an id of a settled operation is refused. `max_wait`: the deadline of rows without one.
-    `idle_after`: if no row moves the watermark for so long, the clock does; None: never. `time_mode`: "EventTime" has
+    `idle_after`: if no row moves the watermark for this time, the clock does; None: never. `time_mode`: "EventTime" has
     the same outcomes whatever the order and the batches are; "ProcessingTime" expires by the clock, and applies rows as
     they come, as ordered=False does. Start the query with timerd_spark.start().
 

@@ -59,7 +59,7 @@ def start(
 
 
 def pending(spark: SparkSession, checkpoint: str) -> DataFrame:
-    """What waits in the state of a checkpoint, as of its newest batch: a row for each operation.
+    """The operations that wait in the state of a checkpoint, as of its newest batch.
 
     Columns: purgatory (the group), id, keys, registered_at, deadline, satisfied and failed (positions of keys),
     payload, waits_for: "event", or "order" while the registration waits until no earlier row can come. Raises

@@ -53,7 +53,7 @@ class Record(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a batch has changed: the segments to write, by id, those to remove, and the manifest."""
+    """The changes of a batch: the segments to write, by id, those to remove, and the manifest."""
 
     written: dict[int, bytes]
     removed: list[int]
@@ -136,7 +136,7 @@ class Part:
         self.id, self.count, self.size, self.first_due_ns, self.alive = id, count, size, first_due_ns, alive
 
     def is_kept(self, left: int, new: int) -> bool:
-        """Whether the segment stays as it is, beside so many new records. `left`: how many records it still has."""
+        """Whether the segment stays as it is, beside a number of new records. `left`: how many records it still has."""
         if 2 * left < self.count:
             return False
         return 2 * self.size > SEGMENT_MAX or left > max(2 * new, SMALL)

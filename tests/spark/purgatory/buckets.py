@@ -18,7 +18,7 @@ END_NS = 1 << 60
 
 
 class State:
-    """What Spark's state would have: a manifest and segments. A new cache is a new Python worker."""
+    """The values that Spark's state would have: a manifest and segments. A new cache is a new Python worker."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.manifest = settings, b""

@@ -86,7 +86,7 @@ Said = tuple[Any, ...]
 
 
 def said(outcomes: DataFrame) -> list[Said]:
-    """What the outcomes say, sorted."""
+    """The outcomes, sorted."""
     columns = "purgatory", "payload", "id", "outcome", "settled_key", "key", "settled_at", "wait_ns", "error", "value"
     found = outcomes.selectExpr(*columns[:6], "unix_micros(settled_at)", *columns[7:], "seq", "flags").collect()
     return sorted(
@@ -95,7 +95,7 @@ def said(outcomes: DataFrame) -> list[Said]:
 
 
 def wanted(group: str, settled: Settled) -> Said:
-    """What a bucket said, in the same form."""
+    """An outcome of a bucket, in the same form."""
     r, by = settled.row, settled.settled_key
     return (
         group, r.payload, r.id, Outcome(settled.outcome).name.lower(), by, r.keys[by or 0].name,
