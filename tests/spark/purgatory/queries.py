@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DELAY_NS = 20 * MS
 SETTINGS = Settings(ordered=True, marks_ns=10_000 * MS, ids_ns=50 * MS)
-OPTIONS: dict[str, Any] = {"delay": 0.02, "marks": 10, "settled_ids": 0.05, "buckets": 8, "idle_after": None}
+OPTIONS: dict[str, Any] = {"delay": 0.02, "marks": 10, "settled_ids": 0.05, "buckets": 4, "idle_after": None}
 T0_NS = 1_790_000_000_000 * MS
 
 
