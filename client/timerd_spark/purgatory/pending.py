@@ -30,7 +30,8 @@ def late_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     for batch in batches:
         notes = [Note(*msgpack.unpackb(manifest)[0]) for manifest in batch.column(0).to_pylist()]
-        columns = [[note.late_events for note in notes], [note.late_registrations for note in notes]]
+        own = [0 if note.stage == 1 else note.late_registrations for note in notes]  # not the legs of the first stage
+        columns = [[note.late_events for note in notes], own]
         arrays = [pa.array(column, pa.int64()) for column in columns]
         yield pa.RecordBatch.from_arrays(arrays, ["late_events", "late_registrations"])
 

@@ -71,8 +71,6 @@ class Joined(Bucket):
             return super()._enter(row)
         op = self.pending_of(("", row.id))
         if op is None or _position_of(op.row) != row.of:
-            if row.at_ns <= self._until_ns:  # the operation may have expired before the event came
-                self.note = self.note._replace(late_events=self.note.late_events + 1)
             return None
         self._now_ns = max(row.at_ns, op.row.at_ns)
         ordinal = row.command
