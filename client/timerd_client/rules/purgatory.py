@@ -66,18 +66,35 @@ class Purgatory(ABC, Generic[OperationT, EventT]):
         `mark` None: no earlier event counts. `effective_ns`: when the registration is applied. `newest`: the sequence
         of the newest event.
         """
+        self.watch(op)
+        self._behave_as_if_registered_at(mark, op, effective_ns, newest)
+
+    def watch(self, op: OperationT) -> None:
+        """Let a pending operation watch the keys that it still waits for. Its id is taken."""
         if op.id is not None:
             self._ids[op.purgatory, op.id] = op
         for ordinal, key in enumerate(op.keys):
+            if (op.satisfied | op.failed) >> ordinal & 1:
+                continue
             watched = (op.purgatory, key.name)
             if key.target is None:
                 self._lists_of(op).setdefault(watched, {})[op] = ordinal
             else:
                 heappush(self._targets.setdefault(watched, []), (key.target, op.registration, op, ordinal))
-        self._behave_as_if_registered_at(mark, op, effective_ns, newest)
 
     def enter(self, event: EventT) -> None:
         """Keep an event, and deliver it to the operations that watch its key."""
+        self.remember(event)
+        key = (event.purgatory, event.key)
+        if event.kind == _ADVANCE:
+            self.raise_watermark(key, event.amount)
+        elif event.kind == _FORGET:
+            self._watermarks.pop(key, None)
+            return
+        self._deliver(event, key)
+
+    def remember(self, event: EventT) -> None:
+        """Keep an event, for operations whose mark it is after."""
         key = (event.purgatory, event.key)
         events = self._events.get(key)
         if events is None:
@@ -87,12 +104,6 @@ class Purgatory(ABC, Generic[OperationT, EventT]):
         if (client := event.client) is not None:
             client.commands.append(event.command)
             client.sequences.append(event.sequence)
-        if event.kind == _ADVANCE:
-            self.raise_watermark(key, event.amount)
-        elif event.kind == _FORGET:
-            self._watermarks.pop(key, None)
-            return
-        self._deliver(event, key)
 
     def raise_watermark(self, key: WatchKey, watermark: int) -> None:
         """Raise a key's watermark to this one, unless it is higher already."""
