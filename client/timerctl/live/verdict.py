@@ -41,7 +41,7 @@ class Level(IntEnum):
 
 
 class Finding(NamedTuple):
-    """What is the matter, and what helps."""
+    """A trouble of an instance, and its remedy."""
 
     level: Level
     text: str
@@ -55,7 +55,7 @@ def verdict(sample: Sample, before: Sample) -> list[Finding]:
 
 
 def findings(sample: Sample, before: Sample) -> Iterator[Finding]:
-    """What is the matter, in no order."""
+    """The troubles of an instance, in no order."""
     stats, counters = sample.stats, sample.stats["counters"]
     if not stats["alive"]:
         yield Finding(

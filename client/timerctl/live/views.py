@@ -29,7 +29,7 @@ ROWS_MAX: Final = 500  # of a table
 
 
 class Source(NamedTuple):
-    """What a view reads from."""
+    """An open arena, and its newest sample and hot keys."""
 
     reader: ArenaReader
     sample: Sample

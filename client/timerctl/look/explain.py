@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def explained(reader: ArenaReader, paths: InstancePaths, arguments: argparse.Namespace) -> tuple[list[Row], bool]:
-    """What the arena knows of the operation, at least one row; and whether it knows the operation."""
+    """Rows about the operation, at least one; and whether the arena knows the operation."""
     found, facts = reader.between_turns(lambda: look_for(reader, arguments))
     several = {each.purgatory for each in facts}
     if len(several) > 1:

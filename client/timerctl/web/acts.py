@@ -1,4 +1,4 @@
-"""What the page may change under --act: retry or drop a dead letter, cancel a call or an operation."""
+"""The acts that the page may do under --act: retry or drop a dead letter, cancel a call."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from .server import Server
 
 EPILOG = """\
 The page is for a browser of this host: it is served on 127.0.0.1 alone, and its
-address has a token that is made anew at each start. Who has the address may see
-what this user may see. To see the page of another host: ssh -L 8080:127.0.0.1:8080
+address has a token that is made anew at each start. Everybody who has the
+address may see what this user may see. To see the page of another host: ssh -L 8080:127.0.0.1:8080
 HOST, and `timerctl web --port 8080` there.
 
 Memory is read only while a page is open. The page works on a dead daemon, too.

@@ -1,4 +1,4 @@
-"""What all open pages show: a sample every EVERY_S, and the history of an hour. Without a page, nothing is read."""
+"""The samples for all open pages, one every EVERY_S, and the history of an hour. Without a page, nothing is read."""
 
 from __future__ import annotations
 

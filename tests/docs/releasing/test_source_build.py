@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(CMAKE is None, reason="cmake is not in the PATH"
 
 
 def refusal(build: Path, *definitions: str, **environment: str) -> str:
-    """What the build says when it ends with an error: the message of timerd's own CMakeLists.txt."""
+    """The last words of a build that ends with an error: the message of timerd's own CMakeLists.txt."""
     command = [str(CMAKE), "-S", str(ROOT / "timerd"), "-B", str(build), f"-DPython_EXECUTABLE={sys.executable}"]
     ran = subprocess.run([*command, *definitions], capture_output=True, text=True, env={**os.environ, **environment})
     assert ran.returncode == 1
