@@ -358,8 +358,8 @@ def test_every_command_takes_json() -> None:
         for words, command in leaves(parser())
         if not any("--json" in action.option_strings for action in command._actions)
     }
-    # worker prints nothing, and the rows of export are JSON.
-    assert without == {"", "completion", "journal", "journal export", "worker"}
+    # worker prints nothing, web and exporter print an address, and the rows of export are JSON.
+    assert without == {"", "completion", "exporter", "journal", "journal export", "web", "worker"}
 
 
 @pytest.mark.parametrize("words", [["calls", "--json", "cancel", "7"], ["calls", "cancel", "--json", "7"]])

@@ -153,7 +153,9 @@ class Screen(App[None]):
         self.call_from_thread(self.show, found)
 
     def show(self, found: list[Finding]) -> None:
-        """Show the newest sample."""
+        """Show the newest sample, unless the screen is being taken down."""
+        if not self.query("#title"):
+            return
         if self._samples.kept:
             samples = list(self._samples.kept)
             self.query_one("#title", Static).update(frame.title(samples[-1]))

@@ -51,6 +51,7 @@ class Feed:
         self._history: deque[list[float | None]] = deque(maxlen=HISTORY)
         self._changed = threading.Condition()
         self._listeners = 0
+        self._runs = False  # whether a thread takes samples
         self._number = 0
         self._newest: Message = {}
         self._reading = threading.Lock()  # one thread at a time reads tables
@@ -59,11 +60,12 @@ class Feed:
         """The history first, then each sample; None when there was nothing for SILENT_S."""
         with self._changed:
             self._listeners += 1
-            if self._listeners == 1:
+            seen = self._number  # an older sample may be hours old
+            if not self._runs:
+                self._runs = True
                 threading.Thread(target=self._run, name="timerctl-web", daemon=True).start()
         try:
             yield {"columns": COLUMNS, "history": list(self._history), "every_s": EVERY_S}
-            seen = 0
             while True:
                 with self._changed:
                     came = self._changed.wait_for(lambda seen=seen: self._number > seen, SILENT_S)  # type: ignore[misc]
@@ -90,6 +92,7 @@ class Feed:
                 self._number, self._newest = self._number + 1, message
                 self._changed.notify_all()
                 if self._changed.wait_for(lambda: not self._listeners, EVERY_S):
+                    self._runs = False
                     return
 
     def _take(self, reader: ArenaReader) -> Sample:

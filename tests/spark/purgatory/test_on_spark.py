@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.long  # the next test has a stream, too, but starts it once
 def test_a_query_of_one_stage_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     rows, outcomes = rows_of(rng, "ab", 200, limits=True)

@@ -30,6 +30,9 @@ def brokers(data: Path, number: int, **more: Any) -> Iterator[list[Broker]]:
     finally:
         for client in clients:
             client.close()
+        for broker in made:
+            for partition in broker.store:
+                partition.log.close()  # each has an open file; a process may have 1,024
 
 
 def unconnected(buffers: Buffers | None = None) -> Connection:
