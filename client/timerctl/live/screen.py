@@ -15,6 +15,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
@@ -79,6 +80,13 @@ class Operations(ModalScreen[None]):
 
 class Screen(App[None]):
     """The screen of an instance."""
+
+    class Looked(Message):
+        """A look at the arena is over. It has these findings."""
+
+        def __init__(self, found: list[Finding]) -> None:
+            super().__init__()
+            self.found = found
 
     TITLE = "timerctl top"
     ENABLE_COMMAND_PALETTE = False
@@ -150,12 +158,15 @@ class Screen(App[None]):
             found = [Finding(Level.ERROR, f"The arena cannot be read: {error}")]
         finally:
             self._looking.release()
-        self.call_from_thread(self.show, found)
+        self.post_message(self.Looked(found))  # from a thread, and without a wait: the screen may have ended meanwhile
+
+    def on_screen_looked(self, looked: Looked) -> None:
+        """Show the newest sample, unless the screen is being taken down."""
+        if self.query("#title"):
+            self.show(looked.found)
 
     def show(self, found: list[Finding]) -> None:
-        """Show the newest sample, unless the screen is being taken down."""
-        if not self.query("#title"):
-            return
+        """Show the newest sample."""
         if self._samples.kept:
             samples = list(self._samples.kept)
             self.query_one("#title", Static).update(frame.title(samples[-1]))
