@@ -60,12 +60,12 @@ class Feed:
         """The history first, then each sample; None when there was nothing for SILENT_S."""
         with self._changed:
             self._listeners += 1
-            seen = self._number  # an older sample may be hours old
+            seen, history = self._number, list(self._history)  # an older sample may be hours old
             if not self._runs:
                 self._runs = True
                 threading.Thread(target=self._run, name="timerctl-web", daemon=True).start()
         try:
-            yield {"columns": COLUMNS, "history": list(self._history), "every_s": EVERY_S}
+            yield {"columns": COLUMNS, "history": history, "every_s": EVERY_S}
             while True:
                 with self._changed:
                     came = self._changed.wait_for(lambda seen=seen: self._number > seen, SILENT_S)  # type: ignore[misc]
@@ -90,6 +90,8 @@ class Feed:
             message = self._message()
             with self._changed:
                 self._number, self._newest = self._number + 1, message
+                if "point" in message:
+                    self._history.append(message["point"])
                 self._changed.notify_all()
                 if self._changed.wait_for(lambda: not self._listeners, EVERY_S):
                     self._runs = False
@@ -108,7 +110,6 @@ class Feed:
             found = Finding(Level.ERROR, f"The arena cannot be read: {error}")
             return {"alive": False, "findings": [found._asdict() | {"level": "error"}]}
         point = point_of(sample)
-        self._history.append(point)
         hottest = islice(self._hot.rates().items(), HOT)
         keys = [{"purgatory": purgatory, "key": plain(key), "rate": rate} for (purgatory, key), rate in hottest]
         stats = sample.stats

@@ -76,8 +76,10 @@ async def answer(broker: Broker, call: Call) -> Any:
     refuse_too_many_partitions(body.topic_data, "partition_data")
     outcome, pauses = Outcome(), Pauses(call.connection)
     sizes = [len(data.records or b"") for topic in body.topic_data for data in topic.partition_data]
-    taking = take(broker, call, outcome, pauses)  # each batch is checked, and then appended: two parts
-    await (to_its_end(taking) if pauses.needed(2 * len(sizes)) else taking)
+    if pauses.needed(2 * len(sizes)):  # each batch is checked, and then appended: two parts
+        await to_its_end(take(broker, call, outcome, pauses))
+    else:
+        await take(broker, call, outcome, pauses)
     parts = await replicated(broker, call, outcome.appended, outcome.partitions)
     responses = await answered(call, parts, outcome, pauses) if body.acks else ()
     throttle = broker.throttle(broker.produced, call, sum(sizes))  # the pause begins here, with the answer
@@ -101,9 +103,11 @@ async def take(broker: Broker, call: Call, outcome: Outcome, pauses: Pauses) -> 
             except Refused as refused:
                 outcome.refuse(key, refused)
             await pauses.made()
-    appending = append_all(broker, sent, outcome, pauses)
     # They are appended also if the client leaves meanwhile, as one with acks=0 may.
-    await (to_its_end(appending) if any(map(is_read, sent.values())) else appending)
+    if any(map(is_read, sent.values())):
+        await to_its_end(append_all(broker, sent, outcome, pauses))
+    else:
+        await append_all(broker, sent, outcome, pauses)
 
 
 async def answered(call: Call, parts: dict[str, Part], outcome: Outcome, pauses: Pauses) -> tuple[Any, ...]:
