@@ -196,7 +196,7 @@ def test_a_group_that_is_not_served_is_named_with_what_holds_it_up(watched: Watc
     rig.turn(rig.now_ns + S + 2 * MS)  # it expires, and no member takes outcomes
     (found,) = verdict(alive(watched.take(7 * S)), before)
     assert found.level == Level.WARNING and "Group jobs is behind" in found.text and "waited for 7" in found.text
-    assert found.help == "timerctl calls --group jobs"
+    assert found.help == "timerctl --instance default calls --group jobs"
     (group,) = watched.samples.newest.groups
     silent = Holder("client 3 web-1, pid 7", 7, False, 12 * S, 2)
     held = alive(watched.samples.newest)._replace(groups=[group._replace(waits_ns=0, holders=[silent])])

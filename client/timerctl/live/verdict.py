@@ -20,7 +20,7 @@ SOON_NS: Final = 600 * NS  # a limit that is full by then is worth a sentence, i
 LATE_NS: Final = 50_000_000  # an expiry that is later than this was delayed by something
 BUSY: Final = 0.8  # of one core
 WAITS_NS: Final = 5 * NS  # an outcome or call that waits for a member for longer is worth a sentence
-# What to raise for each limit; `payload_bytes` are the blocks.
+# The flag to raise for each limit; `payload_bytes` are the bytes of the blocks.
 FLAGS: Final = {
     "ops": "--capacity",
     "nodes": "--nodes",
@@ -51,7 +51,10 @@ class Finding(NamedTuple):
 def verdict(sample: Sample, before: Sample) -> list[Finding]:
     """The findings of an instance: of this sample, and of what has changed since an earlier one."""
     found = sorted(findings(sample, before), key=lambda finding: -finding.level)
-    return found or [Finding(Level.FINE, "All is well.")]
+    # A command line is for this instance, wherever it is copied to.
+    timerctl = f"timerctl --instance {sample.stats['instance']} "
+    own = [each._replace(help=each.help.replace("timerctl ", timerctl)) for each in found]
+    return own or [Finding(Level.FINE, "All is well.")]
 
 
 def findings(sample: Sample, before: Sample) -> Iterator[Finding]:
