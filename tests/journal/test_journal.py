@@ -12,9 +12,9 @@ import pytest
 
 from support.oracle.journalplay import JournaledPlay, no_row_is_lost_or_written_twice, play
 from support.oracle.modelstate import Settling
-from support.rig.commands import Key, KeyAct, Register
+from support.rig.commands import Key, KeyAct, Mark, Register
 from support.rig.faults import core_faults
-from support.rig.harness import START_NS, Rig, S, cancel, cancel_for_key, fail, fire
+from support.rig.harness import START_NS, Rig, S, advance, cancel, cancel_for_key, fail, fire
 from support.rig.journals import SEGMENT_ROWS, JournaledRig, outcomes
 from support.rig.rules import (
     a_limited_event_is_taken_once,
@@ -197,6 +197,20 @@ def test_an_audit_uses_the_daemons_deadline_of_a_kept_operation_without_a_deadli
     (expired,) = outcomes(rig.rows())
     assert expired.record.outcome == Outcome.EXPIRED and expired.record.deadline_ns == START_NS + kept_ns
     assert not (found := rig.audit()).wrong, found.wrong
+
+
+def test_a_journal_has_the_target_of_a_watermark_that_failed_before_a_late_registration(tmp_path: Path) -> None:
+    """Formerly, the target was 0 in the journal: the audit let the earlier advance to 3 complete the operation."""
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    for act in (advance(b"p0", 3), fail(b"p0", 7)):
+        rig.do(client, act)
+    rig.do(client, Register((Key(b"k"), Key(b"p0", 5)), mark=Mark(0, 0), mark_by_sequence=True))
+    rig.do(client, fire(b"k"))
+    rig.turn()
+    targets = [row.record.target for row in rig.rows() if row.record.kind == RowKind.KEY]
+    found = rig.audit()
+    assert (targets, found.outcomes, found.wrong) == ([0, 5], 1, [])
 
 
 @pytest.mark.parametrize("flags", [RegisterFlag.CALL, 1 << 15, RegisterFlag.CALL | 1 << 14])

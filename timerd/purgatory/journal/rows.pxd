@@ -84,8 +84,11 @@ cdef inline void journal_outcome(
         put_outcome(a, op, outcome, settled_key, op_flags, e, error, op.seen if e == NULL else e.sequence)
 
 
-cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
-    """A KEY row for each key of an operation. The text comes first, because it may need rows of its own."""
+cdef inline void put_keys(Arena *a, OpRecord *op, uint64_t failed) noexcept nogil:
+    """A KEY row for each key of an operation. The text comes first, because it may need rows of its own.
+
+    `failed`: the keys whose nodes have the code of their failure in place of the target.
+    """
     cdef WatchNode *node = first_node(op)
     cdef uint32_t key
     cdef KeyRow *row
@@ -97,9 +100,8 @@ cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
         row.reserved = 0
         row.key = key
         row.operation = op_id(a, op)
-        # The target of an event key may be a call's time by the wall clock. The target of a failed key is its code.
-        row.target = 0
-        if node.kind == KEY_KIND_WATERMARK and not op.failed & (<uint64_t>1 << node.ordinal):
+        row.target = 0  # also of an event key, whose node may have a call's time by the wall clock
+        if node.kind == KEY_KIND_WATERMARK and not failed & (<uint64_t>1 << node.ordinal):
             row.target = node.target
         memset(row.rest, 0, sizeof(row.rest))
         node = next_node(a, node)
@@ -144,7 +146,8 @@ cdef inline void put_registration(
     rest.purgatory = purgatory
     rest.id = id
     rest.payload_length = blob_length(a, op.payload)
-    put_keys(a, op)
+    # A registration enters the codes of keys that have failed after its rows are written: fill_failures().
+    put_keys(a, op, op.failed if flags & ROW_FLAG_SNAPSHOT else 0)
 
 
 cdef inline uint32_t counting_flags(RegisterCommand *command) noexcept nogil:
