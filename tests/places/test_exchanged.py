@@ -193,6 +193,7 @@ def test_over_zeromq_a_lost_client_connects_to_no_daemon_of_another_user(runtime
                 path.unlink()
         assert not heard.exists(), heard.read_text()
         daemon.start()
+        client.ready(timeout=PATIENCE_S)
         assert client.fire_wait("k", timeout=PATIENCE_S) == 1
         assert waits.result(PATIENCE_S).state is td.State.COMPLETED
 

@@ -50,12 +50,12 @@ def hanging(released: Release, **settings: Any) -> td.Calls:
 def bound(manual: Manual, released: Release) -> None:
     """Count a handler as hanging as soon as it waits for the event, and not before, however slow the machine is.
 
-    Other threads of clients first come to rest: on a slow machine they would count as hanging, too.
+    Other threads of clients come to rest first, and never count as hanging: on a slow machine they otherwise would.
     """
     threads = manual._driver.threads
 
     def monotonic() -> float:
-        return 1e6 if released.hangs and len(threads._running - threads._hanging) <= 1 else 0.0
+        return 1e6 if released.hangs and not threads._hanging and len(threads._running) <= 1 else 0.0
 
     manual.handler_timeout = BOUND_S
     threads.monotonic = monotonic

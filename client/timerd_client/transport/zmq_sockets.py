@@ -94,7 +94,11 @@ class ZmqSockets:
         self.lifeline: Held = Lifeline(paths)
         self._paths = paths
         self._retry_wait_ns = RECONNECT_MS * 1_000_000
-        found = self._look()
+        found: File | None = None
+        try:
+            found = self._look()
+        except FileNotFoundError:  # a daemon that starts listens on NAME.live first: tend() looks again
+            self.due_ns = 0
         context = shared_context()
         commands = self._socket(context, zmq.DEALER)
         outcomes = self._socket(context, zmq.XSUB)
@@ -106,7 +110,8 @@ class ZmqSockets:
         self._dealer, self._subscriber, self._is_subscribed = commands, outcomes, False
         self._connected: File | None = None  # NAME.sock, to which the DEALER connects; None: it is disconnected
         self._trouble = ""
-        self._connect(found)
+        if found is not None:
+            self._connect(found)
 
     @staticmethod
     def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:

@@ -121,6 +121,19 @@ def test_connect_with_a_timeout_waits_for_a_daemon_that_is_not_started_yet(make_
         face.connect("other", timeout=0.05)
 
 
+@pytest.mark.parametrize("transport", ["zeromq", "unix"])
+def test_connect_waits_for_the_socket_of_a_daemon_that_has_begun_to_listen(daemon: Daemon, transport: str) -> None:
+    """A daemon that starts listens on NAME.live first: it is found then, and its other sockets follow."""
+    socket = daemon.paths.commands if transport == "zeromq" else daemon.paths.packets
+    aside = socket.with_suffix(".aside")
+    socket.rename(aside)
+    later = threading.Timer(0.3, aside.rename, [socket])
+    later.start()
+    with td.connect(timeout=PATIENCE_S, transport=transport) as client:  # type: ignore[arg-type]
+        assert client.connected
+    later.join()
+
+
 def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
