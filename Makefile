@@ -5,7 +5,7 @@
 #   make pipeline   a load test and its report on Spark: 5 million operations, 500,000 of them played; downloads 0.5 GB
 #   make broker     a Kafka broker in which timerd does every wait: three clients, faults, and the counts of both sides
 #   make test       all tests except the long ones, with lint and types; the first run downloads 0.5 GB for Spark
-#   make test-long  the tests that `make test` leaves out because they take long: storms, real gunicorn, whole runs
+#   make test-long  the tests that `make test` leaves out: storms, most runs of real servers, whole programs; an hour
 #   make test-lowest  quick tests with the lowest versions that pyproject.toml allows, in an environment of their own
 #   make test-spark the tests on Spark alone
 #   make wheels     a wheel for each CPython that is in the PATH (WHEELS="python3.13 --glibc 2.28"), into dist

@@ -58,12 +58,14 @@ def copies_in_a_random_program(seed: int, core: ModuleType) -> tuple[int, int]:
     return whole, overrun
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", in_tiers(SEEDS, 2))
 def test_a_copy_shows_the_arena_as_it_was_when_it_began(seed: int) -> None:
     whole, overrun = copies_in_a_random_program(seed, timerd.core)
     assert whole > TURNS // 40 and overrun, f"seed={seed}: {whole} whole, {overrun} given up"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 @pytest.mark.parametrize("seed", in_tiers(SEEDS, 1))
 def test_a_copy_of_a_core_that_is_killed_and_started_shows_one_turn(seed: int) -> None:

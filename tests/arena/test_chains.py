@@ -66,6 +66,7 @@ def test_ids_that_a_client_chooses_share_no_chain() -> None:
     rig.check()
 
 
+@pytest.mark.long
 def test_command_numbers_that_a_client_chooses_are_no_neighbours_in_the_table_of_operations() -> None:
     rig = large()
     register_numbers(rig, numbers_of_one_run(rig, 0, MANY), 0)
@@ -100,6 +101,7 @@ def in_turns(rig: Rig, client: Client) -> list[int]:
     return touched
 
 
+@pytest.mark.long
 def test_steps_of_a_chain_count_as_records_of_the_turn() -> None:
     """A turn stops at its bound, and the next turn goes on. A turn exceeds the bound by one batch at most."""
     rig, keys = whoever_knew_the_seed(128)

@@ -228,6 +228,7 @@ def test_check_is_fast_enough_for_every_step() -> None:
     assert (time.process_time() - began) / 20 < 0.02
 
 
+@pytest.mark.long
 def test_a_mass_of_operations_is_checked_in_seconds() -> None:
     rig = Rig(capacity=16_384, nodes=16_384, quota_nodes=16_384, ring_events=1024, quota_operations=16_384)
     alice = rig.client()

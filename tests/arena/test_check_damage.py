@@ -428,6 +428,7 @@ def test_one_outcome_too_many_for_a_member_is_reported() -> None:
     assert any(f"holds {GROUP_HELD_MAX + 1} outcomes" in sentence for sentence in check(memory, seed=SEED))
 
 
+@pytest.mark.long
 def test_random_damage_never_breaks_the_checker(sound: bytes, rng: random.Random) -> None:
     with ArenaReader.from_bytes(sound) as reader:
         places = [

@@ -79,6 +79,7 @@ def commands_of(frame: bytes) -> Iterator[bytes]:
         at += length
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     (

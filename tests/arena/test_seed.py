@@ -88,6 +88,7 @@ def test_a_file_that_others_may_read_or_have_put_there_is_no_seed(put: Callable[
     assert read_seed(path) == seed and path.is_file() and not path.is_symlink()
 
 
+@pytest.mark.long
 def test_a_daemon_that_lost_its_seed_keeps_operations_and_ids(daemon: Daemon, run: Run) -> None:
     path = read_location(daemon.paths).seed
     assert path.stat().st_mode & 0o777 == 0o600
@@ -118,6 +119,7 @@ def test_a_daemon_that_lost_its_seed_keeps_operations_and_ids(daemon: Daemon, ru
     assert not path.exists() and arenas_of(daemon.paths.directory) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "said"),
     [

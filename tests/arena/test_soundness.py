@@ -50,6 +50,7 @@ def test_an_undamaged_arena_goes_on_working() -> None:
     live_on(MEMORY)
 
 
+@pytest.mark.long
 def test_the_core_never_reads_beyond_the_arena_whatever_bytes_are_changed(seed: int) -> None:
     @hypothesis.seed(seed)
     @EXAMPLES
@@ -68,6 +69,7 @@ def test_a_daemon_lives_on_if_quota_clients_is_0() -> None:
     live_on(bytes(memory))
 
 
+@pytest.mark.long
 def test_readers_and_the_checker_survive_any_changed_bytes(seed: int) -> None:
     @hypothesis.seed(seed)
     @EXAMPLES

@@ -29,6 +29,7 @@ def play(name: str, *arguments: str, directory: Path) -> tuple[int, dict[str, An
     return done.returncode, json.loads(file.read_text())
 
 
+@pytest.mark.long
 def test_fresh_seeds_of_the_simulation_hold(tmp_path: Path) -> None:
     status, document = play("soak", "--seeds=3", "--first=7", "--steps=500", "--processes=2", directory=tmp_path)
     assert status == 0, document["tables"]
@@ -37,6 +38,7 @@ def test_fresh_seeds_of_the_simulation_hold(tmp_path: Path) -> None:
     assert document["tables"]["faults"] and document["machine"]["commit"]
 
 
+@pytest.mark.long
 def test_mutated_frames_are_counted_and_a_world_repeats_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, document = play("fuzz", "--frames=12000", "--processes=1", directory=tmp_path)
     assert status == 0, document["tables"]

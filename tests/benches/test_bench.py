@@ -103,6 +103,7 @@ TINY = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", in_tiers(TINY, 1))
 def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Path) -> None:
     result = place / "result.json"
@@ -158,6 +159,7 @@ def test_a_senseless_argument_is_refused_with_value_limit_and_remedy(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place: Path) -> None:
     """A small /dev/shm can cause such a refusal. Here the load test refuses a rate: the arena holds 16 operations."""
     result = place / "result.json"
@@ -176,6 +178,7 @@ def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place:
     assert not left_in(place)
 
 
+@pytest.mark.long
 def test_an_alternative_that_is_not_installed_says_how_to_install_it(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

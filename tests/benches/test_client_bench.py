@@ -34,6 +34,7 @@ def test_a_lifetime_is_the_sum_of_its_stages() -> None:
     assert ("fire", 1, "release") not in found, "a caller keeps nothing of an event"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", REGISTRATIONS)
 def test_memory_is_that_of_pending_registrations_without_and_with_their_keys(call: str) -> None:
     done = subprocess.run([sys.executable, *MEMORY, call, "3", "30000"], capture_output=True, text=True, timeout=60)
@@ -43,6 +44,7 @@ def test_memory_is_that_of_pending_registrations_without_and_with_their_keys(cal
     assert 20 < found["without_keys"] < found["with_keys"] - 150 < 2_000, found
 
 
+@pytest.mark.long
 def test_bytes_of_an_operation_in_the_arena_include_the_block_of_its_payload(seed: int) -> None:
     found = measure_core(10_000, seed, keys=3)
     assert found["bytes_per_op_full"] - found["bytes_per_op"] == size_of(Block)

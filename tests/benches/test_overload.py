@@ -91,6 +91,7 @@ def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
     assert {row["attacked"] for row in run["tables"]["runs"]} == {False, True}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("attack", "restarts"), [("locks", 1), pytest.param("connections-limit", 0, marks=pytest.mark.long)]
 )
@@ -140,6 +141,7 @@ def test_a_gate_goes_on_with_the_attacks_that_an_interrupted_one_has_not_judged(
         resume(suite, tmp_path / "gate.json")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [("--resume",), ("--resume", "--gate", "--json=missing.json")])
 def test_a_gate_that_was_not_begun_is_not_resumed(words: tuple[str, ...], tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(BENCH), *words], cwd=tmp_path, capture_output=True, text=True)

@@ -11,6 +11,7 @@ from bench.rivals.quiet_ways import WAYS
 from bench.suites.quiet import latencies, of_rounds, run, spent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["hops", "seqpacket", "seqpacket core"])
 def test_each_operation_comes_once_and_in_order(name: str) -> None:
     found, used = run(name, 20, 1_000)

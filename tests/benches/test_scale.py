@@ -10,6 +10,7 @@ from timerd_wire.transports import TRANSPORTS, Transport
 EACH = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", WORKERS)
 @EACH
 def test_each_loop_completes_with_its_own_value(transport: Transport, workers: str) -> None:
@@ -17,6 +18,7 @@ def test_each_loop_completes_with_its_own_value(transport: Transport, workers: s
     assert wrong == 0 and row["loops_per_s"] > 0 and row["cpu_us"] > 0
 
 
+@pytest.mark.long
 @EACH
 def test_each_poll_gets_each_of_its_events_once(transport: Transport) -> None:
     # The events of a poll come 0.8 s apart. A poll that has not begun to wait again by then would miss one.

@@ -63,6 +63,7 @@ def test_fire_tells_owners_and_subscriptions_apart(client: td.Client, run: Run) 
     operation.cancel_wait()
 
 
+@pytest.mark.long
 def test_a_misspelt_key_is_answered_with_the_near_key(client: td.Client, run: Run) -> None:
     for key in ("write/7/r1", "write/7/r2", "something else"):
         client.register_wait(key, timeout=60)
@@ -79,6 +80,7 @@ def test_a_misspelt_key_is_answered_with_the_near_key(client: td.Client, run: Ru
     )
 
 
+@pytest.mark.long
 def test_a_fire_where_an_advance_was_meant_is_answered_with_the_advance(client: td.Client, run: Run) -> None:
     operation = client.register_wait({"p0": 812}, timeout=60)
     client.register_wait({"p0": 900}, timeout=60)
@@ -110,6 +112,7 @@ def test_a_key_of_another_purgatory_is_named(client: td.Client, run: Run) -> Non
     assert status == Exit.PROBLEM and "\n  timerctl reschedule --purgatory fetch --timeout TIME job\n" in err
 
 
+@pytest.mark.long
 def test_a_command_line_that_is_suggested_works_whatever_the_bytes_of_the_key(client: td.Client, run: Run) -> None:
     timerctl = f'timerctl() {{ {shlex.quote(sys.executable)} -m timerctl "$@"; }}'
     for key in (b"-a key' \\x \xff\n\x1b[31m", "\u6f22 \u5b57$HOME`id`".encode(), b"--", b"plain/7"):
@@ -131,6 +134,7 @@ def test_the_instance_of_the_command_line_stands_in_what_is_suggested(client: td
 # explain, of calls and schedules --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_call_is_explained_by_its_id_while_it_waits_runs_and_is_a_dead_letter(client: td.Client, run: Run) -> None:
     client.call_later_wait("mail", 3_600, b"to: nobody", id="user-8")
     row = json_of(run, "explain", "user-8")
@@ -212,6 +216,7 @@ def test_ping_has_status_1_for_each_way_of_no_answer_and_2_for_a_wrong_command_l
         assert run("ping", *wrong)[0] == Exit.USAGE
 
 
+@pytest.mark.long
 def test_a_daemon_without_a_free_slot_has_answered(make_daemon: Callable[..., Daemon]) -> None:
     make_daemon("--clients=2")
     with td.connect(timeout=PATIENCE_S), td.connect(timeout=PATIENCE_S):

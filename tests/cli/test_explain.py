@@ -73,6 +73,7 @@ def test_missing_satisfied_and_failed_keys_are_told_apart(rig: Rig, explain: Exp
     assert re.search(r"^deadline +2.00 s ago \(2", run("explain", "session/9")[1], re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("condition", [Condition.AT_LEAST, Condition.ALL_SETTLED, Condition.TOTAL])
 def test_the_numbers_of_keys_to_complete_and_to_fail_are_those_of_the_core(
     rig: Rig, explain: Explain, rng: random.Random, condition: Condition
@@ -286,6 +287,7 @@ def test_an_id_of_several_purgatories_needs_the_purgatory(rig: Rig, explain: Exp
 # how it is shown ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "payload",
     [b"\x1b[31m\x1b]0;title\x07\r\n\x00", b"\xff\xfe\x80", "\u202e\u200bx".encode(), b"\xc1\xa7" * 30_000, b"\x9b31m"],
@@ -350,6 +352,7 @@ def test_a_key_and_an_outcome_of_unknown_kinds_stop_nothing(rig: Rig, explain: E
     assert "unknown" in explain("one")["state"]
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(CHANGES)
 def test_a_damaged_arena_is_explained_or_refused_by_name(sound: bytes, changes: list[Change]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import timerd as td
 from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, eventually
@@ -64,6 +66,7 @@ def test_monitor_says_that_it_needs_a_journal(daemon: Daemon, run: Run) -> None:
     assert status == Exit.NO_INSTANCE and "--journal DIR" in err
 
 
+@pytest.mark.long
 def test_events_on_keys_are_printed_as_they_come(daemon: Daemon, run: Run) -> None:
     command = ("subscribe", "a key", "p0", "--count", "3", "--bytes", "4")
     with td.connect(timeout=PATIENCE_S) as client, following(*command) as shell:

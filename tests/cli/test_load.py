@@ -381,6 +381,7 @@ def begin(process: subprocess.Popen[str]) -> None:
     assert "registered" in line, line
 
 
+@pytest.mark.long
 def test_a_run_of_single_calls_on_the_running_instance(daemon: Daemon, load: Load) -> None:
     status, document = end_of(load("--rate=1k", "--count=600", "--seed=7"))
     assert set(document) == FIELDS
@@ -433,6 +434,7 @@ def test_the_next_run_removes_the_directories_of_killed_runs(temporary: Path) ->
     assert sorted(temporary.glob(f"{PREFIX}*")) == [running, young]
 
 
+@pytest.mark.long
 def test_ctrl_c_shows_the_results_so_far_and_leaves_no_files(temporary: Path, load: Load) -> None:
     process = load("--own", "--rate=500", "--duration=1m")
     begin(process)
@@ -445,6 +447,7 @@ def test_ctrl_c_shows_the_results_so_far_and_leaves_no_files(temporary: Path, lo
     assert document["violations"] == 0
 
 
+@pytest.mark.long
 def test_the_death_of_a_process_ends_the_run_with_the_results_so_far(temporary: Path, load: Load) -> None:
     process = load("--own", "--rate=500", "--duration=1m")
     begin(process)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def test_a_name_is_near_by_one_edit_and_a_longer_name_by_two(name: bytes, other:
         assert near(name, [other]) == []
 
 
+@pytest.mark.long
 def test_two_edits_are_found_wherever_they_swap_bytes() -> None:
     for name in (b"abcdef", b"abcdefg", b"abcdefghi"):
         for other in {other for one in one_edit(name, b"X") for other in one_edit(one, b"X")} - {name}:
@@ -50,6 +52,7 @@ def test_the_nearest_name_comes_first_and_a_name_with_another_number_last() -> N
     assert near(b"k", [b"k"]) == [] == near(b"k", [])
 
 
+@pytest.mark.long
 def test_a_name_of_one_edit_is_found_behind_more_names_than_are_compared_in_full() -> None:
     far = [b"orders/%06d" % number for number in range(COMPARED_BYTES // 13 + 100)]
     assert near(b"orders/xyzuvw", [*far, b"orders/xyzuv"]) == [b"orders/xyzuv"]

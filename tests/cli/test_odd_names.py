@@ -45,6 +45,7 @@ def rows_of(run: Run, *arguments: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_no_id_of_a_call_brings_control_bytes_to_a_terminal(client: td.Client, run: Run) -> None:
     client.call_later_wait("foo", LATER_S, b"x", id=ID)
     (row,) = rows_of(run)
@@ -64,6 +65,7 @@ def test_no_id_of_a_call_brings_control_bytes_to_a_terminal(client: td.Client, r
     assert not rows_of(run), "the last command has cancelled it"
 
 
+@pytest.mark.long
 def test_a_command_line_of_a_hint_finds_the_call_by_whatever_name(client: td.Client, run: Run) -> None:
     for name in NAMES:
         client.call_later_wait(name, LATER_S, id=f"id of {name}")
@@ -107,6 +109,7 @@ def test_reasons_are_found_for_a_name_with_odd_bytes_once_for_all_its_calls(
     assert set(looks.values()) == {1}, f"one member, one name: {looks}"
 
 
+@pytest.mark.long
 def test_an_id_that_is_no_text_is_shown_alike_by_all_commands(client: td.Client, run: Run) -> None:
     given, shown = b"\xff".decode("utf-8", "surrogateescape"), "\\xff"
     for command in (("cancel",), ("explain",), ("calls", "cancel"), ("calls", "cancel", "--group", GROUP)):

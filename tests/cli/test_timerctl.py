@@ -438,6 +438,7 @@ def test_one_shell_registers_and_another_fires(daemon: Daemon, run: Run) -> None
     assert run("fire", "inbox/7", "--wait") == (Exit.PROBLEM, "0\n", "")
 
 
+@pytest.mark.long
 def test_a_shell_shows_outcomes(daemon: Daemon, run: Run) -> None:
     status, out, _ = run("register", "quiet", "other", "--timeout", "20ms", "--when", "all")
     assert status == Exit.PROBLEM and out.startswith("expired after ") and "missing quiet other" in out
@@ -452,6 +453,7 @@ def test_a_shell_shows_outcomes(daemon: Daemon, run: Run) -> None:
     assert status == Exit.PROBLEM and out.startswith("failed"), err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("act", "says"), [("fail", "failed"), ("cancel-for-key", "cancelled")])
 def test_another_shell_settles_the_operation_that_a_shell_waits_for(
     daemon: Daemon, run: Run, act: str, says: str
@@ -464,6 +466,7 @@ def test_another_shell_settles_the_operation_that_a_shell_waits_for(
     assert out.startswith(f"{says} after"), out
 
 
+@pytest.mark.long
 def test_an_operation_with_an_id_is_rescheduled_and_cancelled(daemon: Daemon, run: Run) -> None:
     waiting = in_background("register", "k", "--timeout", "30s", "--id", "session/9", "--purgatory", "fetch")
     wait_until_watched(run, "k")
@@ -480,6 +483,7 @@ def test_an_operation_with_an_id_is_rescheduled_and_cancelled(daemon: Daemon, ru
         assert (status, out) == (Exit.PROBLEM, "") and "of id 'session/9' is" in err, err
 
 
+@pytest.mark.long
 def test_a_living_daemon_is_checked_on_a_copy(daemon: Daemon, run: Run) -> None:
     with connect() as client:
         operations = [client.register(f"k{number % 7}", timeout=60) for number in range(500)]

@@ -43,6 +43,7 @@ def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
 # calls ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_pending_calls_are_listed_with_their_ids_in_order_of_time(client: td.Client, run: Run) -> None:
     client.call_later_wait("mail/late", 10_800, b"x", id="user-8")
     own = client.call_later_wait("mail/soon", 7200)
@@ -62,6 +63,7 @@ def test_pending_calls_are_listed_with_their_ids_in_order_of_time(client: td.Cli
     assert " now " in out and "cleanup" in out and "user-8" not in out
 
 
+@pytest.mark.long
 def test_a_schedule_and_a_retried_call_show_their_last_run_and_its_error(client: td.Client, run: Run) -> None:
     runs: list[int] = []
 
@@ -87,6 +89,7 @@ def test_a_schedule_and_a_retried_call_show_their_last_run_and_its_error(client:
     assert "ValueErr" in run("calls", "--match", "fails")[1]
 
 
+@pytest.mark.long
 def test_a_due_call_shows_why_it_waits_or_which_process_runs_it(client: td.Client, run: Run) -> None:
     client.call_later("nobody's", 0)
     eventually(lambda: [row["state"] for row in rows(run)] == ["unhandled"])
@@ -139,6 +142,7 @@ def test_a_dead_letter_is_listed_with_its_reason_retried_and_dropped(client: td.
     assert rows(run, "--failed") == []
 
 
+@pytest.mark.long
 def test_a_call_that_is_due_can_be_cancelled_at_the_shell_until_it_runs(client: td.Client, run: Run) -> None:
     client.call_later_wait("nobody's", 0, id="user-9")
     eventually(lambda: [row["state"] for row in rows(run)] == ["unhandled"])
@@ -222,6 +226,7 @@ def noted(runtime_dir: Path, *words: str) -> bool:
     return any(note[: len(words)] == [*words] for note in notes(runtime_dir))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("often", ["def", "async def"])
 def test_a_worker_serves_a_module_and_sigterm_waits_for_its_handlers(
     client: td.Client, start: Start, runtime_dir: Path, often: str
@@ -238,6 +243,7 @@ def test_a_worker_serves_a_module_and_sigterm_waits_for_its_handlers(
     assert "serves remind, often for group 'web' at instance" in said and "SIGTERM: waits up to 30 s" in said
 
 
+@pytest.mark.long
 def test_a_signal_to_any_thread_of_a_worker_ends_the_worker(client: td.Client, start: Start, runtime_dir: Path) -> None:
     """If another thread takes the signal, the main thread may sleep on, and the Python handler does not run."""
     worker = start("tasks:calls")
@@ -258,6 +264,7 @@ def threads_that_take(pid: int, number: signal.Signals) -> list[int]:
     return takes
 
 
+@pytest.mark.long
 def test_a_call_that_still_runs_after_the_grace_goes_to_another_worker(
     client: td.Client, start: Start, runtime_dir: Path
 ) -> None:
@@ -286,6 +293,7 @@ def notes_of(runtime_dir: Path, *words: str) -> list[list[str]]:
     return [note for note in notes(runtime_dir) if note[: len(words)] == [*words]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -307,6 +315,7 @@ def test_a_wrong_command_line_ends_with_2_and_says_why(start: Start, arguments: 
     assert (worker.returncode, said in errors) == (Exit.USAGE, True), errors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("often", ["def", "async def"])
 def test_a_worker_has_the_takeover_of_its_command_line(daemon: Daemon, start: Start, often: str) -> None:
     start("tasks", "--takeover", "90s", often=often)
@@ -318,6 +327,7 @@ def test_a_worker_has_the_takeover_of_its_command_line(daemon: Daemon, start: St
     eventually(lambda: takeovers() == {90_000})
 
 
+@pytest.mark.long
 def test_a_worker_waits_for_a_daemon(make_daemon: Callable[..., Daemon], start: Start, runtime_dir: Path) -> None:
     start("tasks")
     with td.Client(group="web") as client:
@@ -326,6 +336,7 @@ def test_a_worker_waits_for_a_daemon(make_daemon: Callable[..., Daemon], start: 
         eventually(lambda: noted(runtime_dir, "end", "early"))
 
 
+@pytest.mark.long
 def test_the_help_of_a_worker_teaches_a_whole_example() -> None:
     out = subprocess.run(command_of("worker", "--help"), capture_output=True, text=True, check=True).stdout
     program = "\n".join(line[2:] for line in out.partition("example: tasks.py\n")[2].splitlines()[:10])

@@ -62,6 +62,7 @@ def test_destroy_removes_every_socket_of_a_killed_daemon(daemon: Daemon, run: Ru
     assert {path.name for path in daemon.paths.directory.iterdir()} == {"default.lock", "default.log"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lock", ["is there", "was removed by hand"])
 def test_destroy_leaves_an_arena_that_the_daemon_of_another_instance_uses(
     make_daemon: Callable[..., Daemon], runtime_dir: Path, run: Run, lock: str
@@ -257,6 +258,7 @@ def test_a_file_that_is_no_arena_is_refused_as_such(run: Run, tmp_path: Path, co
     assert f"{tmp_path}/notes is no arena" in err and "retry" not in err
 
 
+@pytest.mark.long
 def test_a_full_disk_is_reported(dead: Rig) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(command_of("ops"), stdout=full, stderr=subprocess.PIPE, text=True)
@@ -264,6 +266,7 @@ def test_a_full_disk_is_reported(dead: Rig) -> None:
     assert ended.stderr == "timerctl: No space left on device\n"
 
 
+@pytest.mark.long
 def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daemon, run: Run) -> None:
     for arguments in (
         ("fire", ""),
@@ -282,6 +285,7 @@ def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daem
         assert err.startswith("timerctl: ")
 
 
+@pytest.mark.long
 def test_keys_and_ids_that_are_not_text_are_read_and_shown(daemon: Daemon) -> None:
     key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
     timerctl: list[str | bytes] = [sys.executable, "-m", "timerctl"]
@@ -299,6 +303,7 @@ def test_keys_and_ids_that_are_not_text_are_read_and_shown(daemon: Daemon) -> No
         assert operation.result(PATIENCE_S).value == b"\xfe"
 
 
+@pytest.mark.long
 def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: Run) -> None:
     stop(daemon.pid)
     try:
@@ -316,6 +321,7 @@ def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: 
     eventually(lambda: json.loads(run("stats", "--json")[1])["stopped"] is False)
 
 
+@pytest.mark.long
 def test_a_command_whose_output_is_cut_off_says_nothing_and_has_a_status_of_its_own(dead: Rig) -> None:
     """The status is not that of success: `timerctl journal audit | head` may have cut off findings."""
     reading, writing = os.pipe()

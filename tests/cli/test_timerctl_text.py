@@ -82,6 +82,7 @@ def test_numbers_are_written_for_people() -> None:
     assert plain(b"caf\xc3\xa9 \xff \n") == r"café \xff \n"
 
 
+@pytest.mark.long
 def test_nothing_is_cut_in_a_pipe() -> None:
     """Another program reads the output of a pipe, and cannot use an id that was cut."""
     program = (

@@ -61,6 +61,7 @@ def arena(rig: Rig, runtime_dir: Path) -> Path:
     return runtime_dir
 
 
+@pytest.mark.long
 def test_keys_switch_sort_and_filter_the_tables(arena: Path) -> None:
     async def how(screen: Screen, pilot: Pilot[None]) -> None:
         await until(lambda: len(first_cells(screen)) == 2)
@@ -88,6 +89,7 @@ def test_keys_switch_sort_and_filter_the_tables(arena: Path) -> None:
     play(arena, how)
 
 
+@pytest.mark.long
 def test_enter_shows_the_operations_of_a_row_and_explains_one(arena: Path) -> None:
     async def how(screen: Screen, pilot: Pilot[None]) -> None:
         await pilot.press("k")

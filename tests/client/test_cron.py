@@ -218,6 +218,7 @@ def play(names: list[str], rng: random.Random, *, lines: int, windows: int) -> i
     return compared
 
 
+@pytest.mark.long
 def test_random_lines_are_due_when_brute_force_finds_them_due(rng: random.Random) -> None:
     unusual = ["Australia/Lord_Howe", "Pacific/Chatham", "America/Santiago", "Africa/Casablanca", "Africa/Cairo"]
     names = [*unusual, *rng.sample(sorted(available_timezones()), 5)]

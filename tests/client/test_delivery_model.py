@@ -276,6 +276,7 @@ class Program:
                     assert ended_ns <= begun_ns or was_claimed, f"lane {lane}: {records} sent before {record} expired"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("held", [False, True], ids=["by the clock", "held elsewhere"])
 def test_each_record_settles_once_in_time_and_in_order(rng: random.Random, held: bool) -> None:
     seen: dict[DeliveryOutcome, int] = dict.fromkeys(DeliveryOutcome, 0)

@@ -43,6 +43,7 @@ def read_all(operation: ThreadedOperation) -> None:
             read()
 
 
+@pytest.mark.long
 def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
     @hypothesis.seed(seed)
     @EXAMPLES

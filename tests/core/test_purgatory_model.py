@@ -36,6 +36,7 @@ def run(seed: int, core: ModuleType = timerd.core, turns: int = TURNS, knobs: di
     return play
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", in_tiers(SEEDS, 2))
 def test_the_core_does_what_the_model_does(seed: int) -> None:
     play = run(seed)
@@ -50,6 +51,7 @@ def test_the_core_does_what_the_model_does_in_a_new_program_each_run(seed: int) 
     run(seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "knobs", [{"watermarks": 2}, {"nodes": 8}, {"watermarks": 3, "nodes": 16, "quota_operations": 64}], ids=str
 )
@@ -62,6 +64,7 @@ def test_with_few_watermarks_and_nodes_the_core_refuses_the_commands_that_the_mo
     assert codes & {ErrorCode.QUOTA_EXCEEDED, ErrorCode.ARENA_FULL}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 @pytest.mark.parametrize("seed", in_tiers(SEEDS[:6], 2))
 def test_a_core_killed_at_any_instruction_does_what_the_model_does(seed: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
+
 from support.rig.commands import Key, KeyAct, Mark, Register
 from support.rig.groups import call, handler
 from support.rig.harness import BUDGET, MS, START_NS, Rig, advance, cancel_for_key, fire
@@ -78,6 +80,7 @@ def test_mass_acknowledgement_is_cut_into_turns() -> None:
     assert rig.arena.record(Region.CLIENTS, client.slot).acknowledged == MANY
 
 
+@pytest.mark.long
 def test_a_sweep_spreads_a_full_bucket_over_the_ticks_before_it() -> None:
     """Rule 8: no tick moves a large part of all operations, though they all lie in one coarse bucket."""
     many = 20_000  # 1/64 of them is more than what each tick may sweep anyway
@@ -212,6 +215,7 @@ def test_each_node_that_the_heap_of_watermark_watchers_touches_counts_as_a_recor
     rig.check()
 
 
+@pytest.mark.long
 def test_an_event_on_a_watermark_reaches_the_same_watchers_whatever_comes_between_its_parts(rng: random.Random) -> None:
     """The first 1,024 are reached in order of target. Meanwhile some watchers expire, and the daemon restarts."""
     rig = Rig(capacity=CAPACITY)

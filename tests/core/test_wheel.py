@@ -131,6 +131,7 @@ def test_random_timeouts_cancels_and_reschedules_expire_in_their_tick(seed: int,
             rig.check()
 
 
+@pytest.mark.long
 def test_sweeps_leave_no_operation_behind_when_every_tick_is_visited() -> None:
     """A turn in each tick, through several buckets of level 1 and one of level 2, while new operations arrive."""
     choose = random.Random(8)

@@ -270,6 +270,7 @@ def test_expiries_and_acknowledgements_continue_during_a_long_event() -> None:
     assert alice.take_published()
 
 
+@pytest.mark.long
 def test_frames_wait_up_to_a_bound_and_then_stay_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timerd.conductor.deferred.FRAMES_MAX", 4)
     world, alice, bob = crowded_world(16 * STEP)
@@ -285,6 +286,7 @@ def test_frames_wait_up_to_a_bound_and_then_stay_in_the_socket(monkeypatch: pyte
     assert world.rig.arena.count("events", 0) == 21
 
 
+@pytest.mark.long
 def test_no_turn_exceeds_the_bound_of_its_steps(rng: random.Random) -> None:
     world = World(STEP, capacity=40_960, quota_operations=40_960, clients=8, ring_events=1024)
     world.until_quiet()

@@ -170,6 +170,7 @@ def memory_of(daemon: Daemon) -> Memory:
 # who may connect ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_one_process_that_opens_ever_new_clients_leaves_slots_to_others(
     daemon: Daemon, context: zmq.Context[Any]
 ) -> None:
@@ -264,6 +265,7 @@ def test_a_signal_ends_the_daemon_cleanly_and_keeps_the_arena(daemon: Daemon, nu
     assert check(memoryview(memory_of(daemon).memory)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 def test_a_restart_attaches_again_and_continues(daemon: Daemon, context: zmq.Context[Any], ending: str) -> None:
     peer = Peer(daemon, context).connect()
@@ -343,11 +345,13 @@ def test_a_second_daemon_of_the_instance_is_refused_by_name(daemon: Daemon) -> N
     assert daemon_running(daemon.paths)
 
 
+@pytest.mark.long
 def test_daemons_of_two_instances_run_side_by_side(make_daemon: MakeDaemon) -> None:
     first, second = make_daemon(), make_daemon(instance="other")
     assert read_location(first.paths).name != read_location(second.paths).name
 
 
+@pytest.mark.long
 def test_another_capacity_is_refused_with_both_figures_and_the_remedy(daemon: Daemon) -> None:
     daemon.stop()
     refused = run("--capacity=4096")

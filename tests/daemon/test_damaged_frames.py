@@ -73,6 +73,7 @@ def test_each_frame_of_the_corpus_gets_its_declared_code(name: str) -> None:
     assert violations(world.rig.memory) == []
 
 
+@pytest.mark.long
 def test_mutated_frames_harm_no_other_client(seed: int) -> None:
     @hypothesis.seed(seed)
     @EXAMPLES

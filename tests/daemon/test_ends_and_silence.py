@@ -104,6 +104,7 @@ def test_the_end_of_a_client_that_has_announced_it_is_a_goodbye(world: World) ->
     assert (world.counter("orphans_cancelled"), world.counter("clients_died")) == (1, 2)
 
 
+@pytest.mark.long
 def test_the_end_of_a_client_waits_for_its_commands_behind_a_long_event() -> None:
     world = World(1_024, capacity=20_000, quota_operations=20_000)
     world.until_quiet()
@@ -465,6 +466,7 @@ def test_an_hour_of_silence_is_death_and_not_the_end_of_the_numbering(world: Wor
     assert (alice.welcomes[-1]["applied"], alice.welcomes[-1]["unknown"]) == (1, [1])
 
 
+@pytest.mark.long
 def test_a_lease_longer_than_an_hour_is_kept() -> None:
     world = World(lease_ns=2 * DEAD_AFTER_NS)
     world.until_quiet()

@@ -33,6 +33,7 @@ def world() -> World:
     return World(capacity=16_384, quota_operations=16_384, ring_events=1_024, clients=16).until_quiet()
 
 
+@pytest.mark.long
 def test_a_client_is_served_although_others_have_many_frames_queued() -> None:
     crowd = 20 * STEP
     world = World(STEP, capacity=crowd + 4_096, quota_operations=crowd + 4_096, clients=8)
@@ -121,6 +122,7 @@ def test_a_turn_takes_a_bounded_number_of_hellos_accepted_or_refused(quota: int)
     assert statistics.median(cpu_ns) < 4 * MS, f"turns took {[taken // 1_000 for taken in cpu_ns]} us of the processor"
 
 
+@pytest.mark.long
 def test_a_turn_delivers_a_bounded_number_of_outcomes_to_a_client_and_serves_another_client_too(
     world: World,
 ) -> None:

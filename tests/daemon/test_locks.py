@@ -63,6 +63,7 @@ def group(runtime_dir: Path) -> grp.struct_group:
     return grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid())
 
 
+@pytest.mark.long
 @only_root
 @pytest.mark.parametrize("end", in_tiers([Daemon.kill, Daemon.stop], 1))
 @pytest.mark.parametrize("flags", [(), ("--arena-file={}/file.arena",), ("--journal={}/journal",)])

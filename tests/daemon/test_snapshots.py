@@ -268,6 +268,7 @@ def test_turns_go_on_while_a_copy_is_made_and_touch_fewer_records(world: World) 
 # real daemons -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_checks_of_an_arena_that_is_slow_to_copy_leave_no_copies(
     make_daemon: MakeDaemon, runtime_dir: Path, count: int
@@ -282,6 +283,7 @@ def test_checks_of_an_arena_that_is_slow_to_copy_leave_no_copies(
     assert not copies_in(runtime_dir)
 
 
+@pytest.mark.long
 def test_snapshots_one_after_the_other_and_a_check_beside_them_succeed(make_daemon: MakeDaemon) -> None:
     make_daemon()
     with connect() as client:
@@ -323,6 +325,7 @@ def test_a_client_that_stops_waiting_and_ends_leaves_no_copy(make_daemon: MakeDa
     assert not copies_in(runtime_dir)
 
 
+@pytest.mark.long
 def test_no_copy_outlives_the_daemon(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
     daemon = make_daemon()
     with connect() as client:
@@ -349,6 +352,7 @@ def test_the_daemon_answers_while_it_copies(make_daemon: MakeDaemon, runtime_dir
     assert check.returncode == Exit.OK, out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ends", ["kill", "stop"])
 def test_a_daemon_that_ends_while_it_copies_leaves_no_copy(
     make_daemon: MakeDaemon, runtime_dir: Path, ends: str

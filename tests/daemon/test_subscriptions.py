@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psutil
+import pytest
 import zmq
 
 import timerd as td
@@ -78,6 +79,7 @@ def counter(daemon: Daemon, name: str) -> int:
     return int(daemon.stats()["counters"][name])
 
 
+@pytest.mark.long
 def test_subscriptions_of_a_stranger_are_not_read(daemon: Daemon) -> None:
     def attack() -> None:
         before = counter(daemon, "frames_unknown_session")
@@ -88,6 +90,7 @@ def test_subscriptions_of_a_stranger_are_not_read(daemon: Daemon) -> None:
     assert_unhurt(daemon, attack)
 
 
+@pytest.mark.long
 def test_subscriptions_of_a_client_close_its_outlet_and_harm_no_other_client(daemon: Daemon) -> None:
     def attack() -> None:
         before = counter(daemon, "outlets_shut")

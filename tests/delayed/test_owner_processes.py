@@ -144,6 +144,7 @@ def test_a_hundred_operations_and_twenty_checkers_in_four_processes(daemon: Daem
         assert one.end() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("orphans", ["cancel", "keep", "group"])
 def test_an_owner_killed_between_event_and_look_leaves_its_operation_to_its_policy(
     daemon: Daemon, processes: list[Process], orphans: str
@@ -169,6 +170,7 @@ def test_an_owner_killed_between_event_and_look_leaves_its_operation_to_its_poli
                 break
 
 
+@pytest.mark.long
 def test_a_daemon_that_is_killed_while_owners_look_loses_no_look(daemon: Daemon) -> None:
     looks: list[int] = []
 

@@ -31,6 +31,7 @@ def waiting(rig: Rig, *, behind_others: bool = True) -> set[bytes]:
     return {node.name[: node.name_length] for node in firsts}
 
 
+@pytest.mark.long
 def test_calls_that_no_member_handles_cost_the_others_nothing() -> None:
     """A member takes one call at a time, so it becomes ready with each call that it has done."""
     rig = Rig(capacity=2 * UNHANDLED, quota_operations=2 * UNHANDLED)
@@ -72,6 +73,7 @@ def test_names_take_turns_and_the_calls_of_a_name_keep_their_order() -> None:
     rig.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", in_tiers(range(6), 2))
 def test_no_call_waits_while_a_ready_member_handles_its_name(run: int, rng: random.Random) -> None:
     rig = Rig(capacity=2048, quota_operations=2048, clients=8)

@@ -328,6 +328,7 @@ def test_a_hundred_short_lived_processes_within_their_shares_leave_room_to_other
     rig.check()
 
 
+@pytest.mark.long
 def test_older_outcomes_of_a_live_maker_do_not_shield_those_that_may_go() -> None:
     """The search for an outcome that may go is cut, and later turns go on with it."""
     rig = Rig(capacity=8192, clients=8, groups=4, quota_operations=4096)

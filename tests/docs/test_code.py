@@ -109,6 +109,7 @@ def test_mypy_finds_no_error() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_stubs_match_the_compiled_modules(tmp_path: Path) -> None:
     modules = (

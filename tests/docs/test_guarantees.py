@@ -62,6 +62,7 @@ def exists(test: str) -> bool:
     return any(isinstance(each, functions) and each.name == name for each in ast.parse(paths[0].read_text()).body)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "arguments", "fails", "says"),
     [

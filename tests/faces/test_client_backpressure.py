@@ -102,6 +102,7 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_events_meanwhi
         assert outcome._record.registered_ns < started + waited
 
 
+@pytest.mark.long
 def test_flush_raises_session_gone_when_it_cannot_know_what_was_applied(client: Any, daemon: Daemon) -> None:
     daemon.kill()
     for _ in range(10):
@@ -115,6 +116,7 @@ def test_flush_raises_session_gone_when_it_cannot_know_what_was_applied(client: 
     client.flush(timeout=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_close_may_be_called_twice_and_fails_pending_operations(daemon: Daemon, face: Face) -> None:
     client = face.connect()
     operation = client.register("k", timeout=60)

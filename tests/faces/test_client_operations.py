@@ -472,6 +472,7 @@ def test_a_watermark_is_asked_for_once_and_then_read(client: Any, fresh: str, mo
     assert client.purgatory("other").watermark(keys[1]) is None
 
 
+@pytest.mark.long
 def test_a_watermark_outlives_the_daemon_and_not_the_arena(make_daemon: Any, face: Face) -> None:
     daemon = make_daemon()
     with face.connect(timeout=PATIENCE_S) as client:

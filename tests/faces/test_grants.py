@@ -147,6 +147,7 @@ def test_another_worker_gets_all_ten_jobs_of_operations_that_were_dropped(daemon
         eventually(lambda: daemon.stats()["counters"]["pending"] == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["return", "close", "_exit", "SIGKILL"])
 @pytest.mark.parametrize("face", FACES)
 def test_jobs_that_nobody_has_looked_at_when_their_worker_ends_go_to_another(
@@ -161,6 +162,7 @@ def test_jobs_that_nobody_has_looked_at_when_their_worker_ends_go_to_another(
         assert_got_all(operations)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["return", "close", "_exit", "SIGKILL"])
 @pytest.mark.parametrize("face", FACES)
 def test_jobs_that_come_while_their_worker_ends_go_to_another(daemon: Daemon, face: str, how: str) -> None:
@@ -255,6 +257,7 @@ making.start()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("race", RACES)
 def test_workers_that_give_up_at_any_moment_get_each_job_once(make_daemon: Callable[..., Daemon], race: str) -> None:
     make_daemon("--ring-events=16384")

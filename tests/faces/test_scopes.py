@@ -165,6 +165,7 @@ def test_a_limited_event_on_its_way_to_an_ended_request_goes_to_another(daemon: 
                 assert second.result(PATIENCE_S).value == b"%d" % round_
 
 
+@pytest.mark.long
 def test_a_limited_event_of_an_ended_await_goes_to_another(daemon: Daemon) -> None:
     async def main() -> None:
         async with aio.connect() as client:
@@ -274,6 +275,7 @@ def test_the_end_of_a_request_ends_no_wait_outside_of_it(client: td.Client) -> N
     assert operation.result(PATIENCE_S)
 
 
+@pytest.mark.long
 def test_a_wait_with_a_lost_daemon_ends_with_its_request(daemon: Daemon) -> None:
     with td.connect() as client:
         scope, looked = Scope(), threading.Event()

@@ -219,6 +219,7 @@ def test_nothing_is_missed_when_the_daemon_is_killed(daemon: Daemon, face: Face,
     assert [int(each.value) for each in items] == list(range(30)) and in_order(items)
 
 
+@pytest.mark.long
 def test_another_arena_is_a_gap_and_none_of_its_events_is_missed(daemon: Daemon, face: Face, client: Any) -> None:
     with client.subscribe("k") as subscription:
         client.fire("k", value=b"old")
@@ -236,6 +237,7 @@ def test_another_arena_is_a_gap_and_none_of_its_events_is_missed(daemon: Daemon,
             assert [gap, event] == take(another, 2)
 
 
+@pytest.mark.long
 def test_without_a_daemon_a_subscription_waits_for_the_first_event(daemon: Daemon, face: Face) -> None:
     daemon.destroy()
     with face.make() as client, client.subscribe("k") as subscription:
@@ -395,6 +397,7 @@ def test_a_forked_child_gets_an_error_and_may_subscribe_anew(client: td.Client) 
     assert [each.value for each in take(subscription, 2)] == [b"1", b"2"]
 
 
+@pytest.mark.long
 @THREADED
 def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Client) -> None:
     """Each thread gets every event that was fired after `start`, once and in order."""
@@ -479,6 +482,7 @@ def commands_of(client: Any, call: Any) -> int:
     return int(client.mark().command - before)
 
 
+@pytest.mark.long
 def test_a_caller_that_does_not_wait_gets_none_while_the_daemon_is_lost(client: Any, daemon: Daemon) -> None:
     with client.subscribe("k") as subscription:
         daemon.kill()

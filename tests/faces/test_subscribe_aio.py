@@ -75,6 +75,7 @@ def test_a_subscription_of_another_thread_wakes_its_loop(daemon: Daemon) -> None
     asyncio.run(main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
 def test_thousands_of_subscribers_of_one_key_get_every_event(daemon: Daemon, count: int) -> None:
     events = 5

@@ -76,6 +76,7 @@ def working(directory: Path) -> Iterator[Workers]:
         workers.end()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_each_report_is_written_once_and_in_order_when_a_worker_and_the_daemon_are_killed(
     make_daemon: Callable[..., Daemon], runtime_dir: Path

@@ -59,6 +59,7 @@ class Reader(threading.Thread):
             threading.Event().wait(0.02)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_each_stream_has_all_events_once_and_in_order_when_a_worker_and_the_daemon_are_killed(
     daemon: Daemon, start: Callable[[int], Server]
@@ -86,6 +87,7 @@ def test_each_stream_has_all_events_once_and_in_order_when_a_worker_and_the_daem
         assert any(reader.connections > 1 for reader in readers)
 
 
+@pytest.mark.long
 def test_a_stream_ends_with_a_retry_at_sigterm_and_is_forgotten_when_its_reader_goes(
     daemon: Daemon, start: Callable[[int], Server]
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_stream_ends_with_a_retry_at_sigterm_and_is_forgotten_when_its_reader_
             assert b"\nretry: 1000\n\n" in answer.body and answer.body.endswith(b"\n\nretry: 0\n\n"), answer
 
 
+@pytest.mark.long
 def test_a_silent_stream_has_heartbeats(daemon: Daemon, start: Callable[[int], Server]) -> None:
     with start(1) as server:
         found = iter(EventSource(server.port, "/events/k", PATIENCE_S).connect())

@@ -34,6 +34,7 @@ class Stream(Reader):
             threading.Event().wait(0.02)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_each_stream_has_all_messages_in_order_when_a_worker_and_the_daemon_are_killed_under_load(
     make_daemon: Callable[..., Daemon], runtime_dir: Path, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ from support.web.servers import Server
 KINDS = {"gthread": ("-k", "gthread", "--threads=30"), "gevent": ("-k", "gevent")}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["gthread", pytest.param("gevent", marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled_when_a_worker_and_the_daemon_are_killed_under_load(

@@ -53,6 +53,7 @@ client.close()
     assert said.split() == ["first", "100"]
 
 
+@pytest.mark.long
 def test_a_wait_for_a_predicate_and_a_timeout_of_gevent_are_cooperative(daemon: Daemon) -> None:
     said = run("""
 client = td.client()
@@ -85,6 +86,7 @@ GIVE_UP = (
 OVER = ("zeromq", "unix", "zeromq"), ("unix", "zeromq", "unix")  # in `make test`, and in `make test-long`
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("give_up", "transport"),
     in_tiers([(give_up, over) for each in OVER for give_up, over in zip(GIVE_UP, each, strict=True)], len(GIVE_UP)),
@@ -110,6 +112,7 @@ other.close()
     assert said.split() == ["1"] * 10 + [str(number) for number in range(10)]
 
 
+@pytest.mark.long
 def test_callbacks_run_in_greenlets_of_their_own_and_may_wait(daemon: Daemon) -> None:
     said = run(
         """
@@ -142,6 +145,7 @@ print("end")
     assert said.split() == ["told", "end"]
 
 
+@pytest.mark.long
 def test_waits_for_room_for_a_batch_and_for_the_first_operation_are_cooperative(daemon: Daemon) -> None:
     said = run("""
 client = td.client()
@@ -160,6 +164,7 @@ print(len(done), len(pending))
     assert said.split() == ["1000", "1", "1"]
 
 
+@pytest.mark.long
 def test_waits_of_greenlets_end_with_their_request(daemon: Daemon) -> None:
     """A system thread ends the request, or a signal handler does."""
     said = run("""
@@ -198,6 +203,7 @@ print(client.fire_wait("k"))
     assert said.split("\n") == [f"{one} {why}" for why in ("disconnect", "drain") for one in names] + ["0", ""]
 
 
+@pytest.mark.long
 def test_a_client_from_before_the_patch_is_made_anew_in_the_worker(daemon: Daemon, tmp_path: Path) -> None:
     """gunicorn --preload: the module is loaded in the master, and the worker patches after its fork."""
     said = run(
@@ -240,6 +246,7 @@ except td.NotSupportedError as error:
     assert "eventlet" in said and "gevent" in said
 
 
+@pytest.mark.long
 def test_greenlets_follow_subscriptions_while_others_go_on(daemon: Daemon) -> None:
     said = run("""
 client = td.client()
@@ -262,6 +269,7 @@ print(all(each == list(range(20)) for each in found.values()))
     assert said.split() == ["True"]
 
 
+@pytest.mark.long
 def test_handlers_of_calls_run_in_greenlets_and_may_wait(daemon: Daemon) -> None:
     said = run("""
 client = td.Client(group="web")

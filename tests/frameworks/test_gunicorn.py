@@ -71,6 +71,7 @@ def test_behind_the_middleware_a_view_without_a_daemon_is_answered_503_with_retr
         assert "Traceback" not in server.log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", in_tiers(["poll", "lazy"], 1))
 def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
     daemon: Daemon, directory: Path, kind: str, how: str
@@ -88,6 +89,7 @@ def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
     eventually(lambda: pending(daemon) == 0)
 
 
+@pytest.mark.long
 def test_a_stream_that_has_begun_ends_at_sigterm(daemon: Daemon, directory: Path, kind: str) -> None:
     with (
         Server.gunicorn("pollers:application", directory, *KINDS[kind], workers=1) as server,
@@ -98,6 +100,7 @@ def test_a_stream_that_has_begun_ends_at_sigterm(daemon: Daemon, directory: Path
         assert {(one.status, one.body) for one in polls.done} == {(200, b"begun ")}
 
 
+@pytest.mark.long
 def test_a_reload_drains_the_old_workers(daemon: Daemon, directory: Path, kind: str) -> None:
     with (
         Server.gunicorn("pollers:application", directory, *KINDS[kind], workers=1) as server,
@@ -110,6 +113,7 @@ def test_a_reload_drains_the_old_workers(daemon: Daemon, directory: Path, kind: 
         eventually(lambda: server.get("/pid").body != old)
 
 
+@pytest.mark.long
 def test_the_waits_of_a_peer_are_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path, kind: str) -> None:
     with (
         Server.gunicorn("pollers:application", directory, *KINDS[kind], workers=1) as server,
@@ -135,6 +139,7 @@ def test_a_client_of_the_module_works_in_each_worker_after_a_preload(
         assert [one.status for one in polls.answers()] == [200] * count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gthread", "gevent"])
 def test_a_worker_at_its_max_requests_answers_its_open_polls_with_503(
     daemon: Daemon, directory: Path, kind: str
@@ -146,6 +151,7 @@ def test_a_worker_at_its_max_requests_answers_its_open_polls_with_503(
         assert {(one.status, one.retry_after) for one in polls.answers()} == {(503, "0")}, server.log
 
 
+@pytest.mark.long
 def test_a_poll_that_is_longer_than_the_timeout_of_gunicorn_costs_a_sync_worker(
     daemon: Daemon, directory: Path
 ) -> None:
@@ -157,6 +163,7 @@ def test_a_poll_that_is_longer_than_the_timeout_of_gunicorn_costs_a_sync_worker(
     eventually(lambda: pending(daemon) == 0)
 
 
+@pytest.mark.long
 @pytest.mark.files(1_000 + BESIDE)  # a socket for each poll, here and in the worker
 @pytest.mark.timeout(240)
 def test_a_thousand_polls_wait_in_one_gevent_worker_and_are_answered_from_four(daemon: Daemon, directory: Path) -> None:

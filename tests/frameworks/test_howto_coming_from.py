@@ -97,6 +97,7 @@ def ran(program: Path, *arguments: str) -> str:
 # Redis ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_job_waits_for_its_worker(daemon: Daemon, write: Write) -> None:
     program = write("from-redis.md", "jobs.py", ("60,", "0.2,"))
     ran(program, "7.png")
@@ -104,10 +105,12 @@ def test_a_job_waits_for_its_worker(daemon: Daemon, write: Write) -> None:
         one.wait_for("resized 7.png", 2)
 
 
+@pytest.mark.long
 def test_a_subscriber_gets_what_came_before_it(daemon: Daemon, write: Write) -> None:
     assert ran(write("from-redis.md", "room.py")) == "room/7 b'hello'\n"
 
 
+@pytest.mark.long
 def test_another_worker_ends_the_session_of_a_killed_one(daemon: Daemon, write: Write) -> None:
     program = write("from-redis.md", "sessions.py", ("900", "2"))
     serves = "import sessions; sessions.client.serve(sessions.sessions); input()"
@@ -126,6 +129,7 @@ def test_a_session_ends_at_its_logout(daemon: Daemon, write: Write) -> None:
         one.wait_for("True False False")
 
 
+@pytest.mark.long
 def test_a_lock_is_free_when_its_holder_leaves_it_or_is_killed(daemon: Daemon, write: Write) -> None:
     program = write("from-redis.md", "lock.py", ("timeout=5", "timeout=15"))
     with running(program) as holder, running(program) as waiter:
@@ -143,6 +147,7 @@ def test_a_lock_is_free_when_its_holder_leaves_it_or_is_killed(daemon: Daemon, w
                 fourth.wait_for("mine")
 
 
+@pytest.mark.long
 def test_a_lock_that_is_not_free_in_time_raises(daemon: Daemon, write: Write) -> None:
     program = write("from-redis.md", "lock.py", ("timeout=5", "timeout=0.2"))
     with running(program) as holder:
@@ -154,6 +159,7 @@ def test_a_lock_that_is_not_free_in_time_raises(daemon: Daemon, write: Write) ->
 # APScheduler ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_intervals_crons_and_dates(daemon: Daemon, write: Write) -> None:
     program = write("from-apscheduler.md", "tasks.py", ("seconds=60", "seconds=0.2"), ("seconds=30", "seconds=0.3"))
     with running(program, *worker(program)) as one, running(program, *worker(program)) as two:
@@ -178,6 +184,7 @@ def test_weekday_0_is_sunday_and_names_are_weekdays() -> None:
         assert found == weekdays
 
 
+@pytest.mark.long
 def test_a_slow_handler_of_a_schedule_does_not_overlap_and_knows_what_it_has_missed(
     daemon: Daemon, write: Write
 ) -> None:
@@ -190,6 +197,7 @@ def test_a_slow_handler_of_a_schedule_does_not_overlap_and_knows_what_it_has_mis
     assert max(reports[1:]) > 0 and set(probes) == {0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_job_of_a_program_comes_again_until_it_is_removed(daemon: Daemon, write: Write, fails: bool) -> None:
     program = write("from-apscheduler.md", "feeds.py", ("retry(60)", "retry(0.1)"))
@@ -212,6 +220,7 @@ def test_a_job_of_a_program_comes_again_until_it_is_removed(daemon: Daemon, writ
 # Celery ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_tasks_are_tried_again_scheduled_and_revoked(daemon: Daemon, write: Write) -> None:
     program = write("from-celery.md", "tasks.py", ("seconds=60", "seconds=0.2"), ("backoff=1", "backoff=0.01"))
     assert ran(program, "7", "1999") == "True\n"
@@ -224,6 +233,7 @@ def test_tasks_are_tried_again_scheduled_and_revoked(daemon: Daemon, write: Writ
             eventually(lambda: [letter.name for letter in client.dead_letters()] == ["charge"])
 
 
+@pytest.mark.long
 def test_a_task_of_a_killed_worker_runs_in_another_one(daemon: Daemon, write: Write) -> None:
     program = write("from-celery.md", "tasks.py")
     text = program.read_text()
@@ -243,6 +253,7 @@ def test_a_task_of_a_killed_worker_runs_in_another_one(daemon: Daemon, write: Wr
             assert "begun 2" in second.printed
 
 
+@pytest.mark.long
 def test_an_album_is_made_of_the_results_of_its_parts(daemon: Daemon, write: Write) -> None:
     program = write("from-celery.md", "album.py")
     with running(program, *worker(program)) as one, running(program, *worker(program)) as two:
@@ -252,6 +263,7 @@ def test_an_album_is_made_of_the_results_of_its_parts(daemon: Daemon, write: Wri
             assert ran(program, "9") == f"{[b'thumbnail of 9/%d' % number for number in range(3)]}\n"
 
 
+@pytest.mark.long
 def test_an_album_that_nobody_makes_is_an_error(daemon: Daemon, write: Write) -> None:
     program = write("from-celery.md", "album.py", ("timeout=30", "timeout=0.2"))
     with running(program, sys.executable, program.name, "9") as one:

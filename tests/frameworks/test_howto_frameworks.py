@@ -116,6 +116,7 @@ def channels(directory: Path, kind: str) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_browser_that_comes_back_gets_each_event_of_its_room_once(daemon: Daemon, directory: Path, kind: str) -> None:
     with channels(directory, kind) as server, td.connect() as client:
@@ -145,6 +146,7 @@ def test_a_browser_that_comes_back_gets_each_event_of_its_room_once(daemon: Daem
     assert "Traceback" not in server.log, server.log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_long_poll_waits_beside_consumers_and_loses_nothing(daemon: Daemon, directory: Path, kind: str) -> None:
     with channels(directory, kind) as server, td.connect() as client, Polls(server.port) as polls:
@@ -167,6 +169,7 @@ def test_a_long_poll_waits_beside_consumers_and_loses_nothing(daemon: Daemon, di
         eventually(lambda: pending(daemon) == 0, "the polls, or the watch of the room, are still pending")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SERVERS)
 def test_sigterm_closes_the_sockets_and_ends_the_polls(daemon: Daemon, directory: Path, kind: str) -> None:
     with channels(directory, kind) as server, Polls(server.port) as polls:
@@ -184,6 +187,7 @@ def test_sigterm_closes_the_sockets_and_ends_the_polls(daemon: Daemon, directory
     eventually(lambda: pending(daemon) == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pytest.param("daphne", marks=pytest.mark.long), "uvicorn"])
 def test_a_room_that_the_daemon_refuses_is_closed_with_4013(daemon: Daemon, directory: Path, kind: str) -> None:
     with channels(directory, kind) as server, td.connect() as one, td.connect() as two:
@@ -235,6 +239,7 @@ def aiohttp(directory: Path, kind: str) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["python", "gunicorn"])
 def test_a_long_poll_of_aiohttp_loses_nothing(daemon: Daemon, directory: Path, kind: str) -> None:
     with aiohttp(directory, kind) as server, Polls(server.port) as polls:
@@ -254,6 +259,7 @@ def test_a_long_poll_of_aiohttp_loses_nothing(daemon: Daemon, directory: Path, k
         eventually(lambda: "cleanup" in server.log, "the schedule does not run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["python", pytest.param("gunicorn", marks=pytest.mark.long)])
 def test_the_end_of_aiohttp_answers_each_poll_and_ends_each_stream(daemon: Daemon, directory: Path, kind: str) -> None:
     with aiohttp(directory, kind) as server, Polls(server.port) as polls, td.connect() as client:
@@ -397,10 +403,12 @@ def test_an_interrupted_cell_runs_again_and_waits_on(cells: Path) -> None:
         assert kernel.communicate(timeout=PATIENCE_S)[0] == "b'hello'\n"
 
 
+@pytest.mark.long
 def test_cells_await_and_their_subscription_goes_on_between_them(cells: Path) -> None:
     assert notebook(cells, "cell_1.py", "cell_3.py", "cell_4.py") == "b'hello'\n"
 
 
+@pytest.mark.long
 def test_the_next_kernel_goes_on_where_the_last_one_has_stopped(cells: Path) -> None:
     assert notebook(cells, "cell_1.py", "cell_5.py") == ""
     with td.connect() as client:  # the daemon goes on
@@ -408,16 +416,19 @@ def test_the_next_kernel_goes_on_where_the_last_one_has_stopped(cells: Path) -> 
         assert notebook(cells, "cell_1.py", "cell_5.py", "cell_5.py") == "b'between two kernels'\n"
 
 
+@pytest.mark.long
 def test_the_handler_of_a_cell_runs_its_call(cells: Path) -> None:
     assert notebook(cells, "cell_1.py", "cell_6.py", "is_done.py") == "resized image 7\n"
 
 
+@pytest.mark.long
 def test_a_cell_that_serves_calls_runs_twice_if_the_worker_is_closed_before(cells: Path) -> None:
     (cells / "close.py").write_text("worker.close()")
     names = ("cell_1.py", "cell_6.py", "is_done.py", "close.py", "cell_6.py", "is_done.py")
     assert notebook(cells, *names) == "resized image 7\n" * 2
 
 
+@pytest.mark.long
 def test_forked_children_have_clients_of_their_own(cells: Path) -> None:
     command = [sys.executable, "forks.py"]
     done = subprocess.run(command, cwd=cells, capture_output=True, text=True, timeout=4 * PATIENCE_S)
@@ -432,6 +443,7 @@ def printed_in_kernel(folder: Path, *names: str) -> list[str]:
     return ["".join(one.text for one in cell.outputs if one.get("name") == "stdout") for cell in book.cells]
 
 
+@pytest.mark.long
 def test_a_real_kernel_runs_the_first_cells(cells: Path) -> None:
     with others_fire("inbox/7", b"hello"):
         assert printed_in_kernel(cells, "cell_1.py", "cell_2.py") == ["", "b'hello'\n"]

@@ -48,6 +48,7 @@ def test_polls_that_take_most_of_the_files_are_warned_of_once(daemon: Daemon, di
         assert server.log.count("RLIMIT_NOFILE") == 1, "the warning is logged once"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "connections"), [("gevent", 1_000), ("gthread", 1_000), ("gevent", 900), ("sync", 0)])
 def test_gunicorn_warns_at_its_start_of_connections_that_a_worker_has_no_files_for(
     runtime_dir: Path, directory: Path, kind: str, connections: int

@@ -144,6 +144,7 @@ class Users:
             assert len(set(log)) == len(log)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_no_written_record_is_lost_when_leader_follower_and_daemon_are_killed(
     make_daemon: Callable[..., Daemon], runtime_dir: Path, seed: int

@@ -32,6 +32,7 @@ def directory(runtime_dir: Path) -> Path:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [(), ("--lifespan=off",)], ids=["lifespan", "without"])
 def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
     daemon: Daemon, directory: Path, flags: tuple[str, ...]
@@ -52,6 +53,7 @@ def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
     eventually(lambda: pending(daemon) == 0)
 
 
+@pytest.mark.long
 def test_the_waits_of_a_peer_are_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path) -> None:
     with Server.uvicorn("pollers:asgi", directory, workers=1) as server, Polls(server.port) as polls:
         for kind in ("poll", "stream"):
@@ -80,6 +82,7 @@ def test_polls_of_each_worker_are_answered_by_one_post(daemon: Daemon, directory
         assert [one.status for one in polls.answers()] == [200] * 100
 
 
+@pytest.mark.long
 def test_django_is_flushed_and_says_goodbye_though_it_refuses_the_lifespan(
     daemon: Daemon, directory: Path, client: td.Client
 ) -> None:

@@ -177,6 +177,7 @@ def kinds_of_answers(directory: Path, *command: str) -> bytes:
         return server.get("/kind").body
 
 
+@pytest.mark.long
 def test_the_remedies_of_the_page_for_several_workers_of_uvicorn_hold_no_answer_back(
     directory: Path, port: int
 ) -> None:
@@ -204,6 +205,7 @@ def test_server_sent_events_under_uvicorn(daemon: Daemon, directory: Path) -> No
         assert next(stream).data == "first"
 
 
+@pytest.mark.long
 def test_a_500_of_fastapi_becomes_503_if_there_is_no_daemon(daemon: Daemon, directory: Path) -> None:
     app = blocks("FastAPI under uvicorn")["app.py"]
     (directory / "app.py").write_text(app + PID["fastapi"])
@@ -212,6 +214,7 @@ def test_a_500_of_fastapi_becomes_503_if_there_is_no_daemon(daemon: Daemon, dire
         assert (answer.status, answer.retry_after) == (503, "1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("framework", ["flask", "fastapi", "django", "django async"])
 def test_a_view_that_handles_an_error_and_fails_by_its_own_fault_is_500(
     daemon: Daemon, directory: Path, framework: str
@@ -232,6 +235,7 @@ def test_a_view_that_handles_an_error_and_fails_by_its_own_fault_is_500(
         assert (answer.status, answer.retry_after) == (503, "1"), server.log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gthread", "gevent"])
 def test_django_under_gunicorn(daemon: Daemon, directory: Path, kind: str) -> None:
     write_django(directory)
@@ -243,6 +247,7 @@ def test_django_under_gunicorn(daemon: Daemon, directory: Path, kind: str) -> No
         check(server, daemon, "/jobs/7")
 
 
+@pytest.mark.long
 def test_django_under_uvicorn(daemon: Daemon, directory: Path) -> None:
     write_django(directory)
     with Server.uvicorn("asgi:application", directory, workers=1) as server:
@@ -305,6 +310,7 @@ def again_at_reset(ask: Callable[[], Answer]) -> Answer:
         return ask()
 
 
+@pytest.mark.long
 def test_a_post_between_two_polls_is_in_the_next_answer(server: Server) -> None:
     answer = served_poll(server)
     assert answer.status == 204 and answer.body == b""
@@ -314,6 +320,7 @@ def test_a_post_between_two_polls_is_in_the_next_answer(server: Server) -> None:
         assert (answer.status, answer.body) == (200, b"done")
 
 
+@pytest.mark.long
 def test_a_recycled_worker_misses_no_post_between_two_polls(daemon: Daemon, runtime_dir: Path, kind: str) -> None:
     (directory := runtime_dir / "app").mkdir()
     recycled = "--limit-max-requests=4" if kind == "asgi" else "--max-requests=4"
@@ -339,6 +346,7 @@ def test_a_stopped_daemon_is_503(server: Server, daemon: Daemon) -> None:
     eventually(lambda: server.post("/jobs/7").status == 204, "the server does not answer again")
 
 
+@pytest.mark.long
 def test_a_question_whose_answer_is_lost_is_503(server: Server, daemon: Daemon) -> None:
     stop(daemon.pid)
     with ThreadPoolExecutor() as pool:
@@ -350,6 +358,7 @@ def test_a_question_whose_answer_is_lost_is_503(server: Server, daemon: Daemon) 
     assert {(one.status, one.retry_after) for one in answers} <= {(204, None), (503, "1")}, server.log
 
 
+@pytest.mark.long
 def test_a_full_arena_is_503_and_not_an_empty_poll(server: Server, daemon: Daemon) -> None:
     with ExitStack() as stack:
         for _ in range(4):  # one client alone may not fill the arena
@@ -362,6 +371,7 @@ def test_a_full_arena_is_503_and_not_an_empty_poll(server: Server, daemon: Daemo
     eventually(lambda: poll(server).status == 204, "the server does not answer again")
 
 
+@pytest.mark.long
 def test_a_mark_that_is_too_old_is_410(server: Server) -> None:
     mark = served_poll(server).headers["x-mark"]
     with td.connect(timeout=PATIENCE_S) as other:
@@ -373,5 +383,6 @@ def test_a_mark_that_is_too_old_is_410(server: Server) -> None:
     assert served_poll(server).status == 204
 
 
+@pytest.mark.long
 def test_a_text_that_is_no_mark_begins_anew_or_is_refused(server: Server, kind: str) -> None:
     assert served_poll(server, "nonsense").status == (400 if kind == "asgi" else 204)

@@ -253,6 +253,7 @@ def group(daemon: Daemon, runtime_dir: Path) -> Iterator[Group]:
 # real workers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_each_job_is_done_once_and_in_order_whoever_is_killed_or_stopped(
     group: Group, daemon: Daemon, seed: int
@@ -291,6 +292,7 @@ def test_each_job_is_done_once_and_in_order_whoever_is_killed_or_stopped(
     group.check()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "joins", [pytest.param(False, marks=pytest.mark.long), True], ids=["nobody joins", "one joins"]
@@ -361,6 +363,7 @@ def joined(pool: ThreadPoolExecutor, *members: Member) -> None:
     assert [one.result() for one in waiting] == [Errors.NONE] * len(members)
 
 
+@pytest.mark.long
 def test_a_member_that_was_stopped_commits_nothing_when_its_shards_are_anothers(
     group: Group, pool: ThreadPoolExecutor
 ) -> None:
@@ -387,6 +390,7 @@ def test_a_member_that_was_stopped_commits_nothing_when_its_shards_are_anothers(
     assert results == [("FIRST", "old", new.generation - 1), ("SECOND", "new", new.generation)]
 
 
+@pytest.mark.long
 def test_a_member_that_lives_and_does_not_join_again_is_removed_when_the_rebalance_is_over(
     group: Group, pool: ThreadPoolExecutor
 ) -> None:
@@ -399,6 +403,7 @@ def test_a_member_that_lives_and_does_not_join_again_is_removed_when_the_rebalan
     assert waits.result() == Errors.NONE and new.members == ["new"]
 
 
+@pytest.mark.long
 def test_a_member_that_lives_and_does_not_take_its_shards_is_removed_and_the_others_join_again(
     group: Group, pool: ThreadPoolExecutor
 ) -> None:
@@ -427,6 +432,7 @@ def test_members_that_wait_for_a_leader_that_was_killed_join_again(group: Group,
     assert leader.heartbeat() == Errors.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.long
 def test_a_rebalance_whose_generation_could_not_be_stored_is_begun_again(
     group: Group, pool: ThreadPoolExecutor
 ) -> None:
@@ -438,6 +444,7 @@ def test_a_rebalance_whose_generation_could_not_be_stored_is_begun_again(
     assert member.sync() == Errors.NONE
 
 
+@pytest.mark.long
 def test_a_wrong_request_is_refused_and_holds_up_nobody(group: Group, pool: ThreadPoolExecutor) -> None:
     for what, body in (
         ("join", {"member": ["x"]}),

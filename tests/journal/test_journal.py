@@ -93,6 +93,7 @@ def without_owner(rows: list[tuple[object, ...]]) -> Counter[tuple[object, ...]]
     return Counter(row[:-1] for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [JournalLevel.OUTCOMES, JournalLevel.EVENTS])
 @pytest.mark.parametrize("seed", range(1, 3))
 def test_each_settled_operation_has_exactly_one_row_with_the_models_fields(
@@ -106,6 +107,7 @@ def test_each_settled_operation_has_exactly_one_row_with_the_models_fields(
     assert len(owned) > len(rows) // 2
 
 
+@pytest.mark.long
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 @pytest.mark.parametrize("seed", range(11, 14))
 def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp_path: Path, seed: int) -> None:

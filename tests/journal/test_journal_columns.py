@@ -151,6 +151,7 @@ def value_at(of: Made, place: tuple[int, int], field: Field) -> int:
 KINDS = [kind for kind in ROWS if kind is not RowKind.GAP]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name.lower() for kind in KINDS])
 def test_a_change_of_each_column_is_found(kind: RowKind, journal: Made, late: Made, tmp_path: Path, seed: int) -> None:
     of = late if kind is RowKind.WATERMARK else journal
@@ -171,6 +172,7 @@ def test_a_change_of_each_column_is_found(kind: RowKind, journal: Made, late: Ma
     assert not missed, f"seed={seed}: {kind.name}: " + "; ".join(missed)
 
 
+@pytest.mark.long
 def test_a_limited_event_of_another_kind_ends_no_audit(journal: Made, tmp_path: Path) -> None:
     copy = journal._replace(directory=Path(shutil.copytree(journal.directory, tmp_path / "copy")))
     columns = {field.name: field for field in fields(ROWS[RowKind.EVENT])}

@@ -76,6 +76,7 @@ def test_full_blocks_finds_as_many_full_blocks_as_a_look_at_each_block(
             assert full_blocks(memoryview(lie)[begin * BLOCK_SIZE :], header, begin) == expected
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_segment_is_skipped_and_no_row_of_a_bad_block_is_returned(
@@ -116,6 +117,7 @@ def test_a_damaged_segment_is_skipped_and_no_row_of_a_bad_block_is_returned(
             assert rows[found.number] == (found.offset, tuple(found.record)), "a row that was never written"
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_block_is_found_at_any_place(sound: tuple[Path, Rows], data: st.DataObject) -> None:

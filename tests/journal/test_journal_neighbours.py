@@ -60,6 +60,7 @@ def test_a_file_that_vanishes_while_it_is_read_hides_no_other(tmp_path: Path, mo
     assert holds_of(tmp_path) == {"a": 17, "c": 17}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", ["{}", ".{}"])
 def test_of_very_many_files_a_bounded_number_is_looked_at_and_everything_counts_as_held(
     tmp_path: Path, names: str, monkeypatch: pytest.MonkeyPatch

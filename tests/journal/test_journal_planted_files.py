@@ -55,6 +55,7 @@ def audited(directory: Path) -> Audited:
 # readers --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", PLANTED)
 def test_an_audit_names_a_planted_file_behind_the_newest_segment(rig: JournaledRig, run: Run, attack: str) -> None:
     directory = rig.plan.directory
@@ -100,6 +101,7 @@ def test_a_planted_file_that_is_alone_is_no_journal(tmp_path: Path, run: Run) ->
     assert (status, out) == (1, "") and "is no plain file" in err
 
 
+@pytest.mark.long
 def test_a_segment_beyond_the_maximum_size_is_read_to_this_size_and_reported(rig: JournaledRig) -> None:
     directory = rig.plan.directory
     rig.end()
@@ -139,6 +141,7 @@ def test_a_directory_of_many_segments_is_not_listed_for_each_of_them(
 # the daemon's start ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", PLANTED)
 def test_a_start_goes_on_behind_a_planted_file_and_loses_no_row(rig: JournaledRig, attack: str) -> None:
     directory = rig.plan.directory
@@ -233,6 +236,7 @@ FORGED = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("forged", "newest"),
     in_tiers(

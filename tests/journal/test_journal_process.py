@@ -95,6 +95,7 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
     assert checked.outcomes == len(rows)
 
 
+@pytest.mark.long
 def test_at_its_file_limit_the_daemon_continues_reports_it_and_resumes_the_journal(
     make_daemon: MakeDaemon, directory: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_second_daemon_on_the_same_directory_is_refused(make_daemon: MakeDaemo
     assert f"is written by another daemon (instance default, pid {first.pid})" in second.log
 
 
+@pytest.mark.long
 def test_files_are_readable_by_the_user_alone_or_by_the_group(make_daemon: MakeDaemon, directory: Path) -> None:
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
@@ -150,6 +152,7 @@ def test_files_are_readable_by_the_user_alone_or_by_the_group(make_daemon: MakeD
     eventually(lambda: mode(next(shared.glob("*.segment"))) == 0o640)  # the thread makes it, then gives it to the group
 
 
+@pytest.mark.long
 def test_a_daemon_without_a_journal_leaves_no_link_to_one(make_daemon: MakeDaemon, directory: Path) -> None:
     daemon = make_daemon(*flags(directory))
     assert daemon.paths.journal.resolve() == directory
@@ -162,6 +165,7 @@ def test_a_daemon_without_a_journal_leaves_no_link_to_one(make_daemon: MakeDaemo
     assert timerctl("journal", "tail", "--directory", str(directory)).returncode == 0
 
 
+@pytest.mark.long
 def test_the_log_says_from_which_row_on_a_start_writes(make_daemon: MakeDaemon, directory: Path) -> None:
     """Formerly, the log of the first start named row 1 and not row 0, which an audit needs."""
     daemon = make_daemon(*flags(directory))
@@ -188,6 +192,7 @@ def settled(make_daemon: MakeDaemon, directory: Path) -> Iterator[Path]:
         yield directory
 
 
+@pytest.mark.long
 def test_tail_fits_into_80_columns_and_shows_owners_and_durations(settled: Path) -> None:
     shown = timerctl("journal", "tail", "-n", "3")
     assert shown.returncode == 0, shown.stderr
@@ -198,6 +203,7 @@ def test_tail_fits_into_80_columns_and_shows_owners_and_durations(settled: Path)
     assert not [line for line in everything.splitlines() if len(line) > 80]
 
 
+@pytest.mark.long
 def test_export_writes_json_lines_and_continues_where_it_ended(settled: Path, tmp_path: Path) -> None:
     first = timerctl("journal", "export", "--output", str(tmp_path / "rows.jsonl"))
     assert first.returncode == 0, first.stderr
@@ -217,6 +223,7 @@ def test_export_writes_json_lines_and_continues_where_it_ended(settled: Path, tm
     assert [json.loads(line) for line in part.stdout.splitlines()] == rows[3:7]
 
 
+@pytest.mark.long
 def test_the_audit_says_how_much_it_has_seen_and_finds_a_missing_last_segment(
     make_daemon: MakeDaemon, directory: Path
 ) -> None:
@@ -245,6 +252,7 @@ def test_the_audit_says_how_much_it_has_seen_and_finds_a_missing_last_segment(
     assert "the journal's end" not in timerctl("journal", "audit", "--directory", str(directory), "--open-end").stdout
 
 
+@pytest.mark.long
 def test_an_audit_of_a_journal_without_files_fails_unless_it_has_just_begun(
     make_daemon: MakeDaemon, directory: Path, tmp_path: Path
 ) -> None:
@@ -268,6 +276,7 @@ def test_an_audit_of_a_journal_without_files_fails_unless_it_has_just_begun(
     assert timerctl("journal", "audit", "--directory", f"{directory}/../{directory.name}").returncode == 1
 
 
+@pytest.mark.long
 def test_tail_follows_until_it_is_interrupted(settled: Path) -> None:
     command = [sys.executable, "-u", "-m", "timerctl", "journal", "tail", "-f", "--json", "-n", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -283,6 +292,7 @@ def test_tail_follows_until_it_is_interrupted(settled: Path) -> None:
         assert process.wait(10) == 130
 
 
+@pytest.mark.long
 def test_destroy_removes_buffer_and_link_and_leaves_the_files(make_daemon: MakeDaemon, directory: Path) -> None:
     daemon = make_daemon(*flags(directory))
     buffer = read_location(daemon.paths).journal_buffer
@@ -293,6 +303,7 @@ def test_destroy_removes_buffer_and_link_and_leaves_the_files(make_daemon: MakeD
     assert list(directory.glob("*.segment"))
 
 
+@pytest.mark.long
 def test_the_default_arena_and_buffer_fit_a_containers_shared_memory(runtime_dir: Path, directory: Path) -> None:
     script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
     inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]

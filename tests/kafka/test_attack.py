@@ -67,6 +67,7 @@ def resetting() -> Iterator[str]:
             thread.join(PATIENCE_S)
 
 
+@pytest.mark.long
 def test_an_attack_goes_on_when_a_connection_ends_in_the_middle_of_a_frame(attack_on: Any, resetting: str) -> None:
     attack, stop = attack_on(resetting, 200), threading.Event()
     attack.run(stop, lambda **_: None)

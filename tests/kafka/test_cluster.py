@@ -68,6 +68,7 @@ def test_records_and_ids_outlive_killed_brokers_and_the_whole_cluster(tmp_path: 
         assert client.produce("orders", {0: first})[0].base_offset == 0
 
 
+@pytest.mark.long
 def test_a_killed_timer_daemon_is_started_again_and_a_request_that_waits_goes_on() -> None:
     with KafkaCluster() as cluster, RawKafka(cluster.bootstrap) as raw:
         topic = cluster.topic(replicas=3)
@@ -82,6 +83,7 @@ def test_a_killed_timer_daemon_is_started_again_and_a_request_that_waits_goes_on
             assert waits.result()[0].error_code == ErrorCode.none
 
 
+@pytest.mark.long
 def test_a_directory_has_one_cluster_at_a_time_and_keeps_its_number_of_workers(tmp_path: Path) -> None:
     with KafkaCluster(data=tmp_path), pytest.raises(KafkaClusterError, match="another cluster runs on it"):
         KafkaCluster(data=tmp_path).start()
@@ -89,6 +91,7 @@ def test_a_directory_has_one_cluster_at_a_time_and_keeps_its_number_of_workers(t
         KafkaCluster(["--workers", "2", "--replicas", "1"], data=tmp_path).start()
 
 
+@pytest.mark.long
 def test_a_port_has_one_cluster() -> None:
     port = free_ports(2) + 1
     with KafkaCluster(["--workers", "1", "--replicas", "1", "--port", str(port)]):
@@ -100,6 +103,7 @@ def test_a_port_has_one_cluster() -> None:
             KafkaCluster(["--port", str(port - 1)]).start()
 
 
+@pytest.mark.long
 def test_brokers_keep_their_ports_for_life(tmp_path: Path) -> None:
     """Before, all ports but the bootstrap port changed with a restart: clients that knew a broker never came back."""
 
@@ -117,12 +121,14 @@ def test_brokers_keep_their_ports_for_life(tmp_path: Path) -> None:
         assert addresses(cluster) == [f"127.0.0.1:{number}" for number in range(port, port + 4)]
 
 
+@pytest.mark.long
 def test_a_single_broker_has_one_port_for_everything() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster, RawKafka(cluster.bootstrap) as raw:
         (broker,) = raw.metadata("x").brokers
         assert f"{broker.host}:{broker.port}" == cluster.bootstrap
 
 
+@pytest.mark.long
 def test_clients_get_the_advertised_host_and_brokers_use_their_own() -> None:
     flags = ["--bind", "0.0.0.0", "--advertised-host", "localhost"]
     with KafkaCluster(flags) as cluster:
@@ -161,6 +167,7 @@ def test_threads_of_a_test_each_get_their_own_answer(cluster: KafkaCluster) -> N
     assert all("partitions" in answer["0"] for answer in answers[1::2])
 
 
+@pytest.mark.long
 def test_errors_say_which_arguments_to_give() -> None:
     with pytest.raises(KafkaClusterError, match="give a list"):
         KafkaCluster("--workers 4")
@@ -170,6 +177,7 @@ def test_errors_say_which_arguments_to_give() -> None:
         KafkaCluster(["--workers", "0"]).start()
 
 
+@pytest.mark.long
 def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("a year of work")
     with pytest.raises(KafkaClusterError, match=r"it has other files \(thesis.txt\)"):
@@ -203,6 +211,7 @@ def test_a_directory_that_cannot_be_written_is_named() -> None:
         claim(Settings(data=Path("/proc/nothing")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_cluster_ends_quietly_and_removes_its_directory(name: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -220,6 +229,7 @@ def test_a_cluster_ends_quietly_and_removes_its_directory(name: signal.Signals, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_cluster_that_ends_right_after_its_daemon_leaves_no_arena() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         shared = [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
@@ -232,6 +242,7 @@ def test_a_cluster_that_ends_right_after_its_daemon_leaves_no_arena() -> None:
     assert shared and not [path for path in shared if path.exists()]
 
 
+@pytest.mark.long
 def test_a_cluster_ends_with_its_test_and_leaves_no_process() -> None:
     cluster = KafkaCluster().start()
     pids = cluster.pids().values()
@@ -254,6 +265,7 @@ def runs(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
 
 
+@pytest.mark.long
 def test_a_process_with_many_connections_has_a_cluster_too() -> None:
     with many_open(), KafkaCluster(["--workers", "1"]) as cluster:
         assert cluster.topic(partitions=1) in cluster.state()["0"]["partitions"].popitem()[0]
@@ -361,6 +373,7 @@ def test_clients_may_get_the_name_or_the_address_of_any_host(host: str) -> None:
     Settings(data=Path(), bind="::", advertised_host=host).check()
 
 
+@pytest.mark.long
 def test_the_only_broker_waits_for_no_other(tmp_path: Path) -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster, RawKafka(cluster.bootstrap) as raw:
         assert not raw.metadata(cluster.topic()).topics[0].error_code, "if it waited for another, topic() would fail"
@@ -369,6 +382,7 @@ def test_the_only_broker_waits_for_no_other(tmp_path: Path) -> None:
 # topics and quotas ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_brokers_that_change_the_topics_at_once_lose_no_change(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from timerd_kafka.cluster.catalog import Busy, Catalog\n"
@@ -467,6 +481,7 @@ def test_a_throttle_time_is_an_hour_at_most_so_that_an_answer_has_room_for_it(tm
     assert Quotas(tmp_path, 1.0, 1.0, 0, 1).record("a", 3 * 10**9, now=0.0) == 3_600.0
 
 
+@pytest.mark.long
 def test_a_throttle_time_begins_with_its_answer_and_mutes_only_the_connection_of_the_answer(tmp_path: Path) -> None:
     with KafkaCluster(["--fetch-quota", "20kB", "--workers", "2", "--replicas", "2"], data=tmp_path) as cluster:
         topic = cluster.topic(replicas=2)
@@ -495,6 +510,7 @@ def test_a_throttle_time_begins_with_its_answer_and_mutes_only_the_connection_of
             assert 0.9 <= throttles[0] <= 1.1, "40 kB where 20 kB may be used at once"
 
 
+@pytest.mark.long
 def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_path: Path) -> None:
     with KafkaCluster(["--produce-quota", "10kB"], data=tmp_path) as cluster:
         topic = cluster.topic(replicas=1)
@@ -510,6 +526,7 @@ def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_pat
                 cluster.kill_daemon(signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_join_while_the_timer_daemon_is_stopped_gets_an_error_to_try_again(tmp_path: Path) -> None:
     with (
         KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path) as cluster,

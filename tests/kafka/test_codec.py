@@ -75,6 +75,7 @@ def frames(rng: random.Random) -> Iterator[tuple[Api, bytearray]]:
         yield api_of(key, version), bytearray(frame_of(key, version, rng)[1])
 
 
+@pytest.mark.long
 def test_damaged_frames_are_read_or_refused_and_cost_no_memory(rng: random.Random) -> None:
     """Many of these frames state arrays of billions of elements. Without wire/guard.py, kio would end the process."""
     tracemalloc.start()

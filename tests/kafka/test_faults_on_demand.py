@@ -311,6 +311,7 @@ def test_requests_are_counted_over_the_whole_cluster(cluster: KafkaCluster, raw:
     assert (fault.met, fault.applied) == (3, 2)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_started_again_has_the_faults_and_their_counts() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         cluster.fail("FindCoordinator", "NOT_CONTROLLER", after=1)

@@ -315,6 +315,7 @@ def test_a_fetch_that_waits_for_a_deleted_topic_by_its_id_gets_unknown_topic_id(
         assert gone.error_code == ErrorCode.unknown_topic_id
 
 
+@pytest.mark.long
 def test_a_call_names_a_broker_that_does_not_answer_and_the_next_call_gets_its_own_answer() -> None:
     with KafkaCluster() as cluster:
         topic = cluster.topic(replicas=1)
@@ -330,6 +331,7 @@ def test_a_call_names_a_broker_that_does_not_answer_and_the_next_call_gets_its_o
         assert cluster.leader(topic) in range(3)
 
 
+@pytest.mark.long
 def test_a_late_answer_is_not_taken_for_the_answer_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     with KafkaCluster() as cluster:
         stop(cluster.pids()["1"])

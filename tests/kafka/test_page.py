@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.real.trees import ROOT
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.wire.codec import api_of, versions_of
@@ -16,6 +18,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = {re.findall(r"def (test_\w+)", block)[0]: block for block in BLOCK.findall(PAGE.read_text())}
 
 
+@pytest.mark.long
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     for name, block in BLOCKS.items():
         (tmp_path / f"{name}.py").write_text(block)

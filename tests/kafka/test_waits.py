@@ -147,6 +147,7 @@ def test_a_request_whose_connection_ends_is_withdrawn(manual: Manual, waits: Wai
     assert (task.cancelled(), waits.pending, waits.client.stats().waiting) == (True, 0, 0)
 
 
+@pytest.mark.long
 def test_a_request_that_a_full_arena_refuses_ends_as_with_a_lost_daemon(
     manual: Manual, waits: Waits, loop: Loop
 ) -> None:

@@ -34,6 +34,7 @@ def test_the_table_has_the_metrics_of_clients_and_their_sentences() -> None:
     assert rows - set(PAGE.splitlines()) == set()
 
 
+@pytest.mark.long
 def test_the_table_has_each_logger_and_no_other() -> None:
     table = re.findall(r"^\| `([\w.]+)` \|", PAGE.partition("## Logs")[2], re.MULTILINE)
     assert sorted(table) == sorted({name for folder in PACKAGES.values() for name in loggers_of(folder)})

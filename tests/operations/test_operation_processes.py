@@ -166,6 +166,7 @@ def kind_of(request: pytest.FixtureRequest) -> str:
     return str(request.node.callspec.params["four"][0])
 
 
+@pytest.mark.long
 @each(COMPLETE, 600, 1)
 def test_a_waiting_process_that_is_killed_ends_only_its_own_wait(
     four: Four, daemon: Daemon, request: pytest.FixtureRequest
@@ -178,6 +179,7 @@ def test_a_waiting_process_that_is_killed_ends_only_its_own_wait(
     eventually(lambda: daemon.stats()["counters"]["pending"] == 0)
 
 
+@pytest.mark.long
 @each(TIMED_OUT, 2.5, 1)
 def test_if_an_acting_process_is_killed_the_waits_for_its_act_time_out(
     four: Four, request: pytest.FixtureRequest
@@ -190,6 +192,7 @@ def test_if_an_acting_process_is_killed_the_waits_for_its_act_time_out(
         assert said[:1] == [TIMED_OUT[kind_of(request)]] and len(said) == 1 + (kind_of(request) == "sync")
 
 
+@pytest.mark.long
 @each(COMPLETE, 600, 3)
 def test_a_daemon_that_is_killed_loses_no_wait(four: Four, daemon: Daemon, request: pytest.FixtureRequest) -> None:
     four.acts[0].go_on()
@@ -217,6 +220,7 @@ def test_a_session_ends_when_the_last_process_that_sends_its_heartbeats_is_kille
     assert four.waits[1].answers() == [[]]
 
 
+@pytest.mark.long
 @each(["throttle"], 1.5, 1)
 def test_a_channel_is_unmuted_whoever_is_killed(four: Four, daemon: Daemon) -> None:
     four.acts[0].go_on()

@@ -256,6 +256,7 @@ def test_packets_for_many_clients_that_read_nothing_are_bounded_for_their_proces
     assert not transport._shares._by_process
 
 
+@pytest.mark.long
 def test_small_frames_that_wait_are_charged_with_what_they_cost(transport: PolledTransport, peer: PacketPeer) -> None:
     connection = number_of(transport, peer)
     tracemalloc.start()
@@ -380,6 +381,7 @@ def test_an_empty_packet_is_the_end(transport: PolledTransport, peer: PacketPeer
     assert transport.connections() == 0 and transport.complaints() == [] and peer.is_ended()
 
 
+@pytest.mark.long
 def test_parts_of_a_process_are_bounded_and_frames_still_become_complete(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:

@@ -41,6 +41,7 @@ def pending(daemon: Daemon) -> int:
         return int(sum(client.pending for client in reader.clients))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("other", ["zeromq", "unix"])
 def test_a_client_whose_connection_has_shown_another_session_still_ends_with_its_process(
     daemon: Daemon, other: str

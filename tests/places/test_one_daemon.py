@@ -59,6 +59,7 @@ for child in children:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_logged_in", [True, False])
 def test_twenty_processes_with_different_environments_start_one_daemon(
     own: OwnPlaces, monkeypatch: pytest.MonkeyPatch, tmp_path: object, is_logged_in: bool

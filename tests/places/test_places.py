@@ -177,6 +177,7 @@ def test_a_daemon_takes_the_place_that_has_the_arena_of_the_last_one(own: OwnPla
     assert make_instance().directory == own.temporary
 
 
+@pytest.mark.long
 def test_a_second_daemon_that_clients_would_not_find_is_refused(own: OwnPlaces) -> None:
     """Users who may connect to the system's daemon would find that daemon first, and so would some later processes."""
     program = f"{own.prelude}import sys\nfrom timerd.__main__ import main\nsys.exit(main(sys.argv[1:]))"

@@ -72,6 +72,7 @@ def test_a_socket_that_this_user_may_not_open_is_not_called_an_overloaded_daemon
         assert "overloaded" not in said and "None" not in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", ["zeromq", "unix"])
 @pytest.mark.root("has a client of another user")
 def test_a_client_learns_that_the_daemon_came_back_without_its_group(
@@ -128,6 +129,7 @@ def test_a_user_learns_which_group_it_has_to_join(runtime_dir: Path) -> None:
     assert "run this as user root, or let a group in" in shut_out(lambda: str(denied(path).strerror))
 
 
+@pytest.mark.long
 def test_an_arena_that_this_process_does_not_see_is_not_called_a_dead_daemon(daemon: Daemon, runtime_dir: Path) -> None:
     """For example, timerctl runs in another container, which has a /dev/shm of its own."""
     script = 'mount -t tmpfs none /dev/shm && exec "$@"'

@@ -50,11 +50,13 @@ def simulate(seed: int, steps: int = STEPS, share: float = 0.6) -> Mixed:
     return simulation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", in_tiers(SEEDS, SHORT))
 def test_the_invariants_hold_for_asyncio_and_threaded_clients_together(seed: int) -> None:
     assert simulate(seed).looped
 
 
+@pytest.mark.long
 def test_a_seed_takes_the_same_steps_each_time() -> None:
     traces = [list(simulate(300, 500, 1.0).books.trace) for _ in range(2)]
     assert traces[0] == traces[1]
@@ -73,6 +75,7 @@ def found() -> str:
     return ""
 
 
+@pytest.mark.long
 def test_without_a_defect_no_error_is_found() -> None:
     assert not found()
 
@@ -82,6 +85,7 @@ def test_an_asyncio_client_that_acknowledges_too_soon_is_found(monkeypatch: pyte
     assert found()
 
 
+@pytest.mark.long
 def test_an_asyncio_client_that_does_not_wake_callers_of_room_or_flush_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -121,6 +121,7 @@ def test_after_a_jump_forward_one_call_is_for_all_missed_points(world: World, wo
     assert pending(world) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("back_ns", "workers"), in_tiers([(S, 1), (S, 4), (HOUR, 1), (HOUR, 4)], 3))
 def test_after_a_jump_back_no_point_runs_twice(world: World, back_ns: int, workers: int) -> None:
     job = Job()

@@ -119,12 +119,14 @@ def simulate(seed: int, steps: int = STEPS) -> Impatient:
     return simulation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", in_tiers(SEEDS, SHORT))
 def test_each_limited_event_that_completes_an_operation_is_seen_or_requeued(seed: int) -> None:
     simulation = simulate(seed)
     print(f"seed {seed}: {dict(simulation.told)}")
 
 
+@pytest.mark.long
 def test_the_first_seeds_have_callers_that_give_up_and_grants_that_are_requeued() -> None:
     told = sum((simulate(seed).told for seed in SEEDS[:SHORT]), start=Counter())
     assert told["given up"] > 20 and told["COMPLETED"] > 20 and told["requeued"] > 5, told

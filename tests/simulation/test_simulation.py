@@ -53,6 +53,7 @@ def test_the_invariants_hold_whatever_happens(first: int) -> None:
         simulate(seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seeds", "covered_percent", "wanted"),
     [(MEASURED_SEEDS[:1], 75, ()), pytest.param(MEASURED_SEEDS, 85, FAULTS, marks=pytest.mark.long)],
@@ -75,12 +76,14 @@ def test_the_fixed_seeds_have_clients_of_either_transport_and_of_both() -> None:
     assert {Simulation(seed, 0).transports for seed in OTHER_SEEDS} == set(TRANSPORTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transports", TRANSPORTS)
 def test_a_seed_takes_the_same_steps_each_time(transports: str) -> None:
     traces = [list(simulate(1, 500, transports).books.trace) for _ in range(2)]
     assert traces[0] == traces[1]
 
 
+@pytest.mark.long
 def test_a_seed_draws_nothing_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formerly, ids of calls were drawn from the system, so a seed did not always take the same steps."""
 
@@ -111,6 +114,7 @@ def found(*first: int) -> str:
     return ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("defect", "first"),
     [
@@ -126,11 +130,13 @@ def test_a_defect_of_the_core_is_found(defect: str, first: int, no_defect_is_lef
     assert found(first), f"{defect} is not found"
 
 
+@pytest.mark.long
 def test_a_core_that_stores_journal_rows_outside_of_their_transaction_is_found(no_defect_is_left: None) -> None:
     core_faults.set_defect(DEFECTS.index("ROWS_APART") + 1)
     assert "the journal" in found(12)
 
 
+@pytest.mark.long
 def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Incoming, "acknowledged_outcome", property(lambda self: self.received_outcome + 1))
     says = found(4)
@@ -166,6 +172,7 @@ def test_a_client_that_resends_commands_under_new_numbers_is_found(monkeypatch: 
     assert found()
 
 
+@pytest.mark.long
 def test_a_client_that_shows_its_session_over_its_first_connection_alone_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -191,6 +198,7 @@ def test_a_daemon_that_takes_its_own_end_of_a_connection_for_the_clients_is_foun
     assert "the daemon takes it for ended" in found(0, 8)
 
 
+@pytest.mark.long
 def test_a_client_that_reuses_command_numbers_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten_by_daemon = Incoming.forgotten_by_daemon  # the last method about commands that a WELCOME calls
 

@@ -196,6 +196,7 @@ def simulate(seed: int, steps: int = STEPS) -> Followed:
     return simulation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", in_tiers(SEEDS, SHORT))
 def test_each_event_is_seen_once_in_order_or_is_in_a_gap(seed: int) -> None:
     simulation = simulate(seed)

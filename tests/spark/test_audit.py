@@ -24,6 +24,7 @@ from support.rig.harness import MS, fire
 from support.rig.journals import JournaledRig
 from support.spark.falsify import changed, of_kind, record_of, rows_for_audit
 from support.spark.spans import settle_all
+from support.suite.tiers import in_tiers
 from timerd_client import ALL, connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.errors import InvalidValueError
@@ -280,7 +281,7 @@ def test_an_audit_gets_the_rows_of_all_parcels_in_their_order(
     assert any(batch.num_rows for batch in audited(lost.to_batches()))
 
 
-@pytest.mark.parametrize("seed", (2, 8))
+@pytest.mark.parametrize("seed", in_tiers((2, 8), 1))
 def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_observed(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
@@ -307,6 +308,7 @@ def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_
     assert found and {row.host for row in found} == {"false"}, found[:5]
 
 
+@pytest.mark.long
 def test_an_audit_reads_the_files_as_they_are_at_its_start(
     spark: SparkSession, is_connect: bool, tmp_path: Path
 ) -> None:
@@ -343,6 +345,7 @@ def written(directory: Path, incarnation: int) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_rows_that_are_left_out_are_the_first_findings_and_other_findings_may_follow_from_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -379,6 +382,7 @@ def test_rows_that_are_left_out_are_the_first_findings_and_other_findings_may_fo
     ]
 
 
+@pytest.mark.long
 def test_an_incomplete_journal_is_refused_when_audit_is_called(
     spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path
 ) -> None:

@@ -246,6 +246,7 @@ def agreed(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
         yield f"operation {one.operation}: {values}", lie
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("every", "lies_least", "liars_least"), in_tiers([(8, 12, 0), (1, 251, 6)], 1))
 def test_accepted_rows_have_no_finding_whatever_is_falsified(
@@ -274,6 +275,7 @@ def test_accepted_rows_have_no_finding_whatever_is_falsified(
         assert wrong >= liars_least, (liars, wrong)
 
 
+@pytest.mark.long
 def test_rows_that_are_missing_repeated_or_moved_are_found(rows: Rows, schema: pa.Schema, rng: random.Random) -> None:
     for one in rng.sample(rows, 60):
         for times in (0, 2):

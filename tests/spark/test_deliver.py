@@ -195,6 +195,7 @@ def test_a_value_that_is_no_duration_is_named(given: Any) -> None:
 # with a session -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_rows_reach_an_endpoint_that_fails_stalls_and_recovers(
     spark: SparkSession, daemon: Daemon, endpoint: Endpoint
 ) -> None:

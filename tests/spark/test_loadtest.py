@@ -59,6 +59,7 @@ def test_no_operation_of_a_part_is_due_before_its_first_one(first: int, rate: fl
     assert due_of(shape, first) == due[0] == min(due)
 
 
+@pytest.mark.long
 def test_planned_lives_are_a_terminal_view(spark: SparkSession) -> None:
     lives = planned_lives(workload(spark, ops=3_000, seed=2), 1_800_000_000_000_000)
     assert [(f.name, f.dataType) for f in lives.schema] == [(f.name, f.dataType) for f in spark_schema(TERMINAL)]

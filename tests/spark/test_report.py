@@ -105,6 +105,7 @@ def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark:
     assert whole == again, "if the groups are the same, maxima of in-flight operations merge, too"
 
 
+@pytest.mark.long
 def test_rates_and_means_leave_out_the_pauses_between_rounds(spark: SparkSession, tmp_path: Path) -> None:
     """Three rounds of 2 s, with pauses of 40 s and 95 s. In a round, 100 operations of 50 ms begin each second."""
     starts = [0, 42_000, 139_000]

@@ -92,6 +92,7 @@ def exponential(spark: SparkSession, groups: int, count: int) -> DataFrame:
     ).selectExpr("*", SETTLED_AT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("groups", "least", "most"), in_tiers([(100, 0.87, 1.0), (400, 0.91, 0.99)], 1))
 def test_the_limits_contain_a_known_truth_in_95_cases_of_100(
     spark: SparkSession, groups: int, least: float, most: float

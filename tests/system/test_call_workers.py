@@ -114,6 +114,7 @@ def visit(port: int) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "seen", "runs"), [(2, 3, 6), pytest.param(4, 6, 30, marks=pytest.mark.long)])
 def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(
     daemon: Daemon, runtime_dir: Path, port: int, workers: int, seen: int, runs: int

@@ -133,6 +133,7 @@ def test_connections_beyond_the_limit_do_not_end_the_daemon_and_harm_no_client(l
     assert limited.stop() == 0, "the daemon did not end in order"
 
 
+@pytest.mark.long
 @pytest.mark.files(KEPT + BESIDE)
 def test_many_clients_of_one_process_keep_their_connections(limited: Daemon) -> None:
     """Each client keeps its connections, while the attackers have as many as the daemon allows."""
@@ -148,6 +149,7 @@ def test_many_clients_of_one_process_keep_their_connections(limited: Daemon) -> 
     assert CONNECTIONS_PER_CLIENT * CLIENTS + CONNECTIONS_BESIDE < LIMIT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["ping", "parts", "large"])
 def test_no_peer_ends_the_daemon_or_makes_it_grow(daemon: Daemon, what: str) -> None:
     process = psutil.Process(daemon.pid)

@@ -67,6 +67,7 @@ def counters(daemon: Daemon) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long
 def test_an_endpoint_that_fails_stalls_and_recovers_gets_every_record(
     make_courier: MakeCourier, endpoint: Endpoint, daemon: Daemon
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_refused_record_fails_at_once_and_a_stalled_record_expires(
     endpoint.mode("ok")
 
 
+@pytest.mark.long
 def test_the_daemons_expiry_is_the_outcome_while_the_process_is_stuck(daemon: Daemon) -> None:
     # PyDLL keeps the GIL: no thread of the process runs until a byte comes. Then the send returns, as if all were well.
     script = """
@@ -152,6 +154,7 @@ def test_the_daemons_expiry_is_the_outcome_while_the_process_is_stuck(daemon: Da
         child.stdout.close()
 
 
+@pytest.mark.long
 def test_without_a_daemon_the_clock_decides_a_little_later(make_courier: MakeCourier, daemon: Daemon) -> None:
     go_on = threading.Event()
     sent: list[Any] = []

@@ -139,6 +139,7 @@ def test_a_call_that_has_ended_a_process_shows_that_while_it_waits_for_a_worker(
         eventually(lambda: [(call.state, call.ended, call.pid) for call in client.calls()] == [("unhandled", 1, 0)])
 
 
+@pytest.mark.long
 def test_an_on_failure_that_kills_is_given_up_after_as_many_processes(workers: Workers) -> None:
     with td.connect(group="web", timeout=PATIENCE_S) as client:
         client.call_later_wait("kills twice", 0, b"x")
@@ -150,6 +151,7 @@ def test_an_on_failure_that_kills_is_given_up_after_as_many_processes(workers: W
     assert [note[0] for note in workers.notes()][:4] == ["kills", "kills", "gone", "gone"]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_while_calls_wait_in_it_condemns_none_of_them(workers: Workers) -> None:
     """Only a handler that had begun is counted."""
     with td.connect(group="web", timeout=PATIENCE_S) as client:

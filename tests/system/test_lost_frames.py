@@ -45,6 +45,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.long
 def test_a_subscriber_that_stood_still_gets_each_outcome_once(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon(*ROOM)
     slow = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

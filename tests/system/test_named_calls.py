@@ -254,6 +254,7 @@ def test_a_wrong_registry_or_handler_is_refused_by_name(client: td.Client) -> No
         client.serve(many)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [None, CALLS_HELD_MAX])
 def test_a_client_may_take_a_thousand_calls_at_once(client: td.Client, at_once: int | None) -> None:
     """In an earlier version, the daemon refused more than 256. Only the log showed that, and no call came at all."""

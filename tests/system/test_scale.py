@@ -66,6 +66,7 @@ MANY = 250  # clients of each process
 FILES = pytest.mark.files(DESCRIPTORS_PER_CLIENT_MAX * MANY + BESIDE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [25, pytest.param(MANY, marks=[pytest.mark.long, FILES])])
 def test_two_processes_hold_many_clients_and_many_pending_operations(
     make_daemon: Callable[..., Daemon], tmp_path: Path, count: int

@@ -125,6 +125,7 @@ SILENT_AND_KEEPS = (ClientState.SILENT, ClientFlag.KEEPS)
 LIVE = (ClientState.LIVE, ClientFlag(0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(
     "script", [THREADED, LOOP], ids=["a handler that keeps the GIL", "a handler that blocks its loop"]
@@ -163,6 +164,7 @@ def test_a_call_of_a_process_that_is_stopped_is_run_by_another_process_after_the
         assert workers(daemon)[0] == (ClientState.SILENT, ClientFlag(0))  # by now the second worker blocks, too
 
 
+@pytest.mark.long
 def test_a_process_that_is_stopped_while_it_keeps_its_call_loses_it(
     make_daemon: Callable[..., Daemon], worker: MakeWorker
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_process_that_is_stopped_while_it_keeps_its_call_loses_it(
         assert second.line() == "began 2"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_call_of_a_process_that_is_silent_for_its_takeover_is_run_by_another_process(
     make_daemon: Callable[..., Daemon], worker: MakeWorker, transport: str

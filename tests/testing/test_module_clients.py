@@ -323,6 +323,7 @@ FILES = {
 BACKWARDS = "def pytest_collection_modifyitems(items):\n    items.reverse()\n"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)  # each case runs a pytest of its own, with a daemon
 @pytest.mark.parametrize(
     ("words", "conftest"),

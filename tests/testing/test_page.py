@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.real.trees import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_tests_of_the_page_pass(runtime_dir: Path) -> None:
     blocks = BLOCK.findall((ROOT / "docs/howto/testing.md").read_text())
     assert len(blocks) >= 6

@@ -140,6 +140,7 @@ def place(runtime_dir: Path) -> Path:
     return runtime_dir
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [("-n0",), ("-n2",)], ids=["one process", "two workers"])
 def test_each_test_has_a_daemon_that_knows_nothing_of_other_tests(place: Path, words: tuple[str, ...]) -> None:
     ended = run(place, REAL, *words)
@@ -148,6 +149,7 @@ def test_each_test_has_a_daemon_that_knows_nothing_of_other_tests(place: Path, w
     assert not left_in(place)
 
 
+@pytest.mark.long
 def test_flags_and_instance_come_from_the_configuration(place: Path) -> None:
     (place / "pytest.ini").write_text("[pytest]\ntimerd_flags = --capacity=1000\ntimerd_instance = shop\n")
     text = """

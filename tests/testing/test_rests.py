@@ -30,6 +30,7 @@ def count_turns(manual: Manual) -> list[int]:
     return turns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("schedule", "duration", "points"),
     [
@@ -219,5 +220,6 @@ def program(seed: int, *, rests: bool) -> list[tuple[object, ...]]:
     return sorted(happened, key=repr)
 
 
+@pytest.mark.long
 def test_a_clock_that_skips_heartbeats_changes_nothing_that_happens_nor_its_time(seed: int) -> None:
     assert program(seed, rests=True) == program(seed, rests=False), f"program({seed})"

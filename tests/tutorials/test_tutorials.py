@@ -34,6 +34,7 @@ def at_rest(runtime_dir: Path) -> Daemon:
     return Daemon(runtime_dir, start=False)
 
 
+@pytest.mark.long
 def test_two_terminals(directory: Path, at_rest: Daemon) -> None:
     def has_cancelled() -> bool:
         return bool(at_rest.stats()["counters"]["orphans_cancelled"] == 1)
@@ -42,6 +43,7 @@ def test_two_terminals(directory: Path, at_rest: Daemon) -> None:
         player.play(page_of("two-terminals"))
 
 
+@pytest.mark.long
 def test_the_chat(directory: Path, at_rest: Daemon, port: int) -> None:
     browsers = [Browser(f"http://127.0.0.1:{port}") for _ in range(2)] if shutil.which("node") else []
 
@@ -133,6 +135,7 @@ class Browser:
                 pipe.close()
 
 
+@pytest.mark.long
 def test_the_nightly_job(directory: Path, at_rest: Daemon) -> None:
     def is_missed() -> bool:
         """Whether a call is due and no worker is there."""

@@ -175,6 +175,7 @@ sys.stdin.read()
 # bounds -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_call_reads_a_bounded_amount(transport: PolledTransport, paths: InstancePaths) -> None:
     peers = [raw(paths.commands) for _ in range(40)]
     assert received(transport) == []

@@ -136,6 +136,7 @@ def begins_to_read() -> td.Outcome:
             return reader.register("chat/0", timeout=60, since=mark).result()
 
 
+@pytest.mark.long
 def test_the_arena_of_the_long_polls_remembers_a_minute_and_without_blocks_it_does_not(
     make_daemon: Callable[..., Daemon],
 ) -> None:
@@ -155,6 +156,7 @@ def fraction(flags: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_the_arena_of_the_delayed_jobs_takes_them_all_and_the_capacity_alone_does_not(
     make_daemon: Callable[..., Daemon],
 ) -> None:

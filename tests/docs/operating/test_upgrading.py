@@ -102,6 +102,7 @@ def test_the_versions_that_the_page_quotes_are_the_present_ones() -> None:
     assert {version for version, _ in OLDER} == set(range(min(OLDER)[0], JOURNAL_VERSION))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", ["zeromq", "unix"])
 def test_a_client_of_another_protocol_is_refused_and_works_again_when_its_version_is_back(
     make_daemon: Callable[..., Daemon], transport: Literal["zeromq", "unix"], timerctl: Timerctl
@@ -127,6 +128,7 @@ def test_a_client_of_another_protocol_is_refused_and_works_again_when_its_versio
         assert kept.result(PATIENCE_S).value == b"while it was refused"
 
 
+@pytest.mark.long
 def test_what_an_old_worker_has_left_follows_its_policy_under_a_daemon_of_another_protocol(
     make_daemon: Callable[..., Daemon], timerctl: Timerctl
 ) -> None:
@@ -143,6 +145,7 @@ def test_what_an_old_worker_has_left_follows_its_policy_under_a_daemon_of_anothe
     assert all(re.search(rf"  {key}  ", listed) for key in ("b", "resize")) and not re.search("  a  ", listed)
 
 
+@pytest.mark.long
 def test_an_arena_of_another_layout_is_refused_and_stays_as_it_is(
     make_daemon: Callable[..., Daemon], timerctl: Timerctl
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_client_of_another_layout_works_without_a_map_of_the_arena(
     os.unlink(read_location(daemon.paths).path)
 
 
+@pytest.mark.long
 def test_a_client_that_goes_on_in_a_new_arena_gets_the_errors_of_the_page(
     make_daemon: Callable[..., Daemon], timerctl: Timerctl
 ) -> None:

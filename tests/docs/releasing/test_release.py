@@ -110,6 +110,7 @@ def test_files_that_are_not_committed_are_named(tree: Path, check: Check) -> Non
     assert "nothing was built" in output
 
 
+@pytest.mark.long
 def test_a_version_of_another_commit_is_a_fault(tree: Path, check: Check) -> None:
     git(tree, "tag", f"v{VERSION}")
     assert check()[0] == 0
@@ -117,6 +118,7 @@ def test_a_version_of_another_commit_is_a_fault(tree: Path, check: Check) -> Non
     assert "is another commit" in faults(check()[1])[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("heading", "fault"),
     [
@@ -137,6 +139,7 @@ def test_the_changelog_needs_a_dated_part_of_the_version(tree: Path, check: Chec
     assert fault in found
 
 
+@pytest.mark.long
 def test_a_stale_generated_file_is_a_fault(tree: Path, check: Check) -> None:
     layout = tree / "shm_layout/timerd_shm/generated/LAYOUT.md"
     layout.write_text(layout.read_text() + "\nby hand\n")
@@ -149,6 +152,7 @@ def test_a_stale_generated_file_is_a_fault(tree: Path, check: Check) -> None:
     assert [fault.rpartition(" ")[2] for fault in faults(check()[1])[1:]] == list(OF_DOCS)
 
 
+@pytest.mark.long
 def test_a_fact_stands_in_one_place_until_it_is_known(tree: Path, check: Check) -> None:
     at = "https://docs.example"
     row = f"| documentation | {NOT_SET} |"

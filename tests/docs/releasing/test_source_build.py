@@ -34,6 +34,7 @@ def test_a_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path, mo
     assert said == "timerd needs a C compiler: install gcc and libc6-dev (Fedora: gcc)"
 
 
+@pytest.mark.long
 def test_a_build_in_the_same_folder_finds_a_new_compiler_and_names_the_next_thing_that_is_missing(
     tmp_path: Path,
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_build_in_the_same_folder_finds_a_new_compiler_and_names_the_next_thin
     assert said == "timerd needs Python.h: install python3-dev (Fedora: python3-devel)"
 
 
+@pytest.mark.long
 def test_a_free_threaded_python_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FREE_THREADED)  # in place of such an interpreter
     said = refusal(tmp_path / "build", PYTHONPATH=str(tmp_path))

@@ -174,6 +174,7 @@ def test_a_killed_client_is_noticed_at_once(make_daemon: MakeDaemon, spawn: Spaw
     assert (look.counter("orphans_cancelled"), look.counter("clients_died")) == (3, 3)
 
 
+@pytest.mark.long
 @OVER_ZEROMQ
 def test_without_pidfds_proc_shows_a_death_within_two_beats(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch=NO_PIDFD + NO_LIVENESS)
@@ -182,6 +183,7 @@ def test_without_pidfds_proc_shows_a_death_within_two_beats(make_daemon: MakeDae
     assert eventually(lambda: look.pending() == 0, "the operation was not cancelled") < 3
 
 
+@pytest.mark.long
 @OVER_ZEROMQ
 def test_without_any_sign_of_death_a_client_is_silent_first_and_dead_much_later(
     make_daemon: MakeDaemon, spawn: Spawn
@@ -195,6 +197,7 @@ def test_without_any_sign_of_death_a_client_is_silent_first_and_dead_much_later(
     assert look.counter("clients_died") == 1
 
 
+@pytest.mark.long
 def test_a_client_of_another_pid_namespace_is_noticed_by_its_connection(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch=NO_PIDFD)
     victim, look = spawn(patch=OF_ANOTHER_NAMESPACE), Look(daemon)
@@ -219,6 +222,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch=NO_PIDFD)
     victim, look = spawn(patch=OF_ANOTHER_NAMESPACE, script=AIO), Look(daemon)
@@ -227,6 +231,7 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
     eventually(lambda: look.pending() == 0, "the operation was not cancelled")
 
 
+@pytest.mark.long
 @OVER_ZEROMQ
 def test_clients_without_room_at_the_liveness_socket_work_without_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch="import timerd.host.descriptors as d; d.divide = lambda clients: d.Descriptors(2, 200)")
@@ -241,6 +246,7 @@ def test_clients_without_room_at_the_liveness_socket_work_without_it(make_daemon
         eventually(lambda left=left: look.pending() == left, "the operation was not cancelled")  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     """A process with the client's pid lives, but it began at another time than the arena says."""
     daemon = make_daemon(patch=NO_LIVENESS + SHORT_RETURN)
@@ -262,6 +268,7 @@ def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: Mak
 # stops ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_client_that_was_stopped_past_its_lease_finds_its_operations_as_they_were(
     make_daemon: MakeDaemon, spawn: Spawn
 ) -> None:
@@ -282,6 +289,7 @@ def test_a_client_that_was_stopped_past_its_lease_finds_its_operations_as_they_w
     assert look.counter("tombstones_resumed") == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("orphans", ["cancel", "keep"])
 def test_a_client_that_was_taken_for_dead_continues_its_command_numbers(
     make_daemon: MakeDaemon, spawn: Spawn, orphans: str
@@ -299,6 +307,7 @@ def test_a_client_that_was_taken_for_dead_continues_its_command_numbers(
     sleeper.do("assert isinstance(operation.result(5).error, td.SessionGoneError)")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_daemon_that_stops_for_three_leases_cancels_no_operation(
     make_daemon: MakeDaemon, spawn: Spawn, how: str
@@ -326,6 +335,7 @@ def test_a_daemon_that_stops_for_three_leases_cancels_no_operation(
         client.do("assert operation.result(5)")
 
 
+@pytest.mark.long
 def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch=NO_PIDFD)
     victims, look = [spawn(patch=OF_ANOTHER_NAMESPACE) for _ in range(2)], Look(daemon)
@@ -338,6 +348,7 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     eventually(lambda: look.pending() == 1, "the operation was not cancelled")
 
 
+@pytest.mark.long
 def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon, face: Face) -> None:
     with face.connect() as client:
         client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone does not make the daemon lost
@@ -381,6 +392,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patch", ["time.sleep(600)", "os.execvp('sleep', ['sleep', '600'])"])
 def test_the_death_of_a_parent_is_noticed_while_its_child_lives(
     make_daemon: MakeDaemon, spawn: Spawn, patch: str
@@ -398,6 +410,7 @@ def test_the_death_of_a_parent_is_noticed_while_its_child_lives(
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_the_end_of_a_child_does_not_end_its_parent(daemon: Daemon, spawn: Spawn) -> None:
     parent, look = spawn("", script=FORKING), Look(daemon)
     child = int(parent.read())
@@ -408,6 +421,7 @@ def test_the_end_of_a_child_does_not_end_its_parent(daemon: Daemon, spawn: Spawn
     parent.do("client.ping()")
 
 
+@pytest.mark.long
 def test_a_fork_while_connections_are_made_leaves_no_copy_behind(daemon: Daemon, spawn: Spawn) -> None:
     """While one thread connects a client, another thread forks. The child has no descriptor of that connection."""
     forker = """
@@ -496,6 +510,7 @@ def ask(address: str, path: str = "/") -> str:
     return answer.rpartition(b"\r\n")[2].decode()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recyclings", in_tiers([12, 50], 1))
 def test_operations_of_recycled_workers_are_cancelled_and_no_slot_leaks(
     recyclings: int, make_daemon: MakeDaemon, gunicorn: str

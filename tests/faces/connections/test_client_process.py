@@ -173,6 +173,7 @@ def test_a_failed_autostart_says_why_it_failed_and_leaves_no_files(
     assert list(runtime_dir.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_lock_file_that_its_holder_removes_is_never_held_by_two(tmp_path: Path) -> None:
     inside: list[int] = []
     most: list[int] = []
@@ -194,6 +195,7 @@ def test_a_lock_file_that_its_holder_removes_is_never_held_by_two(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.files(150 * 10 + BESIDE)
 def test_150_clients_work_in_one_process(make_daemon: Callable[..., Daemon], face: Face) -> None:
     make_daemon("--clients=256", "--quota-clients=256", instance="many")
@@ -220,6 +222,7 @@ def test_the_repr_of_public_objects_is_readable(client: Any) -> None:
     assert repr(operation.result(0).state) == "State.CANCELLED"
 
 
+@pytest.mark.long
 def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, face: Face, runtime_dir: Path) -> None:
     name = "gunicorn: worker 7 (漢字)"
     with face.connect(name=name):
@@ -228,6 +231,7 @@ def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, fac
     assert shown["name"] == name
 
 
+@pytest.mark.long
 def test_the_threads_of_a_client_import_nothing(daemon: Daemon) -> None:
     """If one of them imported a module during a fork, the module's lock would be held for ever in the child."""
     program = (

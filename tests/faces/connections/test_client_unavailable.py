@@ -85,6 +85,7 @@ def lost(face: Face, daemon: Daemon) -> Iterator[Any]:
     face.drop(made)
 
 
+@pytest.mark.long
 def test_the_log_says_when_the_daemon_is_lost_and_when_it_is_back(
     client: Any, daemon: Daemon, outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_question_to_a_lost_daemon_raises_at_once_and_is_not_sent(lost: Any) -
     assert not operation.done()
 
 
+@pytest.mark.long
 def test_a_question_just_before_the_daemon_is_lost_raises_when_it_is_lost(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_question_just_before_the_daemon_is_lost_raises_when_it_is_lost(
     outage.end()
 
 
+@pytest.mark.long
 def test_an_unavailable_operation_is_withdrawn_when_the_daemon_is_back(client: Any, outage: Outage) -> None:
     batch = client.register_many(["k"] * 3, timeout=0.4)
     client.flush()
@@ -168,6 +171,7 @@ def test_an_unavailable_operation_is_withdrawn_when_the_daemon_is_back(client: A
     assert client.stats()[:4] == (0, 0, 0, 4)
 
 
+@pytest.mark.long
 @THREADED
 def test_a_delayed_operation_is_given_up_and_withdrawn_too(client: td.Client, outage: Outage) -> None:
     outage.begin()
@@ -193,6 +197,7 @@ def test_flush_and_close_say_in_time_how_many_commands_are_unacknowledged(lost: 
     assert client.closed
 
 
+@pytest.mark.long
 def test_flush_reports_commands_kept_for_a_lost_daemon_as_unacknowledged_in_a_new_arena(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
@@ -210,6 +215,7 @@ def test_flush_reports_commands_kept_for_a_lost_daemon_as_unacknowledged_in_a_ne
     assert client.stats().commands_unknown == 7
 
 
+@pytest.mark.long
 def test_a_flush_ends_when_the_daemon_comes_back_with_another_arena(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
@@ -273,6 +279,7 @@ def test_the_pauses_of_polling_double_up_to_a_second_and_end_with_the_timeout() 
     assert [polling.pause(None) for _ in range(2)] == [0.02, 0.04]
 
 
+@pytest.mark.long
 def test_wait_for_degrades_to_polling_and_returns_to_events(client: Any, outage: Outage) -> None:
     looks: list[bool] = []
     rows: list[int] = []
@@ -348,6 +355,7 @@ def test_a_client_survives_a_restart_of_its_daemon(client: Any, daemon: Daemon) 
     assert during.result(PATIENCE_S).value == b"2"
 
 
+@pytest.mark.long
 def test_in_a_new_arena_pending_operations_fail_and_the_client_continues(client: Any, daemon: Daemon) -> None:
     purgatory = client.purgatory("p1")
     operation = client.register_wait("k", timeout=60)
@@ -360,6 +368,7 @@ def test_in_a_new_arena_pending_operations_fail_and_the_client_continues(client:
     assert again.result(PATIENCE_S)
 
 
+@pytest.mark.long
 def test_wait_for_says_that_the_daemon_is_lost_and_not_that_no_event_came(face: Face, daemon: Daemon) -> None:
     with face.connect() as client:
         daemon.stop()

@@ -81,6 +81,7 @@ def test_calls_that_returned_before_a_close_in_another_thread_are_applied(client
     assert events_of(client) - before == int(ran.stdout)
 
 
+@pytest.mark.long
 @THREADED
 def test_events_that_tasks_fired_before_a_close_are_applied(client: td.Client) -> None:
     before = events_of(client)
@@ -200,6 +201,7 @@ client.fire_wait("k")
 """
 
 
+@pytest.mark.long
 def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_message(daemon: Daemon) -> None:
     ran = subprocess.run([sys.executable, "-c", FOLLOWS], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ran.returncode, ran.stderr) == (0, "")

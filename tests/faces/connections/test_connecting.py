@@ -80,6 +80,7 @@ def test_connect_says_at_once_that_an_ended_daemon_does_not_run(
     assert len(looks) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_connect_succeeds_during_a_restart(
     daemon: Daemon, face: Face, end: str, monkeypatch: pytest.MonkeyPatch

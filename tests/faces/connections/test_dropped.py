@@ -66,6 +66,7 @@ def test_events_from_before_a_client_was_dropped_are_applied(daemon: Daemon) -> 
         assert pending.result(PATIENCE_S).value == b"v"
 
 
+@pytest.mark.long
 def test_a_pending_operation_keeps_its_dropped_client_until_it_has_settled(
     daemon: Daemon, held: tuple[int, int]
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_pending_operation_keeps_its_dropped_client_until_it_has_settled(
     assert operation.outcome() is not None
 
 
+@pytest.mark.long
 def test_a_purgatory_or_a_handler_keeps_its_dropped_client(daemon: Daemon, tmp_path: Path) -> None:
     purgatory = td.connect(timeout=PATIENCE_S).purgatory("p")
     called = threading.Event()
@@ -100,6 +102,7 @@ def test_a_purgatory_or_a_handler_keeps_its_dropped_client(daemon: Daemon, tmp_p
 # asyncio --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_dropped_asyncio_client_warns_and_ends(daemon: Daemon, held: tuple[int, int]) -> None:
     async def drop(during: int) -> None:
         for _ in range(5):
@@ -126,6 +129,7 @@ def test_a_dropped_asyncio_client_warns_and_ends(daemon: Daemon, held: tuple[int
     eventually(lambda: clients_of(daemon) == 0, "the daemon keeps a dropped client")
 
 
+@pytest.mark.long
 def test_a_pending_operation_keeps_its_dropped_asyncio_client(daemon: Daemon) -> None:
     async def run() -> None:
         async with aio.connect(timeout=PATIENCE_S) as other:

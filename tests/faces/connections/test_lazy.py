@@ -97,6 +97,7 @@ def test_a_deadline_counts_from_the_call_and_not_from_the_connection(
     client.close()
 
 
+@pytest.mark.long
 def test_a_registration_before_the_connection_counts_from_the_mark_of_its_call(
     face: Face, make_daemon: Callable[..., Daemon]
 ) -> None:
@@ -130,6 +131,7 @@ def test_without_an_arena_a_registration_counts_from_the_first_event_of_the_new_
     client.close()
 
 
+@pytest.mark.long
 def test_no_call_is_lost_if_the_arena_is_replaced_before_the_connection(
     face: Face, make_daemon: Callable[..., Daemon]
 ) -> None:

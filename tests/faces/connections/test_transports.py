@@ -55,6 +55,7 @@ def pending(daemon: Daemon) -> int:
         return int(sum(client.pending for client in reader.clients))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon: MakeDaemon, how: str) -> None:
     """Without pidfds, only the end of the connection shows the death, so no child may hold a copy of the connection."""
@@ -94,6 +95,7 @@ def test_a_worker_that_is_forked_from_a_connected_master_has_a_client_of_its_own
             assert operation.result(PATIENCE_S).value == b"%d" % pid
 
 
+@pytest.mark.long
 def test_a_caller_that_waits_gets_its_outcome_after_the_daemon_was_killed_and_started(
     daemon: Daemon, face: Face
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_caller_that_waits_gets_its_outcome_after_the_daemon_was_killed_and_st
         assert client.stats().commands_unknown == 0
 
 
+@pytest.mark.long
 @pytest.mark.files(300 * 8 + BESIDE)
 def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon("--clients=400", "--quota-clients=400")
@@ -169,6 +172,7 @@ def test_a_child_closes_its_other_copies_if_one_cannot_be_closed(
         assert not inherited_by_a_child() & (connections_of_this_process() - before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runs_first", [True, False])
 def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch, runs_first: bool

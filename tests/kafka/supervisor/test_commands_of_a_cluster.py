@@ -41,6 +41,7 @@ def test_a_wait_for_the_end_of_a_group_ends_when_the_only_topic_of_its_offsets_i
     assert cluster.wait_for_group(group, state="Dead", timeout=PATIENCE_S) == ("Dead", 0)
 
 
+@pytest.mark.long
 def test_a_call_with_an_argument_of_a_wrong_type_is_refused_and_ends_no_cluster() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         before, topic = cluster.pids(), cluster.topic()
@@ -51,6 +52,7 @@ def test_a_call_with_an_argument_of_a_wrong_type_is_refused_and_ends_no_cluster(
         assert cluster.pids() == before
 
 
+@pytest.mark.long
 def test_a_silent_coordinator_is_no_dead_group_and_a_silent_broker_hides_no_records_of_other_brokers() -> None:
     with KafkaCluster() as cluster, RawKafka(cluster.bootstrap) as raw, ThreadPoolExecutor(1) as pool:
         topic = cluster.topic(replicas=1)
@@ -71,6 +73,7 @@ def test_a_silent_coordinator_is_no_dead_group_and_a_silent_broker_hides_no_reco
         assert cluster.wait_for_group(group, state="Dead", timeout=PATIENCE_S) == ("Dead", 0)
 
 
+@pytest.mark.long
 def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere_and_one_of_another_broker_is_set() -> None:
     def asked(address: str) -> ErrorCode:
         with RawKafka(address) as client:
@@ -96,6 +99,7 @@ def test_a_fault_that_a_silent_broker_does_not_take_is_set_nowhere_and_one_of_an
         assert cluster.fail("FindCoordinator", "NOT_CONTROLLER") == 3
 
 
+@pytest.mark.long
 def test_a_topic_that_a_silent_broker_does_not_create_is_an_error_of_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,6 +18,7 @@ from timerd_kafka.worker.control import line_of, serve_control
 LONG = 1 << 20  # bytes: a socket takes some 200,000 at once
 
 
+@pytest.mark.long
 def test_a_command_that_a_socket_does_not_take_at_once_arrives_and_ends_no_broker() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         before = cluster.pids()
@@ -26,6 +27,7 @@ def test_a_command_that_a_socket_does_not_take_at_once_arrives_and_ends_no_broke
         assert cluster.pids() == before
 
 
+@pytest.mark.long
 def test_brokers_and_users_get_faults_that_a_socket_does_not_take_at_once() -> None:
     with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
         before = cluster.pids()

@@ -140,6 +140,7 @@ def test_a_change_that_waits_for_another_broker_ends_at_its_deadline(
     manual.run(main())
 
 
+@pytest.mark.long
 def test_a_broker_answers_others_while_a_stopped_broker_holds_the_lock(tmp_path: Path) -> None:
     with (
         KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path) as cluster,

@@ -43,6 +43,7 @@ def test_a_query_of_one_stage_goes_on_from_its_checkpoint(spark: SparkSession, t
     compare(Query(spark, tmp_path, by="group").said(), outcomes, seed)
 
 
+@pytest.mark.long
 def test_a_query_of_two_stages_agrees_with_one_purgatory(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     rows, outcomes = rows_of(rng, "a", 400, limits=False)
@@ -89,6 +90,7 @@ def test_wrong_arguments_are_refused_by_name(spark: SparkSession, tmp_path: Path
         start(fired, "/nowhere")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["EventTime", "ProcessingTime"])
 def test_operations_expire_without_rows_and_never_early(spark: SparkSession, tmp_path: Path, mode: str) -> None:
     now_ns = time.time_ns()

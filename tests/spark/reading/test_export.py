@@ -99,6 +99,7 @@ def test_senseless_options_are_refused(tmp_path: Path, run: Run) -> None:
     assert "holds another view" in run("journal", "export", "--format=parquet", directory, out)[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("view", in_tiers(["terminal", "events"], 1))
 def test_spark_reads_both_formats_as_the_same_rows(view: str, spark: SparkSession, tmp_path: Path) -> None:
     journal, out = tmp_path / "journal", tmp_path / "out"

@@ -119,6 +119,7 @@ def test_the_events_view_has_every_field_of_every_row(journal: Path) -> None:
             ), (name, seen, said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("view", in_tiers(["events", "terminal"], 1))
 def test_wherever_spans_begin_and_end_the_rows_are_the_same(
     view: str, journal: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +185,7 @@ def damaged(journal: Path, directory: Path, block: int) -> tuple[Path, int]:
     return copied, sequence
 
 
+@pytest.mark.long
 def test_a_damaged_block_is_named_or_skipped_by_the_option(journal: Path, tmp_path: Path) -> None:
     copied, sequence = damaged(journal, tmp_path, 2)
     spans = spans_of(copied)
@@ -204,6 +206,7 @@ def test_a_damaged_block_is_named_or_skipped_by_the_option(journal: Path, tmp_pa
     assert len(rows_of(spans, "terminal", skip=True)) < len(rows_of(spans_of(journal), "terminal"))
 
 
+@pytest.mark.long
 def test_blocks_behind_a_block_that_was_cut_out_are_placed_by_their_headers(journal: Path, tmp_path: Path) -> None:
     copied, sequence = damaged(journal, tmp_path, 2)
     path = segment_path(copied, sequence)

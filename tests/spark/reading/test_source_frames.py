@@ -68,6 +68,7 @@ def switch(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.long
 def test_a_frame_that_was_filtered_can_be_used_again(
     spark: SparkSession, small: Path, switch: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_stream_on_spark_continues_and_reads_a_lost_batch_again(
     assert sorted(found) == sorted(row["op_id"] for row in rows_of(spans_of(small), "terminal"))
 
 
+@pytest.mark.long
 def test_a_first_batch_on_spark_that_is_lost_with_its_files_is_an_error(
     spark: SparkSession, small: Path, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def to_end(reader: Any) -> list[dict[str, Any]]:
     return read(reader, start, reader.latestOffset(start, ReadAllAvailable()))
 
 
+@pytest.mark.long
 def test_a_stream_begins_where_the_option_says(journal: Path) -> None:
     every = rows_of(spans_of(journal), "terminal")
     assert to_end(stream(journal)) == to_end(stream(journal, startingOffsets="EARLIEST")) == every
@@ -65,6 +66,7 @@ def test_a_query_reads_between_two_positions_of_a_stream(journal: Path) -> None:
     assert batch(journal, endingOffsets="latest") == batch(journal)
 
 
+@pytest.mark.long
 def test_the_first_row_of_a_time_is_found_exactly(journal: Path) -> None:
     rows = rows_of(spans_of(journal), "terminal")
     times = sorted({row["settled_at"] for row in rows})
@@ -197,6 +199,7 @@ def test_offsets_say_the_number_of_rows_and_their_time(tmp_path: Path) -> None:
     rig.drop_journal()
 
 
+@pytest.mark.long
 def test_a_query_on_spark_says_how_far_it_is_behind(spark: SparkSession, small: Path, tmp_path: Path) -> None:
     rows = spark.readStream.format("timerd").option("columns", "op_id").option("maxOffsetsPerTrigger", "500")
     written = rows.load(str(small)).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
@@ -220,6 +223,7 @@ def test_a_query_on_spark_says_how_far_it_is_behind(spark: SparkSession, small: 
         query.stop()
 
 
+@pytest.mark.long
 def test_columns_have_comments_and_id_hash_gives_the_hashes_of_ids(spark: SparkSession, small: Path) -> None:
     spark.sql("DROP TABLE IF EXISTS described")
     spark.sql(f"CREATE TABLE described USING timerd LOCATION '{small}'")

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 15.0  # ends a test that hangs. It is far longer than a loaded machine needs, and measures nothing.
+PATIENCE_S = 45.0  # ends a test that hangs. It is far longer than a loaded machine needs, and measures nothing.
 SPARK_PATIENCE_S = 100.0  # for jobs of Spark: on a busy machine each may take seconds to start its Python workers
 
 

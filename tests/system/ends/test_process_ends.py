@@ -28,7 +28,7 @@ from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 PROGRAM = Path(lastacts.__file__)
 STATUS = {"unhandled exception": 1}
 WITHOUT_GOODBYE = {"billiard.Pool"}  # its workers end by os._exit(), a second after their last task
-OVER_PACKETS = ("end of main", "fork", "forkserver", "atexit, registered before the first use", "asyncio.run")
+QUICK = ("end of main", "fork", "forkserver", "atexit, registered before the first use", "asyncio.run")
 
 
 def long_unless(short: bool, *values: object) -> object:
@@ -56,11 +56,7 @@ def arrived(asker: td.Client, key: str, since: td.Mark) -> set[str]:
 
 @pytest.mark.parametrize(
     ("transport", "start"),
-    [
-        long_unless(transport == TRANSPORTS[0] or start in OVER_PACKETS, transport, start)
-        for transport in TRANSPORTS
-        for start in STARTS
-    ],
+    [long_unless(start in QUICK, transport, start) for transport in TRANSPORTS for start in STARTS],
 )
 @pytest.mark.parametrize(
     "verb", [pytest.param("", id="all"), *(pytest.param(verb, marks=pytest.mark.long) for verb in VERBS)]
@@ -100,6 +96,7 @@ ENDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("end", "transport"),
     [
@@ -226,6 +223,7 @@ def test_a_script_without_a_daemon_ends_at_once_and_reports_its_loss(runtime_dir
     assert "1 command to instance 'default' is lost" in ran.stderr
 
 
+@pytest.mark.long
 def test_a_client_with_a_daemon_loses_nothing_beside_a_client_whose_daemon_is_lost(
     make_daemon: Callable[..., Daemon], client: td.Client
 ) -> None:
@@ -244,6 +242,7 @@ lost.fire("k"), found.fire("mine")
     assert "1 command to instance 'dead' is" in ran.stderr and "default" not in ran.stderr
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_wait_at_the_end_and_the_loss_is_reported(daemon: Daemon) -> None:
     script = """
 import os, signal
@@ -260,6 +259,7 @@ type(td.client()._link).drive = drive
     assert ran.stderr.count("1 command to instance 'default' is") == 1, ran.stderr
 
 
+@pytest.mark.long
 def test_an_exit_does_not_wait_for_a_lock_that_nobody_releases(daemon: Daemon) -> None:
     del daemon
     script = """
@@ -281,6 +281,7 @@ held.wait()
     assert "1 command to instance 'default' is" in ran.stderr, ran.stderr
 
 
+@pytest.mark.long
 def test_the_end_of_a_loop_waits_two_seconds_for_a_lost_daemon(daemon: Daemon) -> None:
     script = """
 import asyncio, os, time
@@ -299,6 +300,7 @@ print(time.monotonic() - begun)
     assert "its event loop ends: 1 command is unacknowledged" in ran.stderr
 
 
+@pytest.mark.long
 def test_a_process_that_ends_by_os_exit_is_counted(daemon: Daemon) -> None:
     script = "import os; import timerd as td; td.client().fire_wait('k'); os._exit(0)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=4 * PATIENCE_S)
@@ -334,6 +336,7 @@ asyncio.run(serve())
 """
 
 
+@pytest.mark.long
 def test_the_last_calls_before_a_server_that_raises_sigterm_again_arrive(daemon: Daemon, client: td.Client) -> None:
     """The middleware flushes all clients of the process when the lifespan ends, and says goodbye for them."""
     mark = client.mark()
@@ -383,6 +386,7 @@ main() if sys.argv[1] == "threads" else asyncio.new_event_loop().run_until_compl
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("face", ["threads", "loop that was not closed"])
 def test_an_ending_process_takes_no_more_calls(face: str, asker: td.Client) -> None:
     """For example, an atexit handler of Sentry takes 2 s. Meanwhile another worker runs the calls, without delay."""
