@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from timerd_spark.pipeline.loadtest import loadtest
     from timerd_spark.pipeline.plans import workload
+    from timerd_spark.purgatory.audited import audit_outcomes
     from timerd_spark.purgatory.purgatory import purgatory
     from timerd_spark.purgatory.queries import late, pending, start
     from timerd_spark.reports.audit import audit
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "JavaMissingError": "session",
     "audit": "reports.audit",
+    "audit_outcomes": "purgatory.audited",
     "await_events": "tasks.waiter",
     "deliver": "tasks.deliveries",
     "hot_keys": "reports.report",
@@ -56,6 +58,7 @@ _MODULE_OF = {
 __all__ = [
     "JavaMissingError",
     "audit",
+    "audit_outcomes",
     "await_events",
     "deliver",
     "hot_keys",
