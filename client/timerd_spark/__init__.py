@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from timerd_spark.pipeline.plans import workload
     from timerd_spark.purgatory.audited import audit_outcomes
     from timerd_spark.purgatory.purgatory import purgatory
-    from timerd_spark.purgatory.queries import late, pending, start
+    from timerd_spark.purgatory.queries import late, pending, repartition, start
     from timerd_spark.reports.audit import audit
     from timerd_spark.reports.report import hot_keys, report
     from timerd_spark.reports.rollups import rollup
@@ -47,6 +47,7 @@ _MODULE_OF = {
     "progress": "source.progress",
     "purgatory": "purgatory.purgatory",
     "read_journal": "source.frame",
+    "repartition": "purgatory.queries",
     "report": "reports.report",
     "rollup": "reports.rollups",
     "start": "purgatory.queries",
@@ -70,6 +71,7 @@ __all__ = [
     "progress",
     "purgatory",
     "read_journal",
+    "repartition",
     "report",
     "rollup",
     "start",
