@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from timerd_spark.pipeline.loadtest import loadtest
     from timerd_spark.pipeline.plans import workload
+    from timerd_spark.purgatory.audited import audit_outcomes
     from timerd_spark.purgatory.purgatory import purgatory
-    from timerd_spark.purgatory.queries import late, pending, start
+    from timerd_spark.purgatory.queries import late, pending, repartition, start
     from timerd_spark.reports.audit import audit
     from timerd_spark.reports.report import hot_keys, report
     from timerd_spark.reports.rollups import rollup
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "JavaMissingError": "session",
     "audit": "reports.audit",
+    "audit_outcomes": "purgatory.audited",
     "await_events": "tasks.waiter",
     "deliver": "tasks.deliveries",
     "hot_keys": "reports.report",
@@ -45,6 +47,7 @@ _MODULE_OF = {
     "progress": "source.progress",
     "purgatory": "purgatory.purgatory",
     "read_journal": "source.frame",
+    "repartition": "purgatory.queries",
     "report": "reports.report",
     "rollup": "reports.rollups",
     "start": "purgatory.queries",
@@ -56,6 +59,7 @@ _MODULE_OF = {
 __all__ = [
     "JavaMissingError",
     "audit",
+    "audit_outcomes",
     "await_events",
     "deliver",
     "hot_keys",
@@ -67,6 +71,7 @@ __all__ = [
     "progress",
     "purgatory",
     "read_journal",
+    "repartition",
     "report",
     "rollup",
     "start",

@@ -12,9 +12,10 @@ import pytest
 from support.real.remains import bury
 from support.real.shell import Run
 from support.rig.commands import Key, Register
-from support.rig.harness import MS, Rig, S, fire
+from support.rig.harness import MS, Rig, S, advance, fire
 from timerctl.exits import Exit
 from timerctl.live import hot as hot_module
+from timerctl.live import views as views_module
 from timerctl.live.frame import bar, spark
 from timerctl.live.groups import Holder
 from timerctl.live.hot import HotKeys
@@ -100,6 +101,22 @@ def test_another_arena_begins_anew(watched: Watched, runtime_dir: Path) -> None:
     watched.rig = Rig(capacity=64, incarnation=77)
     sample = watched.take(S)
     assert len(watched.samples.kept) == 1 and not any(sample.rates.values())
+
+
+def test_of_very_many_keys_the_most_watched_ones_are_rows(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = watched.rig.client()
+    for number in range(9):  # key 8 has nine watchers, and one of them waits for its watermark
+        keys = (Key(b"k%d" % number), Key(b"a long name that does not fit into its record %d" % number, 3))
+        watched.rig.do(client, *(Register(keys[: 1 + (each == 0)]) for each in range(number + 1)))
+    watched.rig.do(client, advance(b"k8", 2))
+    watched.take()
+    whole = {row["key"]: row for row in watched.rows("keys")}
+    assert len(whole) == 18
+    monkeypatch.setattr(views_module, "ALL_KEYS", 0)
+    assert {row["key"]: row for row in watched.rows("keys")} == whole
+    monkeypatch.setattr(views_module, "ROWS_MAX", 2)
+    few = {row["key"]: row for row in watched.rows("keys")}
+    assert few == {name: whole[name] for name in ("k8", "k7")}
 
 
 # hot keys -------------------------------------------------------------------------------------------------------------

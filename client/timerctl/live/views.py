@@ -26,6 +26,7 @@ from .samples import Sample
 
 RESTED: Final = 10
 ROWS_MAX: Final = 500  # of a table
+ALL_KEYS: Final = 50_000  # watches; with more of them only the keys with the most watchers are rows
 
 
 class Source(NamedTuple):
@@ -81,9 +82,10 @@ def _clients(source: Source) -> list[Row]:
 
 
 def _keys(source: Source) -> list[Row]:
-    """The watched keys, and those that had an event in the last seconds."""
-    rates = source.hot.rates()
-    rows = {(row["purgatory"], row["key"]): row | {"rate": 0.0} for row in keys.rows_of(source.reader)}
+    """The watched keys, and those that had an event in the last seconds. Of very many keys, the most watched ones."""
+    rates, reader = source.hot.rates(), source.reader
+    found = keys.rows_of(reader) if reader.nodes.high_water() <= ALL_KEYS else keys.most_watched(reader, ROWS_MAX)
+    rows = {(row["purgatory"], row["key"]): row | {"rate": 0.0} for row in found}
     for (purgatory, name), rate in rates.items():
         row = rows.setdefault((purgatory, plain(name)), keys.row_of(purgatory, name) | {"rate": 0.0})
         row["rate"] = rate

@@ -101,6 +101,28 @@ def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:
         yield row_of(reader.purgatory_name(purgatory), name, counts, set_by.get((purgatory, name)))
 
 
+def most_watched(reader: ArenaReader, count: int) -> Iterator[Row]:
+    """The keys with the most watchers, `count` at most. For very many keys: a row is made only for these."""
+    nodes = reader.nodes.columns("hash", "place")
+    counts = Counter(hash_ for _, hash_, place in nodes if place != Place.NOWHERE)
+    most = {hash_ for hash_, _ in counts.most_common(count)}
+    kinds: Counter[tuple[int, int]] = Counter()
+    names: dict[int, tuple[int, bytes]] = {}
+    for index, hash_, kind, place in reader.nodes.columns("hash", "kind", "place"):
+        if hash_ not in most or place == Place.NOWHERE:
+            continue
+        kinds[hash_, kind] += 1
+        if hash_ not in names:
+            with suppress(DamageError):
+                node = reader.nodes[index]
+                if node.hash == hash_:
+                    names[hash_] = node.purgatory, reader.key_name(node)
+    set_by = {record.hash: record for record in reader.watermarks.used() if record.used and record.hash in most}
+    for hash_, (purgatory, name) in names.items():
+        watchers = [kinds[hash_, kind] for kind in KeyKind]
+        yield row_of(reader.purgatory_name(purgatory), name, watchers, set_by.get(hash_))
+
+
 def row_of(
     purgatory: str, name: bytes, watchers: Sequence[int] = (0, 0, 0), watermark: WatermarkRecord | None = None
 ) -> Row:

@@ -100,9 +100,12 @@ def listed_with_plans(
     clients = list(reader.clients)
     groups = [plain(each.name[: each.name_length]) for each in reader.groups]
     members: dict[int, Members] = {}
-    for index, op in enumerate(reader.ops.used()):
-        if not op.flags & OpFlag.CALL or op.state not in (OpState.PENDING, OpState.SETTLED):
+    for index, state, flags in reader.ops.columns("state", "flags"):
+        if not flags & OpFlag.CALL or state not in (OpState.PENDING, OpState.SETTLED):
             continue
+        op = reader.ops[index]
+        if not op.flags & OpFlag.CALL or op.state != state:
+            continue  # another operation has the record by now
         name_of_group = groups[op.group - 1] if 0 < op.group <= len(groups) else ""
         is_letter = bool(op.state == OpState.SETTLED and op.client_generation == 0 and op.outcome_number)
         if group not in (None, name_of_group) or is_letter != failed:

@@ -107,6 +107,22 @@ def late(spark: SparkSession, checkpoint: str) -> DataFrame:
     return rows.selectExpr(*sums)
 
 
+def repartition(spark: SparkSession, checkpoint: str, partitions: int) -> None:
+    """Divide the state of a stopped query among another number of partitions. The next start goes on with it.
+
+    More partitions than buckets would stay empty. Spark's interface for this is experimental (4.2 and later), and Spark
+    Connect lacks it. Raises InvalidValueError for a wrong number, for Spark Connect, and if the checkpoint has no
+    purgatory. An error of Spark, for example of a query that has ended in the middle of a batch, goes to the caller.
+    """
+    if type(partitions) is not int or partitions < 1:
+        raise InvalidValueError(f"repartition(): partitions={partitions!r}: give a whole number from 1 on")
+    manager = getattr(spark, "_streamingCheckpointManager", None)
+    if manager is None:
+        raise InvalidValueError("repartition(): Spark Connect cannot do it: use a classic session")
+    next(_states(spark, checkpoint))
+    manager.repartition(checkpoint, partitions)
+
+
 def _states(spark: SparkSession, checkpoint: str) -> Iterator[tuple[DataFrame, DataFrame]]:
     """The manifests and the segments of each stage."""
     operators = spark.read.format("state-metadata").load(checkpoint)

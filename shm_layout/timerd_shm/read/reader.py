@@ -74,6 +74,7 @@ assert offset_of(WatermarkRecord, "hash") == 0 and offset_of(WatermarkRecord, "u
 RETRY = ": retry shortly"  # ends a message where a retry may succeed
 CHUNK = 1 << 16  # bytes that are looked at in one step
 ZEROS = bytes(CHUNK)
+COPIED = 1_024  # records that are copied in one step
 BETWEEN_TURNS_S = 0.05  # how long a reader waits for a moment between two turns
 
 Record = TypeVar("Record", bound=NamedTuple)
@@ -174,9 +175,13 @@ class Table(Generic[Record]):
         for stretch in self._stretches:
             count = min(unpack(RegionRecord, self._memory, stretch.row_offset).high_water, stretch.number)
             form = struct.Struct(f"<{stretch.step - self.size}x{wanted}")
-            copy = self._copy(stretch, count)
-            for index, found in enumerate(form.iter_unpack(copy), start=stretch.first):
+            for index, found in enumerate(self._unpacked(form, stretch, count), start=stretch.first):
                 yield index, *found
+
+    def high_water(self) -> int:
+        """How many records were ever used."""
+        rows = ((each, unpack(RegionRecord, self._memory, each.row_offset)) for each in self._stretches)
+        return sum(min(row.high_water, stretch.number) for stretch, row in rows)
 
     def row(self) -> RegionRecord:
         """The region's row, read now: `in_use`, `high_water` and `free_head` change."""
@@ -205,11 +210,15 @@ class Table(Generic[Record]):
         return True
 
     def _first(self, stretch: Stretch, count: int) -> Iterator[tuple[Any, ...]]:
-        return stretch.form.iter_unpack(self._copy(stretch, count))
+        return self._unpacked(stretch.form, stretch, count)
 
-    def _copy(self, stretch: Stretch, count: int) -> bytes:
-        """The first records of a stretch: a copy, so that no view of the mapping is left when the reader is closed."""
-        return bytes(self._memory[stretch.start : stretch.start + count * stretch.step])
+    def _unpacked(self, form: struct.Struct, stretch: Stretch, count: int) -> Iterator[tuple[Any, ...]]:
+        """The first records of a stretch. They are copied, so that no view of the mapping is left when the reader is
+        closed; a part at a time, because an arena may be larger than the reader's memory.
+        """
+        for first in range(0, count, COPIED):
+            start, records = stretch.start + first * stretch.step, min(COPIED, count - first)
+            yield from form.iter_unpack(bytes(self._memory[start : start + records * stretch.step]))
 
 
 class TableOf(Generic[Record]):

@@ -87,7 +87,11 @@ def program(rng: random.Random, length: int) -> Iterator[Registration | Event]:
 
 
 def in_batches(
-    rng: random.Random, rows: list[Registration | Event], delay_ns: int, end_ns: int = END_NS
+    rng: random.Random,
+    rows: list[Registration | Event],
+    delay_ns: int,
+    end_ns: int = END_NS,
+    sizes: tuple[int, ...] = (1, 2, 5, 20, 60),
 ) -> Iterator[tuple[list[Registration | Event], int]]:
     """The rows as a stream brings them, at most `delay_ns` out of order, with the watermark of each batch.
 
@@ -96,7 +100,7 @@ def in_batches(
     arrivals = sorted(rows, key=lambda row: row.at_ns + rng.randrange(delay_ns))
     at, newest = 0, 0
     while at < len(arrivals):
-        some = arrivals[at : at + rng.choice((1, 2, 5, 20, 60))]
+        some = arrivals[at : at + rng.choice(sizes)]
         at += len(some)
         yield some, max(NEVER_RIPE, newest - delay_ns)
         newest = max(newest, *(row.at_ns for row in some))

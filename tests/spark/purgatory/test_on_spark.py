@@ -16,7 +16,7 @@ from support.real.patience import SPARK_PATIENCE_S, eventually
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.states import EventKind
 from timerd_spark.purgatory.purgatory import purgatory
-from timerd_spark.purgatory.queries import late, pending, start
+from timerd_spark.purgatory.queries import late, pending, repartition, start
 from timerd_spark.purgatory.rows import Event, Key, Registration
 
 if TYPE_CHECKING:
@@ -53,6 +53,28 @@ def test_a_query_of_two_stages_agrees_with_one_purgatory(spark: SparkSession, tm
     compare(without_group(query.said()), without_group(outcomes), seed)
     assert pending(spark, str(tmp_path / "checkpoint")).count() == 0
     assert tuple(*late(spark, str(tmp_path / "checkpoint")).collect()) == (0, 0)
+
+
+@pytest.mark.long
+def test_a_query_goes_on_with_other_partitions(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    if not hasattr(spark, "_streamingCheckpointManager"):
+        with pytest.raises(InvalidValueError, match="Spark Connect cannot do it"):
+            repartition(spark, str(tmp_path), 5)
+        return
+    rng = random.Random(seed)
+    rows, outcomes = rows_of(rng, "ab", 200, limits=True)
+    files = list(in_files(rng, rows, 4))
+    write(tmp_path, files[:2])
+    query = Query(spark, tmp_path, by="group", buckets=16)
+    query.run()
+    waiting = pending(spark, str(tmp_path / "checkpoint")).orderBy("registered_at", "payload").collect()
+    repartition(spark, str(tmp_path / "checkpoint"), 5)
+    assert pending(spark, str(tmp_path / "checkpoint")).orderBy("registered_at", "payload").collect() == waiting
+    write(tmp_path, files[2:], 2)
+    query.run()
+    compare(query.said(), outcomes, seed)
+    with pytest.raises(InvalidValueError, match="partitions=0: give a whole number"):
+        repartition(spark, str(tmp_path / "checkpoint"), 0)
 
 
 def test_batches_agree_with_streams(spark: SparkSession, tmp_path: Path, seed: int) -> None:
