@@ -22,7 +22,8 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 from timerd_client.aio.purgatory import Purgatory as AioPurgatory
-from timerd_client.link.operation import Operation
+from timerd_client.arguments import seconds_of
+from timerd_client.link.operation import GroupOperation, Operation
 from timerd_client.link.promise import Promise
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import Outcome, State
@@ -74,13 +75,16 @@ def _registering(tracer: Tracer, original: Any) -> Any:
 
     def begin(client: Surface[Any, Any], keys: object, more: dict[str, Any]) -> Span:
         span = tracer.start_span(REGISTER, kind=SpanKind.CLIENT, attributes=_attributes(client, keys))
-        if (timeout := more.get("timeout")) is not None and span.is_recording():
-            span.set_attribute("timerd.timeout_s", getattr(timeout, "total_seconds", lambda: float(timeout))())
+        if (timeout := seconds_of(more.get("timeout"))) is not None:
+            span.set_attribute("timerd.timeout_s", float(timeout))
         return span
 
-    def end(span: Span, promise: Promise) -> Promise:
-        promise._call_aside(functools.partial(_settled, span), wakes=False)
-        return promise
+    def end(span: Span, made: Promise | GroupOperation) -> Promise | GroupOperation:
+        if isinstance(made, Promise):
+            made._call_aside(functools.partial(_settled, span), wakes=False)
+        else:
+            span.end()  # any member of the group may get the outcome
+        return made
 
     return _wrapped(original, begin, end)
 
@@ -141,10 +145,9 @@ def _attributes(client: Surface[Any, Any], keys: object) -> dict[str, str | int]
 
 
 def _settled(span: Span, promise: Promise) -> None:
-    """The operation or batch of this span has settled."""
-    outcome = promise.outcome() if isinstance(promise, Operation) else None
-    if outcome is not None:
-        _describe(span, outcome)
+    """The operation or batch of this span has settled. To look at its outcome here is no look of a caller."""
+    if isinstance(promise, Operation):
+        _describe(span, Outcome(promise.keys, promise.payload, promise._settlement))
     span.end()
 
 

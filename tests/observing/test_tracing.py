@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -108,6 +109,30 @@ def test_a_batch_is_one_span(manual: Manual, traced: Traced, client: td.Client) 
     client.register_many(["a", "b", "c"], timeout=1)
     manual.advance(1)
     assert [each["timerd.keys"] for each in traced.attributes()] == [3]
+
+
+def test_a_batch_may_have_a_timeout_for_each_row(manual: Manual, traced: Traced, client: td.Client) -> None:
+    client.register_many(["a", "b"], timeout=[1, 2])
+    manual.advance(2)
+    assert "timerd.timeout_s" not in traced.attributes()[0]
+
+
+def test_the_span_of_a_groups_operation_ends_with_its_call(manual: Manual, traced: Traced) -> None:
+    with td.connect(group="g") as client:
+        client.register("a", timeout=timedelta(seconds=1), group=True)
+        assert [each["timerd.timeout_s"] for each in traced.attributes()] == [1.0]
+
+
+def test_a_span_is_no_look_at_a_limited_event(manual: Manual, traced: Traced, client: td.Client) -> None:
+    """So the event goes to another operation when nobody has looked."""
+    first = client.register("a", timeout=None)
+    client.fire("a", limit=1)
+    second = client.register("a", timeout=None)
+    client.flush()
+    assert traced.spans()[-1].name == "timerd.operation"
+    del first
+    manual.advance(1)
+    assert second.result().redelivered
 
 
 def test_operations_that_are_pending_at_the_end_of_a_client_end_with_it(manual: Manual, traced: Traced) -> None:
