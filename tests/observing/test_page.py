@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,31 @@ PAGE = (ROOT / "docs/howto/observing.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCK.findall(PAGE), ids=["metrics", "traces", "context"])
+*SHORT, PROGRAM = BLOCK.findall(PAGE)
+SPAN = re.compile(r"^(timerd\.\w+): trace (\w{8}), links \['(\w{8})'\]$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", SHORT, ids=["metrics", "traces"])
 def test_a_block_runs(block: str, daemon: Daemon) -> None:
     try:
         exec(compile(block, "observing.md", "exec"), {})
     finally:
         td.client().close()
+
+
+def test_the_program_prints_the_spans_of_the_page(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "joined.py").write_text(PROGRAM)
+    ended = subprocess.run([sys.executable, "joined.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert joins(ended.stdout) == joins(PAGE) == {"event": "fire", "fire": "event", "operation": "event"}
+    assert len(ended.stdout.splitlines()) == 3
+
+
+def joins(printed: str) -> dict[str, str]:
+    """To which span each span has its link."""
+    spans = {name.removeprefix("timerd."): (ids, link) for name, ids, link in SPAN.findall(printed)}
+    names = {ids: name for name, (ids, _) in spans.items()}
+    return {name: names[link] for name, (_, link) in spans.items()}
 
 
 def test_the_table_has_the_metrics_of_clients_and_their_sentences() -> None:
