@@ -227,7 +227,7 @@ def test_a_watermark_that_is_reached_before_has_the_event_only_if_its_mark_names
     client.advance("a", 5)
     client.flush()
     client.register({"a": 5}, timeout=None).result()
-    assert traced.links() == traced.events(), "the newest event of all is the one that has reached it"
+    assert traced.links() == traced.events(), "the newest event of all has reached it"
     client.fire("a")
     client.register({"a": 5}, timeout=None).result()
     assert traced.links() == [], "the newest event has the name of the key, but has reached nothing"

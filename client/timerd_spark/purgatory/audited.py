@@ -45,7 +45,7 @@ def audit_outcomes(
         raise InvalidValueError(f"audit_outcomes(): the outcomes lack {', '.join(missing)}: give those of purgatory()")
     is_exact = arguments.get("ordered", True) and arguments.get("time_mode") != PROCESSING_TIME
     again = purgatory(registrations, events, **{**arguments, "idle_after": None})
-    end = F.lit(until) if until is not None else outcomes.agg(F.max("settled_at").alias("end")).first()["end"]  # type: ignore[index]
+    end = F.lit(until) if until is not None else outcomes.agg(F.max("settled_at").alias("end")).first()["end"]
     count = F.count("*").over(_by_operation())
     row_of = F.row_number().over(_by_operation().orderBy("settled_at"))
     once = outcomes.withColumn("times", count).withColumn("nth", row_of).where("nth = 1")

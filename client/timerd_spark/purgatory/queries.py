@@ -110,9 +110,10 @@ def late(spark: SparkSession, checkpoint: str) -> DataFrame:
 def repartition(spark: SparkSession, checkpoint: str, partitions: int) -> None:
     """Divide the state of a stopped query among another number of partitions. The next start goes on with it.
 
-    More partitions than buckets would stay empty. Spark's interface for this is experimental (4.2 and later), and Spark
-    Connect lacks it. Raises InvalidValueError for a wrong number, for Spark Connect, and if the checkpoint has no
-    purgatory. An error of Spark, for example of a query that has ended in the middle of a batch, goes to the caller.
+    More partitions than buckets would stay empty. A query with a sink of files cannot go on: Spark's log of the files
+    lacks the batch in which it repartitions. Spark's interface is experimental (4.2 and later); Spark Connect lacks it.
+    Raises InvalidValueError for a wrong number, for Spark Connect, and if the checkpoint has no purgatory. An error of
+    Spark, for example of a query that has ended in the middle of a batch, goes to the caller.
     """
     if type(partitions) is not int or partitions < 1:
         raise InvalidValueError(f"repartition(): partitions={partitions!r}: give a whole number from 1 on")
