@@ -22,6 +22,7 @@ def test_a_measurement_ends_every_timer_and_has_every_figure(name: str, seed: in
     found = measure(name, 300, seed, work=40)
     steps = ("insert", "cancel", "complete", "reschedule", "cancel_any", "complete_any", "reschedule_any", "expire")
     assert set(found) == {*(f"{step}_ns" for step in steps), "bytes_per_op", "worst_tick_ms", "huge_share"}
+    del found["bytes_per_op"]  # of some rivals the growth of the process: it may take memory that others have freed
     assert all(figure is None or figure >= 0 for figure in found.values()), found
     assert (found["worst_tick_ms"] is None) == (name == "uvloop"), "uvloop's clock cannot be moved"
 

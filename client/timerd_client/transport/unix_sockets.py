@@ -59,7 +59,11 @@ class UnixSockets:
         self._cut_of: bytes | None = None
         self._joined = Joined()
         self._epoll = native.epoll()
-        self._end = End()
+        try:
+            self._end = End()
+        except BaseException:  # no file is left: with some versions of the compiler, nothing would close the epoll
+            self._epoll.close()
+            raise
         self.lifeline: Held = self._end
         self._connect()
 
