@@ -14,7 +14,6 @@ from pathlib import Path
 
 from timerd_shm.declare.errors import InvalidValueError, TimerdError
 
-TIMEOUTS = "25ms,50ms,100ms,150ms,200ms,300ms,500ms"
 PLAYED = 500_000
 MEMORY = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
 SPARK_LOG = "spark.log"  # in the directory of the run: Spark's own log
@@ -50,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--profile", default="seed", help="seed (7.9 %% expire) or slow (half) (default: %(default)s)")
     run.add_argument("--seed", type=int, default=1, help="seed of the workload (default: %(default)s)")
     run.add_argument("--window", default="auto", help='window of rollup and report: "10 seconds" (default: auto)')
-    run.add_argument("--timeouts", default=TIMEOUTS, help="other timeouts to estimate (default: %(default)s)")
+    run.add_argument("--timeouts", default="auto", help='other timeouts to estimate: "50ms,1s" (default: auto)')
     run.add_argument("--cores", type=int, default=2, help="cores of the local Spark session (default: %(default)s)")
     run.add_argument("--memory", default="2g", help="memory of the session's JVM (default: %(default)s)")
     return top

@@ -16,7 +16,7 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-import timerd_spark.__main__
+from support.html import mistakes
 from support.rig.journals import JournaledRig, numbered, settle
 from support.spark.lives import life, lives
 from timerd_client.audit.journal import OPEN_END, audit_journal
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOADTEST = (5_000_000, 500_000, 10_000.0, "seed", 1)  # the defaults; for a run with --journal they do not matter
-TIMEOUTS = tuple(timerd_spark.__main__.TIMEOUTS.split(","))
+TIMEOUTS = ("auto",)
 NO_SESSION: Any = None  # for tests that need no session
 SMALL = Options(None, 1_500, 600, 1_000.0, "seed", 1, "1 second", ("50ms", "200ms", "1s"), 2)
 
@@ -88,7 +88,9 @@ def test_an_interrupted_run_continues_and_ends_with_a_page(
     counts = {row.what: row.n for row in again.stored("report").collect()}
     assert counts[PLAYED] == 600 and counts[PLANNED] == 900
     html = (tmp_path / "out/report.html").read_text()
-    assert html.count("<svg") == 4 and "Over time" not in html, "the run was too short for figures over time"
+    assert html.count("<svg") == 5 and "Over time" not in html, "the run was too short for figures over time"
+    assert mistakes(html) == []
+    assert re.search(r'<div class="fact \w+"><b>[\d.]+ ms</b>added by timerd, p99', html)
     assert "holds</b>audit" in html and "900 more operations are planned lives" in html
     assert f"on {platform.node()} (" in html and "PySpark 4" in html, "the page names the machine and the versions"
     assert not re.search(r"<script|<link|<img|src=|@import|url\(h", html), "nothing is loaded from outside"
@@ -192,7 +194,7 @@ def test_figures_show_names_literally_whatever_characters_they_have() -> None:
     figure, axes = plots._axes("x", "y")
     for name in names:
         axes.plot([1, 2], [1, 2], label=plots._label({"key": name}, ["key"]))
-    plots._finish(axes, ["key"])
+    plots._finish(axes)
     drawn = fromstring(plots.svg(figure).replace("xlink:", ""))
     shown = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")][-len(names) :]
     assert shown == ["$", "$x^$", " _hidden", "<script>alert(1)</script>", "a\ufffdb", "\ufffd\ufffd", "]]>"]
@@ -211,8 +213,14 @@ def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSe
     df = lives(spark, *rows, life(50, 201, "expired", purgatory="a"), life(9, 3, "cancelled", purgatory="c"))
     rolled = rollup(df, by="purgatory")
     assert [line.get_label() for line in plots.waits(rolled, "latency", "purgatory").axes[0].lines] == ["a", "b"]
-    curve = plots.what_if(what_if(df, ["8ms", "50ms", "1s"])).axes[0]
-    assert [len(line.get_xdata()) for line in curve.lines] == [2, 1], "a line within the data, and bounds beyond"
+    heat = plots.heatmap(rolled.where("purgatory = 'a'"), "lateness", p99_ms=1.0).axes[0]
+    assert [patch.get_label() for patch in heat.patches] == ["1 to 9 operations"] and heat.lines[0].get_ydata() == [
+        1,
+        1,
+    ]
+    curve = plots.what_if(what_if(df, ["8ms", "50ms", "1s"]), today=(100_000_000, 200_000_000)).axes[0]
+    assert [len(line.get_xdata()) for line in curve.lines] == [2, 1, 2], "a line within the data, bounds beyond, today"
+    assert [text.get_text() for text in curve.texts] == ["today: 100 ms to 200 ms"]
     assert [label.get_text() for label in curve.get_xticklabels()] == ["8", "50", "1000"]
     over_time = plots.over_time(report(df, window="1 second"), "timeout_ratio").axes[0]
     assert len(over_time.lines[0].get_xdata()) == 2
@@ -230,6 +238,7 @@ def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSe
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: plots.waits(rolled, "speed"), "measure='speed'"),
         (lambda: plots.waits(df), "needs a rollup"),
+        (lambda: plots.heatmap(df), "needs a rollup"),
         (lambda: plots.over_time(df, "rate"), "needs the column 'start'"),
         (lambda: plots.over_time(many, "rate"), "more than 5,000 rows: give report"),
         (lambda: plots.what_if(df), "needs the column 'timeout_ratio'"),

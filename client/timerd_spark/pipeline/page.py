@@ -1,7 +1,8 @@
 """The pipeline's page: the results of a run, for people. One HTML file with figures as SVG; it loads nothing else.
 
-Played (or recorded) operations come first, and have all figures. Planned operations have a part of their own. No figure
-shows both kinds on one axis.
+The page begins with what timerd added: how much longer operations of a load test waited than planned, or how late
+operations of a journal expired. How long operations waited is the workload's matter, and comes later. Percentiles are
+those of the rows. Operations that were planned and not played are folded away, and have no figure.
 """
 
 from __future__ import annotations
@@ -9,51 +10,48 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from timerd_spark.reports.rollups import ERROR
+from timerd_client.workload import expected_share, mean_wait_ns
+from timerd_spark.reports.percentiles import SHARES
+from timerd_spark.reports.rollups import ERROR, OUTCOMES
 
 from . import plots, verdicts
-from .markup import document, facts, figures, note, paragraph, section, table, texts
+from .markup import Fact, beside, block, details, document, facts, figure, note, paragraph, section, table, texts
 from .markup import verdicts as listed
-from .results import PLANNED, PLAYED, RECORDED, SEEN, Results
-from .verdicts import ms
+from .numbers import Numbers
+from .results import ADDED, PLAN, PLANNED, SEEN, Results
+from .verdicts import Row, ms, number
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-COLOURS: Final = dict(zip((PLAYED, SEEN, PLANNED), plots.COLOURS, strict=False)) | {RECORDED: plots.COLOURS[0]}
-ORDER: Final = (RECORDED, PLAYED, SEEN, PLANNED)
-OUTCOMES: Final = ("completed", "expired", "cancelled", "failed")
-QUANTILES: Final = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
+COLOURS: Final = {SEEN: plots.COLOURS[0], PLAN: plots.INK}
+QUANTILES: Final = {short: short.replace("p999", "p99.9") for short in SHARES}
+MARKED: Final = ("p50", "p95", "p99")  # on a distribution
 WINDOWS_MIN = 5  # fewer windows show nothing over time
 FINDINGS_MAX = 20  # on the page; the directory audit/ has all
+PURGATORIES_MAX = 20  # on the page; the directory purgatories/ has all
 
 
 def page(run: Results) -> str:
     """The HTML of the page. All other steps of the run must be done."""
-    o = run.options
-    # Times as numbers: datetimes of Python would be in the time zone of this process.
-    at = ("unix_micros(start) / 1e6D AS start_at", "unix_micros(`end`) / 1e6D AS end_at")
-    reports = {row["what"]: row for row in run.stored("report").selectExpr("*", *at).collect()}
-    real = [reports[what] for what in (RECORDED, PLAYED, SEEN) if what in reports]
-    title = "a journal" if o.journal else "a load test"
-    first = real[0] if real else None
+    numbers = Numbers(run)
+    title = "a journal" if run.options.journal else "a load test"
+    machine = _of_machine(numbers)
     return document(
         f"timerd: {title}",
         [
             f"<h1>timerd: {title}</h1>",
             paragraph(_subject(run)),
-            note(_provenance(run, first)),
-            listed(_verdicts(run, reports)),
-            facts(_headlines(run, first)),
-            _settled(run, real),
-            _over_time(run) if first else "",
-            _rounds(run) if PLAYED in reports else "",
-            _timeouts(run, reports) if reports else "",
+            note(_provenance(run, numbers.real)),
+            facts(_headlines(numbers, machine.kind if machine else "")),
+            listed(_verdicts(numbers, machine)),
+            _added(numbers),
+            _by_purgatory(numbers),
+            _over_time(numbers),
+            _timeouts(numbers),
+            _rounds(numbers),
             _hot_keys(run),
             _audit(run),
-            _planned(run, reports),
+            _planned(numbers),
             _machine(run),
         ],
     )
@@ -72,7 +70,7 @@ def _subject(run: Results) -> str:
     )
 
 
-def _provenance(run: Results, row: Any) -> str:
+def _provenance(run: Results, row: Row | None) -> str:
     """When the operations of a report's row were played or recorded, and when and where the run began."""
     machine, steps = run.state["machine"], run.state["steps"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -107,204 +105,305 @@ def _load(run: Results) -> tuple[float, float] | None:
     return busy, others
 
 
-def _verdicts(run: Results, reports: dict[str, Any]) -> Iterator[verdicts.Verdict]:
-    first = reports.get(RECORDED) or reports.get(PLAYED)
-    if PLAYED in reports and SEEN in reports:
-        yield verdicts.of_machine(reports[PLAYED], reports[SEEN], _added(run), _load(run))
-    yield verdicts.of_audit(run.state["steps"]["audit"])
-    if first:
-        yield verdicts.of_outcomes(first)
-        asked = [row for row in run.stored("what_if").collect() if row["what"] == first["what"]]
-        if said := verdicts.of_timeouts(first, asked):
+def _of_machine(numbers: Numbers) -> verdicts.Verdict | None:
+    """Whether the machine of a load test kept up."""
+    if numbers.real and numbers.seen:
+        return verdicts.of_machine(numbers.real, numbers.seen, _load(numbers.run))
+    return None
+
+
+def _verdicts(numbers: Numbers, machine: verdicts.Verdict | None) -> Iterator[verdicts.Verdict]:
+    if machine:
+        yield machine
+    yield verdicts.of_audit(numbers.run.state["steps"]["audit"])
+    if row := numbers.real:
+        yield verdicts.of_outcomes(row)
+        if said := verdicts.of_timeouts(row, [one for one in numbers.asked if one["what"] == row["what"]]):
             yield said
 
 
-def _headlines(run: Results, row: Any) -> Iterator[tuple[str, str, str]]:
+def _headlines(numbers: Numbers, kind: str) -> Iterator[Fact]:
+    """What timerd added comes first."""
+    row, seen, plan = numbers.real, numbers.seen, numbers.plan
+    if seen:
+        of_rounds = sorted(one["added_p99_ms"] for one in numbers.rounds)
+        spread = f"; p99 of a round: {ms(of_rounds[0])} to {ms(of_rounds[-1])}" if len(of_rounds) > 1 else ""
+        yield Fact(
+            "added by timerd, p99",
+            ms(seen["added_p99_ms"]),
+            f"beyond the wait that the workload has planned; p50: {ms(seen['added_p50_ms'])}{spread}",
+            kind,
+        )
+    if row and row["expired"]:
+        yield Fact("late at expiry, p99", ms(row["lateness_p99_ms"]), f"at most {ms(row['lateness_max_ms'])}")
     if row:
-        yield "operations " + ("recorded" if run.options.journal else "played"), f"{row['n']:,}", ""
-        yield "outcomes a second", f"{row['rate'] or 0:,.0f}", ""
-        yield "expired", f"{row['timeout_ratio']:.2%}", ""
-        yield "completed within, p99", ms(row["latency_p99_ms"]) or "none", ""
-        if row["expired"]:
-            yield "late at expiry, p99", ms(row["lateness_p99_ms"]), ""
-        yield "in flight, at most", f"{row['in_flight_max'] or 0:,}", ""
+        planned = f"planned: {expected_share(plan):.1%}" if plan else f"{row['expired']:,} of {row['n']:,}"
+        yield Fact("expired", f"{row['timeout_ratio']:.2%}", planned)
+        rate = f"planned: {plan.rate:,.0f}" if plan else "without pauses"
+        yield Fact("outcomes a second", f"{row['rate'] or 0:,.0f}", rate)
+        mean = f"on average: {number(row['in_flight_mean'] or 0)}"
+        yield Fact("in flight, at most", f"{row['in_flight_max'] or 0:,}", mean)
+        rounds = len(numbers.rounds)
+        what = f"in {rounds} rounds" if rounds > 1 else "in one round" if rounds else ""
+        yield Fact("operations played" if plan else "operations recorded", f"{row['n']:,}", what)
     else:
-        yield "operations", "0", ""
-    step = run.state["steps"]["audit"]
+        yield Fact("operations", "0")
+    step = numbers.run.state["steps"]["audit"]
     if step.get("findings") is not None:
-        yield "audit", verdicts.in_short(step).removeprefix("the ").removeprefix("audit "), verdicts.of_audit(step).kind
+        short = verdicts.in_short(step).removeprefix("the ").removeprefix("audit ")
+        yield Fact("audit", short, "each outcome was computed again", verdicts.of_audit(step).kind)
 
 
 # played or recorded ---------------------------------------------------------------------------------------------------
 
 
-def _settled(run: Results, rows: Sequence[Any]) -> str:
-    if not rows:
-        return section("How operations settled", note("No operation has settled."))
+def _added(numbers: Numbers) -> str:
+    """What timerd added, and the waits: figures, and all percentiles in one table."""
+    row, seen = numbers.real, numbers.seen
+    if not row:
+        return section("What timerd added", note("No operation has settled."))
+    lines = [
+        ("added to the plan", seen, "added"),
+        ("calls sent late", seen, "behind"),
+        ("late at expiry", row, "lateness"),
+        ("wait, as planned", seen, "planned"),
+        ("wait, from the intended time", seen, "latency"),
+        ("wait, from the registration", row, "latency"),
+    ]
+    shown = [
+        [name, *(ms(of[f"{measure}_{short}_ms"]) for short in QUANTILES)]
+        for name, of, measure in lines
+        if of.get(f"{measure}_max_ms") is not None
+    ]
     explained = (
-        "Waits are of completed operations, lateness (from the deadline to the outcome) of expired ones. Percentiles "
-        f"are read from histograms: never too small, and at most {ERROR:.2%} too large."
+        "All percentiles are exact: those of the rows. Waits are of completed operations, lateness of expired ones."
     )
-    if len(rows) > 1:
+    if seen:
         explained += (
-            ' The column "from the intended time" is the client\'s view: a wait includes the time by which a call '
-            "was sent later than planned. Lateness is the daemon's in both columns."
+            ' "Added" is the wait from the intended time, less the planned wait: the client, the daemon and the '
+            "machine together. A wait from the registration is the daemon's view. It leaves out how late a call was "
+            "sent."
+        )
+    else:
+        explained += " A journal has no plan of the waits. So lateness alone shows what timerd added."
+    percentiles = block(table(["", *QUANTILES.values()], shown), note(explained))
+    return section("What timerd added", beside([*_figures_of_added(numbers, row, seen), percentiles]))
+
+
+def _figures_of_added(numbers: Numbers, row: Row, seen: Row) -> Iterator[str]:
+    columns = (
+        f"A column is a window of {numbers.window}, and a darker cell (lighter on a dark page) has more operations."
+    )
+    if seen:
+        p50, p95, p99 = (ms(seen[f"added_{short}_ms"]) for short in MARKED)
+        added = numbers.lives("seen", ADDED)
+        yield figure(
+            "Added time, over time",
+            f"99 % of the operations are below the dashed line, at {p99}. {columns}",
+            plots.heatmap(added, y="longer than planned", p99_ms=seen["added_p99_ms"], gaps=numbers.gaps),
+        )
+        yield figure(
+            "Added time",
+            f"Half of the operations waited at most {p50} longer than planned, 95 % at most {p95}, 99 % at most {p99}.",
+            plots.waits(added, marks=_marks(seen, "added"), x="longer than planned"),
+        )
+    if row["expired"]:
+        late = ms(row["lateness_p99_ms"])
+        if not seen:
+            yield figure(
+                "Lateness of expired operations, over time",
+                f"99 % of the expired operations are below the dashed line, at {late}. {columns}",
+                plots.heatmap(numbers.lives("rollup"), "lateness", p99_ms=row["lateness_p99_ms"]),
+            )
+        yield figure(
+            "Lateness of expired operations",
+            f"99 % of the {row['expired']:,} expired operations settled at most {late} after their deadline.",
+            plots.waits(numbers.lives("rollup"), "lateness", marks=_marks(row, "lateness")),
+        )
+    if seen and seen["completed"]:
+        both = numbers.run.stored("seen").where(f"what <> '{ADDED}'")
+        yield figure(
+            "Waits of completed operations, and the plan",
+            f"Where the lines meet, timerd added nothing that can be seen: p99 {ms(seen['latency_p99_ms'])} from the "
+            f"intended time, {ms(seen['planned_p99_ms'])} by the plan.",
+            plots.waits(both, "latency", "what", COLOURS, marks=_marks(seen, "latency")),
+        )
+    elif row["completed"]:
+        yield figure(
+            "Waits of completed operations",
+            f"Half of the completed operations waited at most {ms(row['latency_p50_ms'])}, 99 % at most "
+            f"{ms(row['latency_p99_ms'])}: this is the workload's time.",
+            plots.waits(numbers.lives("rollup"), "latency", marks=_marks(row, "latency")),
+        )
+
+
+def _marks(row: Row, measure: str) -> plots.Marks:
+    return {short: (SHARES[short], row[f"{measure}_{short}_ms"]) for short in MARKED}
+
+
+def _by_purgatory(numbers: Numbers) -> str:
+    if not numbers.purgatories:
+        return ""
+    total = numbers.every["n"]
+    largest = sorted(numbers.purgatories, key=lambda row: -row["n"])
+    lines = [
+        [
+            "all" if row["of_all"] else row["purgatory"] or "not known",
+            f"{row['n']:,}\n{row['n'] / total:.1%}",
+            *(f"{row[name]:,}" for name in OUTCOMES),
+            f"{row['expired'] / row['n']:.2%}",
+            _timeout(row),
+            *(ms(row[name]) for name in ("latency_p50_ms", "latency_p99_ms", "lateness_p99_ms")),
+        ]
+        for row in [*largest[:PURGATORIES_MAX], numbers.every]
+    ]
+    more = f" The {PURGATORIES_MAX} largest of {len(largest):,} are shown." if len(largest) > PURGATORIES_MAX else ""
+    head = ["purgatory", "operations", *OUTCOMES, "expired, of all", "timeout", "wait, p50", "wait, p99", "late, p99"]
+    return section(
+        "By purgatory",
+        table(head, lines),
+        note(f"From the daemon's journal: waits of completed operations, lateness of expired ones.{more}"),
+    )
+
+
+def _timeout(row: Row) -> str:
+    """The timeouts of operations: "200 ms", or "100 ms to 5 s"."""
+    low, high = row["timeout_low_ns"], row["timeout_high_ns"]
+    if low is None:
+        return "none"
+    return ms(low / 1e6) if low == high else f"{ms(low / 1e6)} to {ms(high / 1e6)}"
+
+
+def _over_time(numbers: Numbers) -> str:
+    row, plan, gaps = numbers.real, numbers.plan, numbers.gaps
+    windows = numbers.lives("windows")
+    if not row or windows.count() < WINDOWS_MIN:
+        return ""
+    of_plan: dict[str, float | None] = {"rate": None, "in_flight_mean": None, "timeout_ratio": None}
+    if plan:
+        mean = plan.rate * mean_wait_ns(plan) / 1e9
+        of_plan = {"rate": plan.rate, "in_flight_mean": mean, "timeout_ratio": expected_share(plan)}
+
+    def over(measures: str | Sequence[str], planned: str) -> Any:
+        return plots.over_time(windows, measures, (), plan=of_plan[planned], gaps=gaps)
+
+    straight = " The straight line is the plan." if plan else ""
+    drawn = [
+        figure(
+            "Throughput",
+            f"{row['rate'] or 0:,.0f} outcomes a second, if times without operations are left out.{straight}",
+            over("rate", "rate"),
+        ),
+        figure(
+            "In flight, at most and on average",
+            f"At most {row['in_flight_max'] or 0:,} operations were in flight, {number(row['in_flight_mean'] or 0)} on "
+            f"average.{straight}",
+            over(["in_flight_max", "in_flight_mean"], "in_flight_mean"),
+        ),
+        figure(
+            "Expired, of all",
+            f"{row['timeout_ratio']:.2%} of all operations expired.{straight}",
+            over("timeout_ratio", "timeout_ratio"),
+        ),
+    ]
+    if not plan and row["completed"]:
+        drawn.append(
+            figure(
+                "Waits of completed operations, over time",
+                f"99 % of the completed operations are below the dashed line, at {ms(row['latency_p99_ms'])}.",
+                plots.heatmap(numbers.lives("rollup"), "latency", p99_ms=row["latency_p99_ms"]),
+            )
         )
     return section(
-        "How operations settled",
-        _report_table(rows),
-        note(explained),
-        figures(
-            [
-                ("Waits of completed operations", plots.waits(_real(run, "rollup"), "latency", "what", COLOURS)),
-                *_lateness(run, rows),
-            ]
-        ),
-    )
-
-
-def _lateness(run: Results, rows: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """The figure of lateness. Both views of played operations have the same lateness, so one is drawn."""
-    if rows[0]["expired"]:
-        rolled = run.stored("rollup")
-        rolled = rolled.where(rolled["what"] == rows[0]["what"])
-        yield "Lateness of expired operations", plots.waits(rolled, "lateness", "what", COLOURS)
-
-
-def _report_table(rows: Sequence[Any]) -> str:
-    """A report, with a line for each measure, so that it is legible on a phone."""
-    lines = [["operations", *(f"{row['n']:,}" for row in rows)]]
-    lines += [[name, *(f"{row[name]:,}" for row in rows)] for name in OUTCOMES]
-    lines += [["expired, of all", *(f"{row['timeout_ratio']:.3%}" for row in rows)]]
-    lines += [["outcomes a second", *(f"{row['rate'] or 0:,.0f}" for row in rows)]]
-    for measure, name in (("latency", "wait"), ("lateness", "late")):
-        for short, shown in QUANTILES.items():
-            lines.append([f"{name}, {shown}", *(ms(row[f"{measure}_{short}_ms"]) for row in rows)])
-    lines += [["in flight, mean", *(f"{row['in_flight_mean'] or 0:,.0f}" for row in rows)]]
-    lines += [["in flight, at most", *(f"{row['in_flight_max'] or 0:,}" for row in rows)]]
-    return table(["", *(row["what"] for row in rows)], [line for line in lines if any(line[1:])])
-
-
-def _real(run: Results, name: str) -> DataFrame:
-    """A result without planned operations."""
-    found = run.stored(name)
-    return found.where(found["what"] != PLANNED)
-
-
-def _over_time(run: Results) -> str:
-    windows = _real(run, "windows")
-    own = windows.where(windows["what"] != SEEN)  # SEEN has the operations of PLAYED, with waits from the intended time
-    if own.count() < WINDOWS_MIN:
-        return ""
-    window = run.state["steps"]["rollup"].get("window", run.options.window)
-    return section(
         "Over time",
-        figures(
-            [
-                (
-                    "Waits of completed operations",
-                    plots.over_time(windows, ["latency_p99_ms", "latency_p50_ms"], "what", COLOURS),
-                ),
-                ("Throughput", plots.over_time(own, "rate", "what", COLOURS)),
-                (
-                    "In flight, at most and on average",
-                    plots.over_time(own, ["in_flight_max", "in_flight_mean"], "what", COLOURS),
-                ),
-                ("Expired, of all", plots.over_time(own, "timeout_ratio", "what", COLOURS)),
-            ]
-        ),
+        beside(drawn),
         note(
-            f"In windows of {window}, by the time of the outcome. A window that work filled only in part, at either "
-            "end or beside a pause, is left out. The mean in flight is the sum of the waits that ended in the window, "
-            "divided by its length."
+            f"In windows of {numbers.window}, by the time of the outcome. A window that work filled only in part, at "
+            "either end or beside a pause, is left out. The mean in flight is the sum of the waits that ended in the "
+            "window, divided by its length."
         ),
     )
 
 
-def _added(run: Results) -> Any:
-    """The row of all rounds together."""
-    rounds = run.stored("rounds")
-    return rounds.where(rounds["round"].isNull()).collect()[0]
-
-
-def _rounds(run: Results) -> str:
-    """The spread of the rounds: the least, the middle and the largest of each measure."""
-    found = run.stored("rounds")
-    rounds = found.where(found["round"].isNotNull()).collect()
-    measures = {
-        "outcomes a second": ("rate", "{:,.0f}".format),
-        "expired, of all": ("timeout_ratio", "{:.2%}".format),
-        "wait, p50": ("latency_p50_ms", ms),
-        "wait, p99": ("latency_p99_ms", ms),
-        "longer than planned, p50": ("added_p50_ms", ms),
-        "longer than planned, p99": ("added_p99_ms", ms),
-        "longer than planned, max": ("added_max_ms", ms),
-        "sent late, p99": ("behind_p99_ms", ms),
-        "sent late, max": ("behind_max_ms", ms),
-    }
-    lines = []
-    for name, (column, shown) in measures.items():
-        values = sorted(row[column] for row in rounds if row[column] is not None)
-        if values:
-            spread = [values[0], values[len(values) // 2], values[-1]] if len(rounds) > 1 else values
-            lines.append([name, *map(shown, spread)])
-    title, head, every = "The round", [], ""
-    if len(rounds) > 1:
-        title, head = "The spread of the rounds", ["least", "median", "most"]
-        every = f"Each of the {len(rounds)} rounds had a daemon of its own. "
+def _rounds(numbers: Numbers) -> str:
+    lines = [
+        [
+            f"round {at}",
+            f"{row['n']:,}",
+            f"{row['n'] * 1e6 / max(row['end_us'] - row['start_us'], 1):,.0f}",
+            f"{row['expired'] / row['n']:.2%}",
+            *(ms(row[f"{name}_ms"]) for name in ("added_p50", "added_p99", "added_max", "behind_p99", "latency_p99")),
+        ]
+        for at, row in enumerate(numbers.rounds, 1)
+    ]
+    head = ["", "operations", "outcomes a second", "expired", "added, p50", "added, p99", "added, max"]
     return section(
-        title,
-        table(["", *(head or ["all"])], lines),
-        note(
-            f'{every}Waits count from the intended time, and are not read from histograms. "Longer than planned": the '
-            "plan says when each event is fired; a longer wait comes from the client, the daemon and the machine."
-        ),
+        "By round",
+        table([*head, "sent late, p99", "wait, p99"], lines),
+        note("Each round had a daemon of its own. Waits count from the intended time.") if lines else "",
     )
 
 
-def _timeouts(run: Results, reports: dict[str, Any]) -> str:
-    """what_if() as a pivot: the line "as it was", then a line for each timeout; columns for each kind of operations."""
-    rows = run.stored("what_if").collect()
-    kinds = [what for what in ORDER if any(row["what"] == what for row in rows) and what != SEEN]
-    cells = {(row["timeout_ns"], row["what"]): row for row in rows}
-    were = {what: verdicts.flying_now(reports[what], [row for row in rows if row["what"] == what]) for what in kinds}
-    lines = [["as it was", *(f"{reports[what]['timeout_ratio']:.2%}" for what in kinds)]]
-    lines[0] += [f"{flying:,.0f}" if flying else "" for flying in were.values()]
-    for timeout_ns in sorted({row["timeout_ns"] for row in rows}):
-        of = [cells[timeout_ns, what] for what in kinds]
-        lines.append([ms(timeout_ns / 1e6), *map(_share, of), *map(_flying, of)])
-    named = kinds if len(kinds) > 1 else [""] * len(kinds)
-    head = ["timeout", *(_joined("would expire", what) for what in named)]
-    head += [_joined("in flight, mean", what) for what in named]
-    asked = _real(run, "what_if")
+def _timeouts(numbers: Numbers) -> str:
+    """Other timeouts: the whole curve, and the table of some of them."""
+    row = numbers.real
+    if not row:
+        return ""
+    curve = numbers.lives("curve")
+    known = [one for one in curve.collect() if not one["beyond"]]
+    widest = max((one["timeout_ratio_high"] - one["timeout_ratio_low"] for one in known), default=0.0)
+    today = (numbers.every["timeout_low_ns"], numbers.every["timeout_high_ns"])
     return section(
         "Under other timeouts",
-        table(head, lines),
-        figures([("Share that would expire", plots.what_if(asked.where(asked["what"] != SEEN), "what", COLOURS))]),
-        note(
-            "An operation that expired did not show how long it would have waited: it is censored at its timeout. The "
-            "share that would expire is the share that would still be pending at the timeout: the Kaplan-Meier "
-            "estimate, with its limits at 95 % confidence. If fewer than one in a hundred operations were watched up "
-            'to a timeout, there are bounds only (hollow triangles). "In flight" is the rate of registrations times '
-            "the mean wait, cut off at the timeout (Little's law)."
+        beside(
+            [
+                figure(
+                    "Share that would expire",
+                    f"Today {row['timeout_ratio']:.2%} expire, with a timeout of {_timeout(numbers.every)}. The band "
+                    f"around the line is at most {widest * 100:.2g} points wide.",
+                    plots.what_if(curve, today=None if today[0] is None else today),
+                ),
+                block(
+                    _table_of_timeouts(row, numbers.asked, today),
+                    note(
+                        "Unless --timeouts names them, the timeouts are the waits that 50 %, 75 %, 90 %, 95 %, 99 % "
+                        "and 99.9 % of the completed operations did not exceed, in two digits. Below each share are "
+                        "its limits at 95 % confidence. An operation that expired did not show how long it would have "
+                        "waited: it is censored at its timeout. The share that would expire is the share that would "
+                        "still be pending at the timeout: the Kaplan-Meier estimate. If fewer than one in a hundred "
+                        'operations were watched up to a timeout, there are bounds only (hollow triangles). "In '
+                        "flight\" is the rate of registrations times the mean wait, cut off at the timeout (Little's "
+                        "law)."
+                    ),
+                ),
+            ]
         ),
     )
 
 
-def _joined(name: str, what: str) -> str:
-    return f"{name}\n{what}" if what else name
-
-
-def _share(row: Any) -> str:
-    if row["beyond"]:
-        return f"at most {row['timeout_ratio_high']:.2%}"
-    return f"{row['timeout_ratio']:.2%}\n{row['timeout_ratio_low']:.2%} to {row['timeout_ratio_high']:.2%}"
-
-
-def _flying(row: Any) -> str:
-    if row["beyond"]:
-        return f"{row['in_flight'] or 0:,.0f} or more"
-    return f"{row['in_flight'] or 0:,.0f}"
+def _table_of_timeouts(row: Row, asked: Sequence[Row], today: tuple[int | None, int | None]) -> str:
+    """The row "as it is", then a row for each other timeout."""
+    own = [one for one in asked if one["what"] == row["what"]]
+    now, flying = row["timeout_ratio"], verdicts.flying_now(row, own)
+    low, high = today
+    lines = [["as it is\n" + _timeout({"timeout_low_ns": low, "timeout_high_ns": high}), f"{now:.2%}", "", "", ""]]
+    if flying:
+        lines[0][3] = number(flying)
+    for one in own:
+        if low == high == one["timeout_ns"]:
+            continue
+        in_flight, more = one["in_flight"] or 0.0, " or more" if one["beyond"] else ""
+        share = f"{one['timeout_ratio']:.2%}\n{one['timeout_ratio_low']:.2%} to {one['timeout_ratio_high']:.2%}"
+        lines.append(
+            [
+                ms(one["timeout_ns"] / 1e6),
+                f"at most {one['timeout_ratio_high']:.2%}" if one["beyond"] else share,
+                "" if one["beyond"] else f"{(one['timeout_ratio'] - now) * 100:+.1f} points",
+                number(in_flight) + more,
+                f"{in_flight / flying - 1:+.0%}{more}" if flying else "",
+            ]
+        )
+    return table(["timeout", "would expire", "against today", "in flight, mean", "against today"], lines)
 
 
 def _hot_keys(run: Results) -> str:
@@ -352,25 +451,28 @@ def _audit(run: Results) -> str:
 # planned, and the run -------------------------------------------------------------------------------------------------
 
 
-def _planned(run: Results, reports: dict[str, Any]) -> str:
-    if PLANNED not in reports:
+def _planned(numbers: Numbers) -> str:
+    """The operations that were planned and not played, folded away."""
+    row, plan = numbers.planned, numbers.plan
+    if not row or not plan:
         return ""
-    rolled = run.stored("rollup")
-    return section(
-        "Planned, and not played",
+    lines = [[name, f"{row[name]:,}"] for name in ("n", *OUTCOMES)]
+    lines[0][0] = "operations"
+    lines += [["expired, of all", f"{row['timeout_ratio']:.3%}"], ["outcomes a second", f"{row['rate'] or 0:,.0f}"]]
+    shorts = {short: shown for short, shown in QUANTILES.items() if f"latency_{short}_ms" in row}
+    lines += [[f"wait, {shown}", ms(row[f"latency_{short}_ms"])] for short, shown in shorts.items()]
+    lines += [["in flight, mean", number(row["in_flight_mean"] or 0)]]
+    return details(
+        f"Planned, and not played: {row['n']:,} operations",
         paragraph(
-            f"{reports[PLANNED]['n']:,} more operations are planned lives, drawn from the same distribution. They "
-            "settle as with a daemon that is never late: they show what the reports do with many rows, and nothing "
-            "about a daemon."
+            f"{row['n']:,} more operations are planned lives, drawn from the same distribution. They settle as with a "
+            "daemon that is never late: they show what the reports do with many rows, and nothing about a daemon."
         ),
-        _report_table([reports[PLANNED]]),
-        figures(
-            [
-                (
-                    "Waits of completed operations, planned",
-                    plots.waits(rolled.where(rolled["what"] == PLANNED), "latency", "what", COLOURS),
-                )
-            ]
+        table(["", PLANNED], lines),
+        _table_of_timeouts(row, numbers.asked, (plan.timeout_ns, plan.timeout_ns)),
+        note(
+            "The rows of these operations are not kept. So these percentiles are read from histograms: never too "
+            f"small, and at most {ERROR:.2%} too large."
         ),
     )
 

@@ -7,7 +7,7 @@ unfinished round.
     journal/        the journals of the run's own daemons, a directory for each round
     played/         the results that the load test's clients saw, a directory for each round
     lives/          terminal rows of the journal, from the stream
-    rollup/  report/  windows/  rounds/  what_if/  hot_keys/  audit/
+    rollup/  seen/  report/  windows/  purgatories/  rounds/  what_if/  curve/  hot_keys/  audit/
     report.html     the results as a page
 """
 
@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from timerctl.load.own_daemon import INSTANCE, flags_of, private_daemon
 from timerd_client import connect
+from timerd_client.workload import NS
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.segment import JournalError
 from timerd_spark.reports.audit import AuditedArena, audit
 from timerd_spark.reports.audit_rows import COLUMNS
+from timerd_spark.reports.percentiles import LATENCY, LATENESS, percentiles
 from timerd_spark.reports.report import hot_keys, report
 from timerd_spark.reports.rollups import NEEDED, rollup
 from timerd_spark.reports.survival import what_if
@@ -45,10 +47,10 @@ from .options import AUTO, Options
 from .page import page
 from .plans import due_of, planned_lives, shape_of, workload
 from .progress import Rest, Step, said
-from .results import PLANNED, PLAYED, RECORDED, SEEN
+from .results import ADDED, PLAN, PLANNED, PLAYED, RECORDED, SEEN
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PAGE: Final = "report.html"
 ROUND: Final = 170_000  # operations of a round, which is a step; an interrupted step is played again
@@ -63,6 +65,16 @@ WINDOWS: Final = {
 }  # fmt: skip
 WINDOWS_MAX: Final = 300
 LIVES: Final = ("timeout_ns", *NEEDED)  # the columns of lives that reports need
+CURVE: Final = tuple(at / 50 for at in range(1, 50))  # the shares of settled waits at which what_if's curve has points
+TABLE: Final = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999)  # the shares of completed waits from which timeouts are chosen
+# Measures of percentiles(), in ns: of the journal's rows, and of the rows that the clients of a load test saw.
+OF_LIVES: Final = {"latency": LATENCY, "lateness": LATENESS}
+OF_PLAYED: Final = {
+    **OF_LIVES,
+    "planned": "CASE outcome WHEN 'completed' THEN wait_ns - added_ns END",
+    "added": "added_ns",
+    "behind": "behind_ns",
+}
 PENDING: Final = 32_768  # a daemon's extra room for operations, because on a busy machine they are pending longer
 
 
@@ -188,7 +200,9 @@ class Pipeline:
         yield Step("ingest", "read the journal as a stream, into Parquet", self._ingest, 2.0 + recorded * 6e-6)
         yield Step("rollup", "roll up, in windows of time", self._rollup, 2.0 + rows * 1.7e-6)
         yield Step("report", "report: rates and percentiles, also over time", self._report, 3.5)
-        yield Step("what_if", "look: other timeouts, hot keys, the rounds", self._look, 3.0 + rows * 1.2e-6)
+        yield Step(
+            "what_if", "look: other timeouts, hot keys, percentiles", self._look, 3.0 + rows * 1.2e-6 + recorded * 8e-6
+        )
         yield Step("audit", "audit: compute every outcome again from the events", self._audit, 3.0 + recorded * 16e-6)
         yield Step("page", f"draw, and write {self.out / PAGE}", self._page, 4.0)
 
@@ -249,7 +263,7 @@ class Pipeline:
         return {"operations": self.spark.read.parquet(str(self.out / "lives")).count()}
 
     def lives(self) -> DataFrame:
-        """Terminal rows of operations, called lives, with the column `what`: PLAYED, SEEN, PLANNED or RECORDED."""
+        """Terminal rows of operations, called lives, with the column `what`: PLAYED, PLANNED or RECORDED."""
         from pyspark.sql import functions as F
 
         def of(lives: DataFrame, what: str) -> DataFrame:
@@ -257,7 +271,7 @@ class Pipeline:
 
         if self.options.journal is not None:
             return of(self.stored("lives"), RECORDED)
-        lives = of(self.stored("lives"), PLAYED).unionByName(of(self.stored("played"), SEEN))
+        lives = of(self.stored("lives"), PLAYED)
         return lives.unionByName(of(self._planned(), PLANNED)) if self.options.ops > self.options.played else lives
 
     def _planned(self) -> DataFrame:
@@ -275,6 +289,8 @@ class Pipeline:
         if window == AUTO:
             window = window_for(lives.where(lives["what"] != PLANNED))
         self._store(rollup(lives, by="what", window=window), "rollup")
+        if self.options.journal is None:
+            self._store(rollup(seen_of(self.stored("played")), by="what", window=window), "seen")
         return {"window": window}
 
     def _report(self) -> None:
@@ -284,12 +300,19 @@ class Pipeline:
         self._store(report(rolled, by="what", window=window).orderBy("what", "start"), "windows")
 
     def _look(self) -> None:
-        lives = self.lives()
-        asked = what_if(lives, self.options.timeouts, by="what", rolled=self.stored("rollup"))
+        lives, rolled = self.lives(), self.stored("rollup")
+        real = lives.where(lives["what"] != PLANNED)
+        timeouts: Sequence[str | float] = self.options.timeouts
+        if timeouts == (AUTO,):
+            timeouts = timeouts_for(real)
+        asked = what_if(lives, timeouts, by="what", rolled=rolled)
         self._store(asked.orderBy("what", "timeout_ns"), "what_if")
+        curve = what_if(real, curve_for(real), by="what", rolled=rolled.where(rolled["what"] != PLANNED))
+        self._store(curve.orderBy("what", "timeout_ns"), "curve")
         self._store(hot_keys(self.stored("lives"), 10), "hot_keys")
+        self._store(percentiles(self.stored("lives"), OF_LIVES, "purgatory"), "purgatories")
         if self.options.journal is None:
-            self._store(rounds_of(self.stored("played")), "rounds")
+            self._store(percentiles(self.stored("played"), OF_PLAYED, "round"), "rounds")
 
     def _audit(self) -> dict[str, Any]:
         reader = self.spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
@@ -355,36 +378,35 @@ def window_for(lives: DataFrame) -> str:
     return next((name for name, each in WINDOWS.items() if length_s <= WINDOWS_MAX * each), [*WINDOWS][-1])
 
 
-def rounds_of(played: DataFrame) -> DataFrame:
-    """Rates, and percentiles in ms: a row for each round of a load test, and a row for all rounds, with `round` null.
-
-    `played` has the columns of a loadtest() and the column `round`. Waits are of completed operations, from the
-    intended time. `added` is the wait beyond the plan, `behind` the lateness of sending.
-    """
-    from pyspark.sql import functions as F
-
-    def of(name: str, column: Column) -> list[Column]:
-        shares = F.percentile_approx(column, [0.5, 0.99], 10_000)
-        return [
-            (shares[0] / 1e6).alias(f"{name}_p50_ms"),
-            (shares[1] / 1e6).alias(f"{name}_p99_ms"),
-            (F.max(column) / 1e6).alias(f"{name}_max_ms"),
-        ]
-
-    n, seconds = F.count(F.lit(1)), F.expr("(unix_micros(max(settled_at)) - unix_micros(min(registered_at))) / 1e6D")
-    completed = F.when(F.col("outcome") == "completed", F.col("wait_ns"))
-    return (
-        played.rollup("round")
-        .agg(
-            n.alias("n"),
-            (n / seconds).alias("rate"),
-            F.avg((F.col("outcome") == "expired").cast("double")).alias("timeout_ratio"),
-            *of("latency", completed),
-            *of("added", F.col("added_ns")),
-            *of("behind", F.col("behind_ns")),
-        )
-        .orderBy("round")
+def seen_of(played: DataFrame) -> DataFrame:
+    """Three lives of each operation of a loadtest(), as NEEDED and `what`: its wait, the plan's, and the difference."""
+    views = ((SEEN, "outcome", "wait_ns"), (PLAN, "outcome", "wait_ns - added_ns"), (ADDED, "'completed'", "added_ns"))
+    stacked = ", ".join(f"'{what}', {outcome}, {wait}" for what, outcome, wait in views)
+    return played.selectExpr(
+        "registered_at", "settled_at", "lateness_ns", f"stack({len(views)}, {stacked}) AS (what, outcome, wait_ns)"
     )
+
+
+def timeouts_for(lives: DataFrame) -> list[float]:
+    """Timeouts to compare, in seconds: percentiles of the waits of completed operations, rounded to two digits.
+
+    A timeout from the longest of today on is left out: the data say little about it.
+    """
+    longest_ns = lives.selectExpr("max(timeout_ns)").collect()[0][0] or NS
+    rounded = {float(f"{wait_ns / NS:.2g}") for wait_ns in shares_of(lives, LATENCY, TABLE)}
+    return sorted(timeout for timeout in rounded if 0 < timeout * NS < longest_ns) or [longest_ns / NS]
+
+
+def curve_for(lives: DataFrame) -> list[float]:
+    """Timeouts at which the whole curve of what_if() has points, in seconds: the waits themselves, and the timeouts."""
+    waits_ns = {*shares_of(lives, "least(wait_ns, timeout_ns)", CURVE), *shares_of(lives, "timeout_ns", (0.0, 1.0))}
+    return sorted(wait_ns / NS for wait_ns in waits_ns if wait_ns > 0) or [1.0]
+
+
+def shares_of(lives: DataFrame, column: str, shares: Sequence[float]) -> list[int]:
+    """Approximate percentiles of a column: places of points, and no figures to print. Empty if there are no values."""
+    wanted = ", ".join(f"{share!r}D" for share in shares)
+    return lives.selectExpr(f"percentile_approx({column}, array({wanted}), 1000)").collect()[0][0] or []
 
 
 def outcomes_in(journal: Path) -> int:

@@ -12,11 +12,14 @@ from .options import Options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The kinds of lives in a run: values of the column `what` of each result.
-PLAYED: Final = "from the registration"  # played operations, from the daemon's journal
-SEEN: Final = "from the intended time"  # the same operations, as the clients saw them
+# The kinds of lives in a run: values of the column `what` of the results rollup, report, windows, what_if and curve.
+PLAYED: Final = "played"  # played operations, from the daemon's journal
 PLANNED: Final = "planned, not played"
 RECORDED: Final = "recorded"  # operations of a given journal
+# What the clients of a load test saw of each played operation: values of the column `what` of the result "seen".
+SEEN: Final = "from the intended time"  # its wait, from the time at which the plan has its registration
+PLAN: Final = "the plan"  # the wait that the plan has for it
+ADDED: Final = "added to the plan"  # the difference of the two
 
 
 class Results(Protocol):

@@ -17,6 +17,9 @@ OTHERS: Final = 0.10  # a run is disturbed if other work takes more than this sh
 SAVING: Final = 0.10  # of the operations in flight: a smaller saving is not worth a sentence
 
 
+Row = Mapping[str, Any]  # of a result, by the names of its columns
+
+
 class Verdict(NamedTuple):
     """A sentence, and whether the result is good, bad, or neither ("")."""
 
@@ -24,9 +27,9 @@ class Verdict(NamedTuple):
     text: str
 
 
-def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | None) -> Verdict:
-    """Whether the run followed its plan. `played` and `seen` are rows of a report, `added` is the row of all rounds."""
-    behind = added["behind_p99_ms"]
+def of_machine(played: Row, seen: Row, load: tuple[float, float] | None) -> Verdict:
+    """Whether the run followed its plan. `played` is the row of a report, `seen` that of what all clients saw."""
+    behind = seen["behind_p99_ms"]
     intended, registered = ms(seen["latency_p99_ms"]), ms(played["latency_p99_ms"])
     two = (
         f"p99 {intended} from the intended time, {registered} from the registration" if registered else "none completed"
@@ -44,10 +47,10 @@ def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | N
         )
     is_disturbed = load is not None and load[1] > OTHERS
     kept = "was disturbed by other work, and kept up" if is_disturbed else "kept up"
-    late, longer = f"{ms(behind)} (at most {ms(added['behind_max_ms'])})", ms(added["added_p99_ms"])
+    late, longer = f"{ms(behind)} (at most {ms(seen['behind_max_ms'])})", ms(seen["added_p99_ms"])
     text = (
         f"This machine {kept}. Of the calls, 99 % were sent within {late} of their time. Of the operations, 99 % "
-        f"waited at most {longer} longer than planned (the worst {ms(added['added_max_ms'])}). "
+        f"waited at most {longer} longer than planned (the worst {ms(seen['added_max_ms'])}). "
         + (f"Waits of completed ones: {two}." if registered else "None completed.")
     )
     if is_disturbed:
@@ -55,7 +58,7 @@ def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | N
     return Verdict("good", text + of_load)
 
 
-def of_outcomes(row: Any) -> Verdict:
+def of_outcomes(row: Row) -> Verdict:
     """The outcomes of operations: `row` is of a report."""
     parts = [f"{row['timeout_ratio']:.2%} of {row['n']:,} operations expired"]
     if row["expired"]:
@@ -103,7 +106,7 @@ def in_short(step: Mapping[str, Any]) -> str:
     return "the audit holds" + ("" if all(each["ended"] for each in step.get("arenas", ())) else ", the end is open")
 
 
-def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
+def of_timeouts(row: Row, asked: Sequence[Row]) -> Verdict | None:
     """The savings of another timeout: `row` is of a report, `asked` are the rows of its what_if().
 
     The sentence is about the longest timeout that would save a tenth of the operations in flight.
@@ -124,11 +127,12 @@ def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
     return Verdict(
         "",
         f"With a timeout of {ms(best['timeout_ns'] / 1e6)}, {best['timeout_ratio']:.1%} would expire instead of "
-        f"{now:.1%}, and {best['in_flight']:,.0f} would be in flight instead of {flying:,.0f}: {saved:.0%} fewer.",
+        f"{now:.1%}, and {number(best['in_flight'])} would be in flight instead of {number(flying)}: {saved:.0%} "
+        "fewer.",
     )
 
 
-def flying_now(row: Any, asked: Sequence[Any]) -> float:
+def flying_now(row: Row, asked: Sequence[Row]) -> float:
     """The mean number of operations that were in flight, to compare with `asked`, the rows of what_if(); 0: not known.
 
     `row` is of a report. A report computes its mean from the rate of outcomes, but what_if() computes with the rate of
@@ -136,6 +140,11 @@ def flying_now(row: Any, asked: Sequence[Any]) -> float:
     """
     rate = next((one["rate"] for one in asked if one["rate"]), 0.0)
     return float(rate * (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0))
+
+
+def number(value: float) -> str:
+    """A mean of a number of operations: "1,204", "9.3", "0.12"."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def ms(value: float | None) -> str:
