@@ -447,7 +447,7 @@ def test_the_page_is_valid_html_without_scripts_and_loads_nothing(drawn: Drawn) 
     assert len(captions) == html.count("<svg") == len(drawn.figures) == 8, "each figure has a title of its own"
     for sentence, label in captions:
         assert sentence.endswith(".") and sentence in label
-    assert set(re.findall(r"var\(--(series-\d)", html)) == {"series-0"}, "one colour: no two have to be told apart"
+    assert set(re.findall(r"var\(--(series-\d)", html)) == {"series-0"}, "one colour is enough"
 
 
 def test_mistakes_of_html_are_found() -> None:

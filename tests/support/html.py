@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 VOID = {"br", "hr", "img", "input", "link", "meta"}
-# What may not stand inside of a paragraph, or of another element that takes only text.
+# Elements that may not stand inside of a paragraph, or of another element that takes only text.
 BLOCKS = {"details", "div", "figure", "h1", "h2", "p", "section", "table", "ul"}
 ONLY_TEXT = {"b", "figcaption", "h1", "h2", "p", "small", "summary"}
 PARENTS = {"tr": {"table"}, "td": {"tr"}, "th": {"tr"}, "li": {"ul"}, "figcaption": {"figure"}, "summary": {"details"}}
@@ -42,7 +42,7 @@ class _Checked(HTMLParser):
 
 
 def mistakes(page: str) -> list[str]:
-    """What is wrong with a page of HTML; empty if nothing is."""
+    """The mistakes of a page of HTML, a line each."""
     checked = _Checked()
     checked.feed(page)
     checked.close()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from . import plots
 from .verdicts import Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # For the dark form of the page, in which the colours of figures are lighter.
 DARK: Final = ("#7db1ea", "#f08a72", "#6cc5a1", "#c3a5dd", "#dcb45f", "#a5b0b8")
@@ -144,7 +141,7 @@ def _cell(text: str) -> str:
     return escape(first) + (f"<small>{escape(small)}</small>" if small else "")
 
 
-def figure(title: str, sentence: str, drawn: Figure) -> str:
+def figure(title: str, sentence: str, drawn: plots.Figure) -> str:
     """A figure with its title, and the sentence that says what the figure shows."""
     caption = f"<figcaption><b>{escape(title)}</b>{escape(sentence)}</figcaption>"
     return f"<figure>{caption}{plots.svg(drawn, f'{title}: {sentence}')}</figure>"

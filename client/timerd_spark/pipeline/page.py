@@ -123,7 +123,7 @@ def _verdicts(numbers: Numbers, machine: verdicts.Verdict | None) -> Iterator[ve
 
 
 def _headlines(numbers: Numbers, kind: str) -> Iterator[Fact]:
-    """What timerd added comes first."""
+    """The time that timerd added comes first."""
     row, seen, plan = numbers.real, numbers.seen, numbers.plan
     if seen:
         of_rounds = sorted(one["added_p99_ms"] for one in numbers.rounds)
@@ -158,10 +158,10 @@ def _headlines(numbers: Numbers, kind: str) -> Iterator[Fact]:
 
 
 def _added(numbers: Numbers) -> str:
-    """What timerd added, and the waits: figures, and all percentiles in one table."""
+    """The time that timerd added, and the waits: figures, and all percentiles in one table."""
     row, seen = numbers.real, numbers.seen
     if not row:
-        return section("What timerd added", note("No operation has settled."))
+        return section("Time that timerd added", note("No operation has settled."))
     lines = [
         ("added to the plan", seen, "added"),
         ("calls sent late", seen, "behind"),
@@ -187,7 +187,7 @@ def _added(numbers: Numbers) -> str:
     else:
         explained += " A journal has no plan of the waits. So lateness alone shows what timerd added."
     percentiles = block(table(["", *QUANTILES.values()], shown), note(explained))
-    return section("What timerd added", beside([*_figures_of_added(numbers, row, seen), percentiles]))
+    return section("Time that timerd added", beside([*_figures_of_added(numbers, row, seen), percentiles]))
 
 
 def _figures_of_added(numbers: Numbers, row: Row, seen: Row) -> Iterator[str]:

@@ -26,7 +26,7 @@ from .verdicts import ms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
     from pyspark.sql import DataFrame
 
 MEASURES: Final = {"latency": "wait until completion", "lateness": "from deadline to expiry"}
