@@ -29,12 +29,15 @@ class Seat:
         self.holder: object | None = None
         self.sleeper: object | None = None  # the caller that sleeps, also while it has lost the seat
         self.is_wanted = False  # the link's thread wants it: no caller may take it until the thread has had it
-        self._sockets = native.epoll()  # watches the sockets
-        self._shutter = native.epoll()  # watches `_sockets` for the link's thread; shut while a caller has the seat
+        # First as variables: mypy 1.19 compiles this so that an object is never freed if its __init__ has raised.
+        sockets, shutter, poller = native.epoll(), native.epoll(), Poller()
+        bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+        self._sockets = sockets  # watches the sockets
+        self._shutter = shutter  # watches `_sockets` for the link's thread; shut while a caller has the seat
         self._shutter.register(self._sockets, select.EPOLLIN)
-        self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed when dropped
-        self._bell = self._bell_file.fileno()
-        self._poller = Poller()
+        self._bell_file = bell  # closed when dropped
+        self._bell = bell.fileno()
+        self._poller = poller
         self._poller.register(self._bell)
         for descriptor in descriptors:
             self._sockets.register(descriptor, select.EPOLLIN)

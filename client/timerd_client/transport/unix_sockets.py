@@ -58,13 +58,10 @@ class UnixSockets:
         self._cut: deque[tuple[int, bytes]] = deque()  # the rest of the frame that is sent in parts
         self._cut_of: bytes | None = None
         self._joined = Joined()
-        self._epoll = native.epoll()
-        try:
-            self._end = End()
-        except BaseException:  # no file is left: with some versions of the compiler, nothing would close the epoll
-            self._epoll.close()
-            raise
-        self.lifeline: Held = self._end
+        # First as variables: mypy 1.19 compiles this so that an object is never freed if its __init__ has raised.
+        epoll, end = native.epoll(), End()
+        self._epoll, self._end = epoll, end
+        self.lifeline: Held = end
         self._connect()
 
     # the connection ---------------------------------------------------------------------------------------------------

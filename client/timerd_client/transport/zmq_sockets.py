@@ -101,11 +101,7 @@ class ZmqSockets:
             self.due_ns = 0
         context = shared_context()
         commands = self._socket(context, zmq.DEALER)
-        try:
-            outcomes = self._socket(context, zmq.XSUB)
-        except BaseException:  # no file is left
-            commands.close(0)
-            raise
+        outcomes = self._socket(context, zmq.XSUB)
         commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
         commands.set(zmq.IMMEDIATE, 1)  # otherwise frames would queue up while no daemon runs
         outcomes.send(SUBSCRIBE)  # libzmq sends this over each connection
