@@ -149,13 +149,16 @@ def test_admin_clients_see_topics_groups_and_configurations(cluster: KafkaCluste
     other = AdminClient({"bootstrap.servers": cluster.bootstrap})
     assert topic in admin.list_topics() and topic in other.list_topics(timeout=PATIENCE_S).topics
 
-    def members() -> int:
-        """Of the group. Its consumer has to be polled: on a busy machine it may leave, and joins again."""
+    def has_joined() -> bool:
+        """Whether the consumer is a member. It is polled: on a busy machine it may leave, and then it joins again.
+
+        If it were closed while it joins, the group would wait for it, and so would a later test.
+        """
         consume_none.poll(timeout_ms=200)
         described = other.describe_consumer_groups([f"seen-{topic}"])[f"seen-{topic}"]
-        return len(described.result(PATIENCE_S).members)
+        return bool(consume_none.assignment()) and len(described.result(PATIENCE_S).members) == 1
 
-    eventually(lambda: members() == 1)
+    eventually(has_joined)
     listed = other.list_consumer_groups().result(PATIENCE_S)
     assert f"seen-{topic}" in {group.group_id for group in listed.valid}
     resource = ConfigResource(ResourceType.TOPIC, topic)
