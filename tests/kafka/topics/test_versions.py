@@ -93,8 +93,9 @@ def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
     async def main() -> None:
         with brokers(tmp_path, 2) as (one, two):
             one.catalog.create({"x": (8, 1, {})})
-            monkeypatch.setattr("timerd_kafka.broker.broker.OPEN_S", 0.0)  # so it opens no partition yet
-            two.refresh()
+            with monkeypatch.context() as busy:
+                busy.setattr("timerd_kafka.broker.broker.OPEN_S", 0.0)  # so it opens no partition yet
+                two.refresh()
             one.catalog.create({"y": (1, 1, {})})
             with monkeypatch.context() as full:
                 full.setattr(Path, "replace", refuse)
@@ -102,7 +103,6 @@ def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
                     two.catalog.create({"z": (1, 1, {})})
             fired: list[list[str]] = []
             two.waits.fire = lambda _, *keys: fired.append(sorted(keys))  # type: ignore[method-assign]
-            monkeypatch.setattr("timerd_kafka.broker.broker.OPEN_S", 60.0)
             two._open()
             assert (two._opened, two.catalog.version) == (1, 2) and fired == [[ANY, topic_key("x")]]
             two.say_catalog_changed()
