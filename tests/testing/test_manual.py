@@ -126,6 +126,48 @@ def test_the_wall_clock_is_set_apart_from_the_manual_clock(manual: Manual) -> No
         manual.set_wall_clock(datetime(2026, 1, 1))
 
 
+@pytest.mark.parametrize("first_s", [0, 0.001])
+def test_a_wall_clock_that_is_set_before_the_clock_has_moved_is_the_beginning_so_no_point_was_missed(
+    manual: Manual, first_s: float
+) -> None:
+    """An application whose module serves is there before the first line of the test."""
+    calls = td.Calls()
+    ran: list[tuple[datetime | None, int]] = []
+
+    @calls.every("night", cron="30 2 * * *", timezone="Europe/Berlin")
+    def night(call: td.Call) -> None:
+        ran.append((call.due, call.missed))
+
+    with td.connect(group="web") as worker, td.connect(group="web") as other:
+        worker.serve(calls)
+        other.serve(calls)
+        manual.advance(first_s)
+        for day in 1, 28:
+            manual.set_wall_clock(datetime(2026, 3, day, 12, tzinfo=UTC))
+        manual.advance(timedelta(days=1))
+    night_of_28 = (datetime(2026, 3, 29, 1, tzinfo=UTC), 0)
+    assert ran[-1:] == [night_of_28] and (len(ran) == 1) == (first_s == 0), ran
+
+
+def test_the_beginning_may_be_set_in_a_coroutine_that_serves(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[datetime | None] = []
+
+    @calls.every("night", cron="0 3 * * *")
+    async def night(call: td.Call) -> None:
+        ran.append(call.due)
+
+    async def main() -> None:
+        async with td.aio.connect(group="web") as worker:
+            worker.serve(calls)
+            await asyncio.sleep(0)
+            manual.set_wall_clock(datetime(2026, 1, 1, 2, 59, tzinfo=UTC))
+            await asyncio.sleep(61)
+
+    manual.run(main())
+    assert ran == [datetime(2026, 1, 1, 3, tzinfo=UTC)]
+
+
 # clients --------------------------------------------------------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ PID, MARK = r"\b47\d\d\b", r"\b[0-9a-f]{16}-\d+\b"
 PLACEHOLDERS = {
     MARK: MARK,
     r"\d{4}-\d\d-\d\d": r"\d{4}-\d\d-\d\d",
+    r"\b[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4}": r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4}",  # of HTTP
     r"\d\d:\d\d:\d\d(?:[.,]\d+)?": r"\d\d:\d\d:\d\d(?:[.,]\d+)?",
     r"\bmissed \d+": r"missed \d+",
     rf"\b{DURATION}(?: {DURATION})?": rf"{DURATION}(?: {DURATION})?",

@@ -18,11 +18,12 @@ from typing import Any
 
 from timerd_client.aio import process as of_loops
 from timerd_client.aio.link import LoopLink
+from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.discovery.settings import settings
 from timerd_client.discovery.target import Target
 from timerd_client.groups.membership import serving
 from timerd_client.link import flows
-from timerd_client.link.lazy import lazies
+from timerd_client.link.lazy import Lazy, lazies
 from timerd_client.link.link import Link
 from timerd_client.threaded import process
 from timerd_client.threaded.client import Client
@@ -44,7 +45,7 @@ def connected_anew(
     Threaded clients that serve calls of a group connect at once, so that their handlers run. All others, also those of
     asyncio, connect at their next use. At the end of the test the connections end within `while_ending()`.
     """
-    end_connections(is_meant)
+    end_connections(lambda lazy: is_meant(lazy.target))
     kept = Kept()
     for served in kept.serving:
         if isinstance(served, Client) and not served.closed and is_meant(served._lazy.target):
@@ -54,15 +55,28 @@ def connected_anew(
     finally:
         try:
             with while_ending():
-                end_connections(is_meant)
+                end_connections(lambda lazy: is_meant(lazy.target))
         finally:
             kept.restore()
 
 
-def end_connections(is_meant: Callable[[Target], bool]) -> None:
+def end_kept_away() -> None:
+    """A test begins: let clients that were kept away from the machine's daemon look for it at their next use.
+
+    Handlers that they served run in a test only if the test has a fixture of timerd, or if it uses the client.
+    """
+
+    def is_kept_away(lazy: Lazy[Any]) -> bool:
+        sockets = None if lazy.made is None else lazy.made.connection.sockets
+        return isinstance(sockets, LateSockets) and bool(sockets.kept_away)
+
+    end_connections(is_kept_away)
+
+
+def end_connections(is_meant: Callable[[Lazy[Any]], bool]) -> None:
     """End the connections of the clients for which `is_meant` is true. An error of the last flush is logged."""
     for lazy in list(lazies):
-        if lazy.makes_links and is_meant(lazy.target) and (link := lazy.leave()) is not None and not link.closed:
+        if lazy.makes_links and is_meant(lazy) and (link := lazy.leave()) is not None and not link.closed:
             link.why_closed = WHY
             try:
                 _end(link)

@@ -5,18 +5,25 @@
     timerd_manual      a daemon in this process on a clock of its own: timerd_manual.advance(30) takes a millisecond
 
 The client and the daemon are imported when a test asks for one of them, so other runs of pytest cost nothing.
+
+Outside of tests, clients of this process do not look for the machine's daemon. pytest imports the modules of an
+application, and a worker of such a module would otherwise run real calls before the first test begins.
 """
 
 from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from timerd_shm.host import reach
 
 if TYPE_CHECKING:
     import timerd as td
@@ -26,6 +33,35 @@ if TYPE_CHECKING:
 
 FLAGS = "flags of the daemon that timerd_daemon starts, as on its command line: timerd --help"
 INSTANCE = "instance of the daemon that timerd_daemon starts, if the program names one"
+OUTSIDE = (
+    "outside of a test, timerd's plugin for pytest keeps clients from the machine's daemon: use them in a test or in "
+    "a fixture, or give runtime_dir="
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    pytest_configure(early_config)  # before the first conftest.py, which may import the application
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if not reach.closed_because:
+        config.add_cleanup(partial(setattr, reach, "closed_because", ""))
+        reach.closed_because = OUTSIDE
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Generator[None, None, None]:
+    before, reach.closed_because = reach.closed_because, ""
+    try:
+        if "timerd_client" in sys.modules:
+            from .clients import end_kept_away
+
+            end_kept_away()
+        yield
+    finally:
+        reach.closed_because = before
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

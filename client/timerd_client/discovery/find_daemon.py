@@ -8,6 +8,7 @@ import time
 from timerd_client.transport.lifeline import changing
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
+from timerd_shm.host import reach
 from timerd_shm.host.paths import InstancePaths, daemon_running, instance_name, open_arena_file
 from timerd_shm.host.places import places
 from timerd_shm.host.search import find_instance
@@ -68,9 +69,21 @@ class Search:
 
 def find(target: Target) -> tuple[InstancePaths, bool]:
     """The instance, and whether its daemon runs. Raises TimerdUnavailableError, PermissionError, ResourceLimitError."""
+    check_reach(target)
     with changing:  # no fork meanwhile: a child would have a copy of the connection that is made here
         paths = find_instance(target.instance, target.runtime_dir, target.daemon_user)
         return paths, daemon_running(paths)
+
+
+def kept_away(target: Target) -> str:
+    """Why a client of this target may not look for its daemon now; empty: it may. A stated directory is always free."""
+    return reach.closed_because if target.runtime_dir is None else ""
+
+
+def check_reach(target: Target) -> None:
+    """Raise TimerdUnavailableError if a client of this target may not look for its daemon now."""
+    if why := kept_away(target):
+        raise TimerdUnavailableError(why)
 
 
 def expected_paths(target: Target) -> InstancePaths:

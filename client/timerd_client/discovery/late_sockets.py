@@ -27,7 +27,7 @@ from timerd_shm.read.reader import ArenaReader
 from timerd_wire.native import Thread
 
 from .autostart import start_daemon
-from .find_daemon import expected_paths, find, has_run_lately
+from .find_daemon import expected_paths, find, has_run_lately, kept_away
 from .target import Target
 
 LOOK_FIRST_NS: Final = 20_000_000
@@ -71,10 +71,13 @@ class LateSockets:
         self._trouble = ""
         self._starter: Thread | None = None
         self._start_failed = ""  # why the daemon could not be started here: the start is not tried again
+        self.kept_away = kept_away(target)  # why these sockets never look; a client that needs a daemon makes others
+        if self.kept_away:
+            self._trouble, self.is_hopeless, self.due_ns = self.kept_away, True, NEVER
 
     def tend(self, now_ns: int) -> bool:
         """Look whether the daemon runs. With `autostart`, begin to start it."""
-        if self.found is None:
+        if self.found is None and not self.kept_away:
             self._tend(now_ns)
         return False
 
@@ -141,7 +144,11 @@ class LateSockets:
 
     def hopeless(self) -> str:
         """The trouble, with what the caller can do about it."""
-        return self._trouble if self._target.autostart else f"{self._trouble}, or make the client with autostart=True"
+        return (
+            self._trouble
+            if self._target.autostart or self.kept_away
+            else f"{self._trouble}, or make the client with autostart=True"
+        )
 
     def send(self, frame: bytes) -> bool:
         return False

@@ -127,6 +127,11 @@ class Connection:
                 remedy = f"start it ({self.paths.command}), or {remedy}"
             raise noted(TimerdUnavailableError(f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"))
 
+    def refuse_kept_away(self) -> None:
+        """Raises TimerdUnavailableError if these sockets never look for the daemon, so that nobody waits for it."""
+        if isinstance(self.sockets, LateSockets) and self.sockets.kept_away:
+            raise noted(TimerdUnavailableError(self.sockets.kept_away))
+
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
         """The error of a caller that has waited for `patience` and got no answer."""
         if held_up := self.held_up():

@@ -28,7 +28,7 @@ from timerd_client.arguments import (
 )
 from timerd_client.conditions import When
 from timerd_client.discovery.autostart import start_daemon
-from timerd_client.discovery.find_daemon import LOOK_AGAIN_S, Search
+from timerd_client.discovery.find_daemon import LOOK_AGAIN_S, Search, check_reach
 from timerd_client.discovery.late_sockets import files_named
 from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.outcome import Outcome, State
@@ -131,6 +131,7 @@ def connect(lazy: Lazy[LinkT], timeout: Patience) -> Flow[LinkT]:
         link = lazy.link()
         yield from ready(link, CONNECT_TIMEOUT_S if timeout is None else seconds)
         return link
+    check_reach(target)
     with files_named():
         paths = None
         if target.autostart:
@@ -153,6 +154,7 @@ def connect(lazy: Lazy[LinkT], timeout: Patience) -> Flow[LinkT]:
 def ready(link: Link, timeout: Patience) -> Flow[None]:
     """Wait until the daemon has accepted this client. Raises the daemon's refusal, or TimerdUnavailableError."""
     protocol = link.protocol
+    link.connection.refuse_kept_away()
 
     def error() -> TimerdError | None:
         if protocol.state is LinkState.LIVE:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -118,15 +118,38 @@ class Manual:
         return value
 
     def set_wall_clock(self, to: datetime) -> None:
-        """Set the wall clock, by which `cron=` and `call_at` go. Raises ValueError for a datetime without a zone."""
+        """Set the wall clock, by which `cron=` and `call_at` go. Raises ValueError for a datetime without a zone.
+
+        Until the clock has moved for the first time, this is the time at which the test begins, so no point of a
+        schedule was missed. Later it is a clock that somebody has set: points that it passes over are missed points.
+        """
         if to.tzinfo is None:
             raise ValueError(f"{to!r} has no time zone: datetime(..., tzinfo=UTC)")
         driver = self._driver
-        driver.clock.jump(round(to.timestamp() * S) - driver.clock.wall_ns())
-        for link in list(driver.links):
-            link.wall.was_set()
-        driver.daemon.wall_clock_set()
-        driver.settle()
+        with self._planned_anew() if driver.now == 0 else nullcontext():
+            driver.clock.jump(round(to.timestamp() * S) - driver.clock.wall_ns())
+            for link in list(driver.links):
+                link.wall.was_set()
+            driver.daemon.wall_clock_set()
+            driver.settle()
+
+    @contextmanager
+    def _planned_anew(self) -> Iterator[None]:
+        """In this block the clock is set. Members forget their cron schedules before it, and begin them after it."""
+        members = [client for client in list(serving) if client._carrier and client._lazy.made in self._driver.links]
+        by_wall = [
+            (client, name)
+            for client in members
+            for name, job in client._carrier.jobs.items()
+            if job.schedule is not None and job.schedule.by_wall
+        ]
+        self._driver.settle()
+        for client, name in by_wall:
+            client.cancel_call(name)
+        yield
+        for client, name in by_wall:
+            client._carrier.to_begin.add(name)
+        self._driver.settle()
 
     def stop(self) -> None:
         """End the daemon, as if it was killed. Its arena stays."""
