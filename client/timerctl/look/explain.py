@@ -174,8 +174,8 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
         text = (
             f"No operation of id {what} is known{where}: {what} is a key."
             if keys
-            else f"No operation of id {what} is known{where}. It was never registered, or has settled: an id is known for "
-            f"{span(header.ids_kept_ns)} after that, but one that settled more than "
+            else f"No operation of id {what} is known{where}. It was never registered, or has settled: an id is known "
+            f"for {span(header.ids_kept_ns)} after that, but one that settled more than "
             f"{span(max(now_ns(header) - header.ids_floor_ns, 0))} ago may have been forgotten earlier."
             if header.ids_floor_ns
             else f"No operation of id {what} is known{where}. It was never registered."

@@ -107,7 +107,7 @@ def of_name(reader: ArenaReader, arguments: argparse.Namespace, text: bytes) -> 
 
 
 def of_another_kind(reader: ArenaReader, arguments: argparse.Namespace, verb: str, text: bytes) -> Iterator[Row]:
-    """Hints for a command on the operation of an id: a call, a key or another purgatory has this name, or a near one."""
+    """Hints for a command on the operation of an id: a call, a key, another purgatory has it, or a near one."""
     found = list(_elsewhere(reader, arguments, verb, text))
     found += of_key(reader, arguments, text, "cancel-for-key" if verb == "cancel" else "ops")
     yield from found or near_operations(reader, arguments, verb, text)

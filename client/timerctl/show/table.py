@@ -4,7 +4,8 @@
     table.print(rows)
 
 Where the terminal is too narrow, flexible columns shrink first (down to their least width). Then optional columns are
-left out, the last one first, and print() names them in a line below. A text that still does not fit is cut, or goes on in the lines below if its column wraps.
+left out, the last one first, and print() names them in a line below. A text that still does not fit is cut, or goes on
+in the lines below if its column wraps.
 Plain text: no colours, no cursor movements, no trailing blanks.
 """
 
