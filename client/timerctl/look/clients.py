@@ -104,7 +104,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         ),
         epilog=EPILOG,
     )
-    command.add_argument("--sort", choices=ORDERS, default="pending", help="default: pending, the most first")
+    about = f"{', '.join(ORDERS)} (default: pending, the most first)"
+    command.add_argument("--sort", metavar="COLUMN", choices=ORDERS, default="pending", help=about)
     add_limit(command)
 
 
