@@ -87,7 +87,7 @@ def _act(arguments: argparse.Namespace, verb: str, done: str, act: Callable[[Pur
 
 
 def _meant(arguments: argparse.Namespace, verb: str) -> Row:
-    """What may have been meant: hints, and an error if the text is the number of an operation."""
+    """Hints at what was meant, and an error if the text is the number of an operation."""
     with suppress(OSError, TimerdError), open_arena(paths_of(arguments)) as reader:
         if (number := of_number(reader, arguments, verb, arguments.id)) is not None:
             return number

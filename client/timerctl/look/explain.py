@@ -162,8 +162,8 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
             if found.op is not None:
                 row |= settlement(found.op, now_ns(header))
                 how = (
-                    f"It {state_text(row['state'])} {span(row['settled']['ago_ns'])} ago. The arena says so until "
-                    "another operation gets its record."
+                    f"It {state_text(row['state'])} {span(row['settled']['ago_ns'])} ago. This is known until another "
+                    "operation gets its record."
                 )
             text = f"Operation {what} has settled, and its outcome was acknowledged, or nobody owned it. {how}"
             row["journal"] = journal.of_operation(found.number)
