@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from timerctl.instance import PURGATORY, command_line, open_arena, paths_of
+from timerctl.known import NearKey, near_keys, purgatories_of
 from timerctl.listing import hint
-from timerctl.look.known import NearKey, near_keys, purgatories_of
 from timerctl.show.text import word
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.states import Condition, KeyKind

@@ -11,8 +11,8 @@ from typing import Any
 
 from timerctl.exits import Exit
 from timerctl.instance import NS, add_purgatory, connected, open_arena, paths_of, purgatory_of
+from timerctl.known import of_silent_keys
 from timerctl.listing import add_bytes, declare, print_hints
-from timerctl.look.known import of_silent_keys
 from timerctl.show.text import begun, duration_ns, key_of, whole, word
 from timerd_client import Event, Gap
 from timerd_shm.declare.errors import TimerdError

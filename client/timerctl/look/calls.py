@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from timerctl.instance import NS, open_arena, paths_of
+from timerctl.known import of_near_names
 from timerctl.listing import Row, add_bytes, add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import begun, key_of, span
@@ -23,7 +24,6 @@ from timerd_shm.read.text import label, plain
 
 from .clocks import Clocks
 from .handlers import Handlers
-from .known import of_near_names
 
 NOTES_MAX = 8  # hints below the table
 NOT_SHOWN = ("payload", "time_limit", "name_bytes")  # fields of a call that its row has in another form, or not at all

@@ -9,6 +9,7 @@ from typing import Any
 
 from timerctl.exits import Exit, UsageError
 from timerctl.instance import command_line, life_of, open_arena, paths_of
+from timerctl.known import of_key
 from timerctl.listing import Row, add_bytes, declare, hint
 from timerctl.show.table import Column, Table, terminal_width
 from timerctl.show.text import key_of, print_json, span, word
@@ -24,7 +25,6 @@ from .facts import Facts
 from .find import Found, Gone, Meant, Remembered, meant
 from .instead import meant_instead
 from .journal_lines import JournalLines
-from .known import of_key
 
 NAME_WIDTH = 11
 # Fields with lists. A row of an operation that does not stand in the arena has them, too, so that programs find them.

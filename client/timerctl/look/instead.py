@@ -10,6 +10,7 @@ import glob
 from collections.abc import Iterator
 
 from timerctl.instance import PURGATORY, command_line
+from timerctl.known import near_ids, near_keys, of_key, with_option
 from timerctl.listing import Row, hint
 from timerctl.show.text import key_of, word
 from timerd_client.groups.listing import listed
@@ -22,7 +23,6 @@ from timerd_shm.read.text import plain
 from .facts import Facts
 from .find import Found, by_number, meant
 from .handlers import Handlers
-from .known import near_ids, near_keys, of_key, with_option
 
 IDS_NAMED = 3
 

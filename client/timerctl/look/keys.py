@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from timerctl.instance import open_arena, paths_of
+from timerctl.known import of_near_keys, of_near_names, purgatories_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import key_of, word
@@ -17,8 +18,6 @@ from timerd_shm.declare.records import WatermarkRecord
 from timerd_shm.declare.states import KeyKind, Place
 from timerd_shm.read.reader import ArenaReader, DamageError
 from timerd_shm.read.text import plain
-
-from .known import of_near_keys, of_near_names, purgatories_of
 
 ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "watchers": lambda row: (-row["watchers"], row["purgatory"], row["key"]),

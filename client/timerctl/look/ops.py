@@ -14,6 +14,7 @@ from typing import Any
 
 from timerctl.exits import UsageError
 from timerctl.instance import open_arena, paths_of
+from timerctl.known import of_key, of_near_keys, of_near_names, purgatories_of, slots_of
 from timerctl.listing import Row, add_bytes, add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import begun, duration_ns, key_of, word
@@ -28,7 +29,6 @@ from timerd_shm.read.text import label, plain
 
 from .clocks import Clocks
 from .find import id_hash_of, number_of
-from .known import of_key, of_near_keys, of_near_names, purgatories_of, slots_of
 
 BYTES_SHOWN = 40  # in a row of a table
 DONE = {"satisfied": "(ok)", "failed": "(failed)"}

@@ -15,13 +15,13 @@ from timerctl.instance import open_arena
 from timerctl.journal.rows import RowFormat
 from timerctl.journal.source import opened
 from timerctl.journal.tail import before, lines
+from timerctl.known import slots_of
 from timerctl.listing import Row
 from timerctl.live.rows import STANDING, explained
 from timerctl.live.views import VIEWS
 from timerctl.look import calls, errors, ops
 from timerctl.look.clocks import Clocks
 from timerctl.look.find import INDEX_BITS, Found, meant, number_of
-from timerctl.look.known import slots_of
 from timerctl.look.ops import Rows
 from timerctl.show.table import Table
 from timerctl.show.text import key_of
