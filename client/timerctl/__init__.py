@@ -38,7 +38,7 @@ exit status:
 examples:
   timerctl stats --watch                   counters and latencies, every second
   timerctl ops --due-within 5s             what expires within 5 s
-  timerctl explain session/9               why it is pending, and since when
+  timerctl explain 7.1                     why it is pending, and since when
   timerctl register job/7 --timeout 1m     wait at the shell for an event
   timerctl fire job/7 --value done --wait  ... and complete it
   timerctl load --own --rate 20k           how fast, how late, and whether right

@@ -112,14 +112,15 @@ def show(
     nothing: str,
     more: str = "",
     notes: Sequence[str] = (),
+    hints: Sequence[Row] = (),
 ) -> int:
-    """Print rows as JSON or as a table, and `more` below them. If there are no rows, print `nothing`.
+    """Print rows as JSON or as a table, and `more` below them. If there are no rows, print `nothing` and the hints.
 
-    `more` says that there are more rows. `notes` are lines below the table.
+    `more` says that there are more rows. `notes` are lines below the table. `hints` say what may have been meant.
     """
     life = life_of(paths, header)
     if arguments.json:
-        print_json(life.row() | {"more": bool(more), "rows": rows})
+        print_json(life.row() | {"more": bool(more), "rows": rows, "hints": list(hints)})
         return Exit.OK
     if note := life.note():
         print(note)
@@ -127,6 +128,7 @@ def show(
         table.print([cells(row) for row in rows])
     else:
         print(nothing)
+        print_hints(hints)
     for line in (*notes, *filter(None, [more])):
         print(line)
     return Exit.OK

@@ -224,8 +224,12 @@ def test_a_settled_operation_is_known_until_it_is_acknowledged_then_its_id_then_
     row = explain("job")
     assert (row["state"], row["settled"]["ago_ns"]) == ("completed", 3 * S)
     assert "acknowledged" in row["text"]
+    row = explain("0.1")
+    assert (row["state"], row["settled"]["ago_ns"]) == ("completed", 3 * S), "the freed record has its outcome"
+    assert "It completed 3.00 s ago" in row["text"] and "timerd --journal" in row["journal"]["text"]
+    rig.do(alice, Register(keys(b"next"), timeout_ns=HOUR))
     row = explain("0.1", status=Exit.PROBLEM)
-    assert row["state"] == "unknown" and "has settled" in row["text"] and "timerd --journal" in row["journal"]["text"]
+    assert row["state"] == "unknown" and "How it settled is not known" in row["text"]
     lists = {name for name, value in found.items() if isinstance(value, list)}
     assert lists == {name for name, value in row.items() if isinstance(value, list)}, "`jq .keys[]` works for both"
     for never in ("0.9", "99.1", "nothing"):
@@ -242,7 +246,7 @@ def test_explain_names_the_command_that_finds_a_forgotten_operation_in_the_journ
     rig.acknowledge()
     hashed = id_hash(b"job").hex()
     assert explain("job")["journal"]["command"] == f"timerctl journal export | jq 'select(.id == \"{hashed}\")'"
-    gone = explain("0.1", status=Exit.PROBLEM)
+    gone = explain("0.1")
     assert gone["journal"]["command"] == f"timerctl journal export | jq 'select(.operation == {1 << 32})'"
 
 

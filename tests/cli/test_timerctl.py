@@ -223,7 +223,7 @@ def test_clients_shows_who_holds_the_arena_also_when_they_have_ended(
     make(rig, b"mail", 1, uid=0, what=Register((Key(b"k"),), orphans=Orphans.KEEP))
     alive = make(rig, b"web", 5, uid=4_294_000_000, ends=False, what=outcome(b"four"))
     bury(rig, runtime_dir)
-    first, *ended = json_of(run, "clients")
+    first, *ended = json_of(run, "clients", "--sort", "slot")
     assert (first["slot"], first["uid"], first["user"]) == (alive.slot, 4_294_000_000, "4294000000")
     assert first["made"] == {"pending": 0, "outcomes": 5, "nodes": 0, "bytes": 20}
     assert [(row["state"], row["slot"], row["uid"], row["group"], row["backlog"]) for row in ended] == [
@@ -236,7 +236,7 @@ def test_clients_shows_who_holds_the_arena_also_when_they_have_ended(
     assert ended[2]["quotas"]["operations"] == {"used": 24, "limit": 32}, "one share for all groups of the user"
     assert set(first) == set(ended[0])
     monkeypatch.setenv("COLUMNS", "250")
-    lines = run("clients")[1].splitlines()
+    lines = run("clients", "--sort", "slot")[1].splitlines()
     assert re.search(r"other users +ended +web", lines[-4])
     assert re.search(r"user root +ended +mail .*75 % operations", lines[-2])
     assert re.search(r"user root +ended +- .*75 % operations", lines[-1])

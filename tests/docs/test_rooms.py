@@ -54,6 +54,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"exits", "show"},
         {"instance"},
         {"listing"},
+        {"known"},
         {"journal", "load", "look", "setup"},
         {"act", "live"},  # a command that finds nothing to act on says what may have been meant
         {"web"},

@@ -11,7 +11,7 @@ from timerctl.exits import Exit, UsageError
 from timerctl.instance import command_line, connected, open_arena, paths_of
 from timerctl.listing import Row, declare_act, hint, print_hints
 from timerctl.look.find import Found, meant
-from timerctl.look.instead import of_name
+from timerctl.look.instead import of_name, of_number
 from timerctl.show.text import U64_MAX, key_of, print_json, whole, word
 from timerd_client.groups.listing import CallInfo, listed
 from timerd_client.protocol.session import CALLS
@@ -110,6 +110,12 @@ def _meant(arguments: argparse.Namespace) -> Iterator[Row]:
             text_of = f"{runs_in}, and a call that runs cannot be cancelled"
             yield hint("runs", text_of, command_line(arguments, "explain", text))
         yield from of_name(reader, arguments, text)
+        if (number := of_number(reader, arguments, "calls cancel", text)) is not None:
+            yield hint("number", number["error"], None)
+            yield from number["hints"]
+        if any(b"%d" % call.number == text for call in listed(reader, failed=True)):
+            line = command_line(arguments, "calls drop", text)
+            yield hint("letter", f"a dead letter has the number {plain(text)}", line)
         for each in meant(reader, text, "id", None):
             if isinstance(each, Found) and (name := reader.purgatory_name(each.op.purgatory)) != CALLS:
                 line = command_line(arguments, "cancel", text, purgatory=name)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit
 from timerctl.instance import NS, PURGATORY, add_purgatory, open_arena, paths_of, purgatory_of
 from timerctl.listing import Row, declare_act, print_hints
-from timerctl.look.instead import of_another_kind
+from timerctl.look.instead import of_another_kind, of_number
 from timerctl.show.text import key_of, print_json, word
 from timerd_shm.declare.errors import TimerdError, UnknownOperationError
 from timerd_shm.read.text import plain
@@ -24,18 +24,20 @@ if TYPE_CHECKING:
 
 KNOWN = "Any process may have registered the operation. Exit status 1 when no operation\nof the id is pending."
 CANCEL_EPILOG = """\
-The operation's owner gets the outcome CANCELLED.
+The operation's owner gets the outcome CANCELLED. A number of `timerctl ops` is
+no id. An operation without an id is cancelled by its owner, or with all others
+that watch one of its keys: `timerctl cancel-for-key`.
 
 examples:
-  timerctl register session/9 --timeout 15m --id session/9
-  timerctl cancel session/9
+  timerctl register session/9 --timeout 15m --id login-9
+  timerctl cancel login-9
 """
 RESCHEDULE_EPILOG = """\
 TIME counts from now. The owner gets no notice of the new deadline.
 
 examples:
-  timerctl reschedule session/9 --timeout 15m
-  timerctl reschedule session/9 --timeout none          no deadline any more
+  timerctl reschedule login-9 --timeout 15m
+  timerctl reschedule login-9 --timeout none            no deadline any more
 """
 
 
@@ -73,7 +75,7 @@ def _act(arguments: argparse.Namespace, verb: str, done: str, act: Callable[[Pur
         try:
             act(purgatory_of(client, arguments))
         except UnknownOperationError as error:
-            row |= {"done": False, "error": str(error), "hints": list(_meant(arguments, verb))}
+            row |= {"done": False, "error": str(error)} | _meant(arguments, verb)
     if arguments.json:
         print_json(row)
     elif row["done"]:
@@ -84,6 +86,10 @@ def _act(arguments: argparse.Namespace, verb: str, done: str, act: Callable[[Pur
     return Exit.OK if row["done"] else Exit.PROBLEM
 
 
-def _meant(arguments: argparse.Namespace, verb: str) -> Iterator[Row]:
+def _meant(arguments: argparse.Namespace, verb: str) -> Row:
+    """Hints at what was meant, and an error if the text is the number of an operation."""
     with suppress(OSError, TimerdError), open_arena(paths_of(arguments)) as reader:
-        yield from of_another_kind(reader, arguments, verb, arguments.id)
+        if (number := of_number(reader, arguments, verb, arguments.id)) is not None:
+            return number
+        return {"hints": list(of_another_kind(reader, arguments, verb, arguments.id))}
+    return {"hints": []}

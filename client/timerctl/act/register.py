@@ -36,7 +36,7 @@ examples:
   timerctl register r1 r2 r3 --timeout 5s --when at-least:2
   timerctl register --reach p0=812 --reach p1=455 --timeout 5s --when all
   timerctl register topic/p0 --timeout 500ms --when total:65536
-  timerctl register session/9 --timeout 15m --id session/9 --if-exists replace
+  timerctl register session/9 --timeout 15m --id login-9 --if-exists replace
 """
 
 

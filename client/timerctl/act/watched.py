@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from timerctl.instance import PURGATORY, command_line, open_arena, paths_of
+from timerctl.known import NearKey, near_keys, purgatories_of
 from timerctl.listing import hint
 from timerctl.show.text import word
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.states import Condition, KeyKind
-from timerd_shm.read.near import near
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.text import plain
 from timerd_shm.read.watched import watches, watermarks
+
+OFFSET = "OFFSET"  # in a command line that is suggested: any number beyond the watermark
 
 
 class Watched(NamedTuple):
@@ -61,7 +63,7 @@ def watched(arguments: argparse.Namespace) -> Watched | None:
 
 
 def _watched(reader: ArenaReader, key: bytes, purgatory: str) -> Watched:
-    names = _names(reader)
+    names = purgatories_of(reader)
     targets: list[int] = []
     elsewhere: dict[str, int] = {}
     events = owned = subscriptions = 0
@@ -81,11 +83,6 @@ def _watched(reader: ArenaReader, key: bytes, purgatory: str) -> Watched:
     return Watched(events, tuple(sorted(targets)), owned, subscriptions, next(marks, None), elsewhere)
 
 
-def _names(reader: ArenaReader) -> dict[int, str]:
-    """The purgatories in use, by index."""
-    return {index: reader.purgatory_name(index) for index, each in enumerate(reader.purgatories) if each.state}
-
-
 # for people -----------------------------------------------------------------------------------------------------------
 
 
@@ -102,6 +99,8 @@ def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> 
     had = f"{key} had {'no watermark' if seen.watermark is None else f'the watermark {seen.watermark}'}"
     if verb == "forget":
         return f"Just before, {had}."
+    if verb == "advance" and seen.watermark is not None and seen.watermark >= arguments.offset:
+        had += ", which stays"
     parts = []
     if verb == "advance":
         due = sum(target <= arguments.offset for target in seen.targets)
@@ -112,10 +111,16 @@ def sentence(arguments: argparse.Namespace, verb: str, seen: Watched | None) -> 
         parts += [operations(number)] if number else []
     if seen.owned:
         parts.append(f"{operations(seen.owned)} whose owners look")
-    if seen.subscriptions and verb != "cancel-for-key":
+    if seen.subscriptions:
         parts.append(operations(seen.subscriptions, "subscription"))
     listed = ", and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:]))) or "nothing"
-    return f"Just before, {had}; {listed}." if verb == "advance" else f"Just before, {listed} watched {key}."
+    if verb == "advance":
+        return f"Just before, {had}; {listed}."
+    if verb == "fire" and seen.targets:  # they watch the key, too
+        also = f", and {len(seen.targets)} for its watermark" if parts else ""
+        return f"Just before, {listed} waited for an event on {key}{also}."
+    stays = " A subscription is not cancelled: its owner closes it." if verb == "cancel-for-key" else ""
+    return f"Just before, {listed} watched {key}.{stays if seen.subscriptions else ''}"
 
 
 # what was meant -------------------------------------------------------------------------------------------------------
@@ -133,12 +138,11 @@ def hints(arguments: argparse.Namespace, verb: str, seen: Watched) -> Iterator[d
     explained = False
     if verb == "fire" and seen.targets:
         text = f"{operations(len(seen.targets))} wait{'s' * (len(seen.targets) == 1)} for its watermark"
-        yield hint(
-            "watermark", text, command_line(arguments, "advance", key, str(seen.targets[0]), purgatory=purgatory)
-        )
+        offset = next((text for each in seen.targets if (text := _beyond(str(each), seen.watermark)) != OFFSET), OFFSET)
+        yield hint("watermark", text, command_line(arguments, "advance", key, offset, purgatory=purgatory))
         explained = True
     elif verb == "fire" and seen.watermark is not None:
-        line = command_line(arguments, "advance", key, "OFFSET", purgatory=purgatory)
+        line = command_line(arguments, "advance", key, OFFSET, purgatory=purgatory)
         yield hint("watermark", f"the key has a watermark, {seen.watermark}", line)
         explained = True
     if verb == "advance" and seen.events:
@@ -150,34 +154,33 @@ def hints(arguments: argparse.Namespace, verb: str, seen: Watched) -> Iterator[d
         yield hint("purgatory", text, command_line(arguments, verb, key, *rest, purgatory=other))
         explained = True
     if not explained and (verb != "advance" or seen.watermark is None):
-        for name, target in _near(arguments, verb, key, purgatory):
+        for near in _near(arguments, verb, purgatory):
             # A watermark's key is advanced, an event's key is fired.
-            instead, words = verb, rest
+            instead, words, has = verb, rest, ""
             if verb in ("fire", "advance"):
-                instead, words = ("fire", []) if target is None else ("advance", rest or [str(target)])
-            line = command_line(arguments, instead, name, *words, purgatory=purgatory)
-            yield hint("near", f"there is a key near it: {word(plain(name))}", line, key=plain(name))
+                instead, words = "fire", []
+                if near.target is not None or not near.watched:
+                    instead, words = "advance", [_beyond((rest or [str(near.target)])[0], near.watermark)]
+                    has = f", which has the watermark {near.watermark}" if words == [OFFSET] else ""
+            line = command_line(arguments, instead, near.name, *words, purgatory=purgatory)
+            shown = plain(near.name)
+            yield hint("near", f"there is a key near it: {word(shown)}{has}", line, key=shown)
 
 
 def _rest(arguments: argparse.Namespace, verb: str) -> list[str]:
     return [str(arguments.offset)] if verb == "advance" else []
 
 
-def _near(arguments: argparse.Namespace, verb: str, key: bytes, purgatory: str) -> list[tuple[bytes, int | None]]:
-    """Keys near this one, each with the watermark that is waited for or set; None if an event is waited for."""
-    known: dict[bytes, int | None] = {}
-    waits: dict[bytes, set[int | None]] = {}
+def _near(arguments: argparse.Namespace, verb: str, purgatory: str) -> list[NearKey]:
+    """Keys near that of the command line which the command could meet."""
     try:
         with open_arena(paths_of(arguments)) as reader:
-            names = _names(reader)
-            for at, name, watermark in watermarks(reader):
-                if names.get(at) == purgatory and verb != "cancel-for-key":
-                    known[name] = watermark
-            for each in watches(reader) if verb != "forget" else ():
-                if names.get(each.purgatory) == purgatory:
-                    waits.setdefault(each.name, set()).add(each.target if each.kind == KeyKind.WATERMARK else None)
-            for name, found in waits.items():
-                known[name] = None if None in found else min(target for target in found if target is not None)
-            return [(name, known[name]) for name in near(key, known)]
+            marked = verb not in ("fail", "cancel-for-key")
+            return near_keys(reader, arguments.key, purgatory, watched=verb != "forget", marked=marked)
     except (OSError, TimerdError):
         return []
+
+
+def _beyond(offset: str, watermark: int | None) -> str:
+    """An offset for a command line that is suggested: a number only if it raises the watermark."""
+    return offset if offset.isdecimal() and (watermark is None or int(offset) > watermark) else OFFSET

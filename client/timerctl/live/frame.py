@@ -36,7 +36,8 @@ def frame(
     for view, rows in tables:
         yield ""
         yield f"{view.name} ({len(rows)})"
-        yield from view.table.lines([view.cells(row) for row in rows]) if rows else [view.nothing]
+        cells = [view.cells(row) for row in rows]
+        yield from (*view.table.lines(cells), *view.table.left_out(cells)) if rows else (view.nothing,)
 
 
 def title(sample: Sample) -> str:

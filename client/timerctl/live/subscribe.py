@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from timerctl.exits import Exit
-from timerctl.instance import NS, add_purgatory, connected, purgatory_of
-from timerctl.listing import add_bytes, declare
+from timerctl.instance import NS, add_purgatory, connected, open_arena, paths_of, purgatory_of
+from timerctl.known import of_silent_keys
+from timerctl.listing import add_bytes, declare, print_hints
 from timerctl.show.text import begun, duration_ns, key_of, whole, word
 from timerd_client import Event, Gap
+from timerd_shm.declare.errors import TimerdError
 from timerd_shm.read.text import plain
 
 EPILOG = """\
@@ -21,7 +24,8 @@ fire, the watermark of an advance, the code of a fail) and the beginning of its
 value. A line says where events may be missing, and why. Values may be secrets:
 --bytes 0 shows none.
 
-Exit status 1 if --timeout passes without an event.
+Exit status 1 if --timeout passes without an event. If none came at all, keys
+that are spelt nearly alike are named on standard error.
 
 examples:
   timerctl subscribe orders/7
@@ -59,7 +63,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print events until Ctrl-C, until there were --count, or until --timeout."""
     patience = None if arguments.timeout is None else arguments.timeout / NS
-    left = arguments.count
+    left, came = arguments.count, False
     with (
         connected(arguments) as client,
         purgatory_of(client, arguments).subscribe(arguments.keys, timeout=patience) as events,
@@ -67,10 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
         for item in events:
             print(json.dumps(row_of(item, arguments.bytes)) if arguments.json else line_of(item, arguments.bytes))
             sys.stdout.flush()
+            came = came or isinstance(item, Event)
             if isinstance(item, Event) and left is not None:
                 left -= 1
                 if left == 0:
                     return Exit.OK
+    if not came:
+        with suppress(OSError, TimerdError), open_arena(paths_of(arguments)) as reader:
+            print_hints(list(of_silent_keys(reader, arguments)), sys.stderr)
     return Exit.PROBLEM
 
 

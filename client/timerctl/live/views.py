@@ -160,11 +160,6 @@ def _most(*names: str) -> Callable[[Row], Any]:
     return lambda row: tuple(-(row[name] or 0) for name in names)
 
 
-def _used(row: Row) -> float:
-    shares: list[float] = [each["used"] / max(each["limit"], 1) for each in row["quotas"].values()]
-    return max(shares)
-
-
 VIEWS: Final = (
     View(
         "clients",
@@ -173,15 +168,7 @@ VIEWS: Final = (
         _clients,
         clients.cells_of,
         "No clients.",
-        {
-            "share": lambda row: -_used(row),
-            "pending": _most("pending"),
-            "backlog": _most("backlog"),
-            "doing": lambda row: -((row["outcomes_held"] or 0) + (row["calls_held"] or 0)),
-            "silent": _most("silent_ns"),
-            "cpu": _most("cpu_percent"),
-            "name": lambda row: str(row["name"]),
-        },
+        {name: clients.ORDERS[name] for name in ("share", "pending", "backlog", "doing", "silent", "cpu", "name")},
     ),
     View(
         "keys",

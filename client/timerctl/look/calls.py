@@ -14,11 +14,13 @@ from itertools import islice
 from typing import Any
 
 from timerctl.instance import NS, open_arena, paths_of
+from timerctl.known import of_near_names
 from timerctl.listing import Row, add_bytes, add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import begun, key_of, span
 from timerd_client.groups.listing import CallInfo, listed
-from timerd_shm.read.text import plain
+from timerd_shm.read.reader import ArenaReader
+from timerd_shm.read.text import label, plain
 
 from .clocks import Clocks
 from .handlers import Handlers
@@ -88,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
             for call in listed(reader, arguments.group, failed=failed, clocks=clocks.of_calls)
             if arguments.match is None or fnmatchcase(call.name, arguments.match)
         ]
+        nothing, hints = ("", []) if found else absence(reader, arguments)
         found.sort(key=lambda call: call.number if failed else call.due)
         handlers, now = Handlers(reader), clocks.now
         rows = [
@@ -96,8 +99,21 @@ def run(arguments: argparse.Namespace) -> int:
         ]
     more = f"There are more: raise --limit ({arguments.limit})." if len(found) > len(rows) else ""
     if failed:
-        return show(arguments, paths, header, rows, LETTERS_TABLE, letter_of, "No dead letters.", more)
-    return show(arguments, paths, header, rows, CALLS_TABLE, cells_of, "No calls.", more, list(notes_of(rows)))
+        return show(arguments, paths, header, rows, LETTERS_TABLE, letter_of, nothing, more, hints=hints)
+    return show(arguments, paths, header, rows, CALLS_TABLE, cells_of, nothing, more, list(notes_of(rows)), hints=hints)
+
+
+def absence(reader: ArenaReader, arguments: argparse.Namespace) -> tuple[str, list[Row]]:
+    """A sentence for a listing without rows, and hints at names that are near those of the filters."""
+    what, verb = ("dead letters", "calls --failed") if arguments.failed else ("calls", "calls")
+    groups = [label(group.name[: group.name_length]) for group in reader.groups if group.state]
+    if arguments.group is not None and arguments.group not in groups:
+        near = of_near_names(arguments, "group", arguments.group, groups, verb, "--group")
+        return f"No {what}: there is no group {arguments.group!r:.40} now.", list(near)
+    if arguments.match is None:
+        return f"No {what}.", []
+    names = {call.name for call in listed(reader, arguments.group, failed=arguments.failed)}
+    return f"No {what}.", list(of_near_names(arguments, "call", arguments.match, names, verb, "--match"))
 
 
 def notes_of(rows: list[Row]) -> Iterator[str]:

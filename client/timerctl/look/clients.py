@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import pwd
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 from timerctl.instance import open_arena, paths_of
-from timerctl.listing import declare, show
+from timerctl.listing import add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import size, span
 from timerd_shm.declare.limits import UID_UNKNOWN
@@ -22,6 +22,16 @@ from timerd_shm.read.text import label
 from .handlers import Handlers, is_stopped
 from .processes import process_of
 
+ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "pending": lambda row: (-row["pending"], -row["backlog"]),
+    "backlog": lambda row: (-row["backlog"], -row["pending"]),
+    "share": lambda row: -used_of(row["quotas"]),
+    "doing": lambda row: -((row["outcomes_held"] or 0) + (row["calls_held"] or 0)),
+    "silent": lambda row: -(row["silent_ns"] or 0),
+    "cpu": lambda row: -(row["cpu_percent"] or 0),
+    "name": lambda row: str(row["name"]),
+    "slot": lambda row: (row["slot"] is None, row["slot"] or 0),
+}
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
 # The columns of a client that a row of ended clients does not have.
 ENDED_ROW: dict[str, Any] = {
@@ -69,10 +79,11 @@ quotas). `heard`: time since its last frame. lease: how long it may send nothing
 before it is silent. takeover: how long it keeps what it is doing while it is
 silent and its process runs. held: bytes of payloads, values and long keys. cpu:
 share of one core, on average since the process started. Columns that do not fit
-are left out: COLUMNS=200 timerctl clients shows all.
+are left out, and named below: COLUMNS=250 timerctl clients shows all.
 
 examples:
-  timerctl clients
+  timerctl clients                          those with the most pending first
+  timerctl clients --sort share --limit 5
   timerctl clients --json | jq '.rows[] | select(.backlog > 100)'
   timerctl clients --json | jq '.rows[] | [.name, .group, .handles]'
   timerctl clients --json | jq '.rows[] | [.user, .group, .made.outcomes]'
@@ -81,7 +92,7 @@ examples:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    declare(
+    command = declare(
         commands,
         common,
         "clients",
@@ -93,6 +104,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         ),
         epilog=EPILOG,
     )
+    about = f"{', '.join(ORDERS)} (default: pending, the most first)"
+    command.add_argument("--sort", metavar="COLUMN", choices=ORDERS, default="pending", help=about)
+    add_limit(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -100,8 +114,10 @@ def run(arguments: argparse.Namespace) -> int:
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         header = reader.header()
-        rows = rows_of(reader, header)
-    return show(arguments, paths, header, rows, CLIENTS_TABLE, cells_of, "No clients.")
+        found = sorted(rows_of(reader, header), key=ORDERS[arguments.sort])
+    rows = found[: arguments.limit]
+    more = f"{len(found) - len(rows)} more: raise --limit ({arguments.limit})." if len(found) > len(rows) else ""
+    return show(arguments, paths, header, rows, CLIENTS_TABLE, cells_of, "No clients.", more)
 
 
 def rows_of(reader: ArenaReader, header: ArenaHeader) -> list[dict[str, Any]]:
@@ -227,10 +243,24 @@ def quotas_of(client: ClientRecord, header: ArenaHeader) -> dict[str, dict[str, 
     return {name: {"used": number, "limit": getattr(header, f"quota_{name}")} for name, number in used.items()}
 
 
+def used_of(quotas: dict[str, dict[str, int]]) -> float:
+    """The largest part that is used of a quota, from 0 to 1."""
+    return max(each["used"] / max(each["limit"], 1) for each in quotas.values())
+
+
 def share_of(quotas: dict[str, dict[str, int]]) -> str:
-    """The quota of which the client has used the largest part: "97 % bytes"."""
+    """The quota of which the client has used the largest part: "97 % bytes", "0.031 % operations"."""
     name, most = max(quotas.items(), key=lambda item: item[1]["used"] / max(item[1]["limit"], 1))
-    return f"{100 * most['used'] // max(most['limit'], 1)} % {name}" if most["used"] else "-"
+    return f"{percent(most['used'], max(most['limit'], 1))} % {name}" if most["used"] else "-"
+
+
+def percent(used: int, limit: int) -> str:
+    """A percentage, rounded down: 97, 3.1, 0.031. A small one has two digits, so that its order is visible."""
+    for digits in (0, 1, 2, 3):
+        scale = 10**digits
+        if (number := 100 * scale * used // limit) >= 10:
+            return f"{number / scale:.{digits}f}"
+    return f"{number / scale:.{digits}f}" if number else f"<{1 / scale:.{digits}f}"
 
 
 def serves(row: dict[str, Any]) -> str:

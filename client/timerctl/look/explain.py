@@ -9,11 +9,13 @@ from typing import Any
 
 from timerctl.exits import Exit, UsageError
 from timerctl.instance import command_line, life_of, open_arena, paths_of
+from timerctl.known import of_key
 from timerctl.listing import Row, add_bytes, declare, hint
 from timerctl.show.table import Column, Table, terminal_width
 from timerctl.show.text import key_of, print_json, span, word
 from timerd_client.protocol.session import CALLS
-from timerd_shm.declare.states import IdState, Outcome
+from timerd_shm.declare.records import OpRecord
+from timerd_shm.declare.states import IdState, OpFlag, Outcome
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader
@@ -29,7 +31,8 @@ NAME_WIDTH = 11
 LISTS = ("keys", "events_on_near_keys", "events_in_other_purgatories", "settles", "cancel")
 EPILOG = """\
 An operation is named by the id that its caller gave, or by its number: the
-first column of `timerctl ops` (7.1), or `op` of `timerctl ops --json`. A text
+first column of `timerctl ops` (7.1), or `op` of `timerctl ops --json`. A key is
+no id: `timerctl ops --key KEY` lists the operations that watch it. A text
 that is an id is taken for the id, even if it looks like a number. If it is the
 id of one operation and the number of another, give --by. An id that several
 purgatories have needs --purgatory. A call is named by its id, a schedule by its
@@ -42,14 +45,15 @@ shows none. Bytes that a terminal must not get are escaped.
 
 An operation that has settled is shown until its owner has acknowledged its
 outcome. After that an id is known for an hour with its outcome, and a number
-not at all: the journal has both (timerd --journal). The id of a call that is
+until another operation gets its record: the journal has both (timerd
+--journal). The id of a call that is
 over is known for an hour, too, but not whether the call ran, failed or was
 cancelled: a journal of level events has that. The arena has the name of a
 client until another client has its slot. Exit status 1: there is no such
 operation, as far as the arena knows.
 
 examples:
-  timerctl explain session/9           by its id
+  timerctl explain login-9             by its id, which is not a key
   timerctl explain 7.1                 by its number
   timerctl ops --due-within 5s         shows such numbers
   timerctl explain 7.1 --bytes 0       without payload and value
@@ -108,7 +112,7 @@ def explained(reader: ArenaReader, paths: InstancePaths, arguments: argparse.Nam
     rows = [row | {"journal": journal.of_standing(row)} for row in rows] or [
         absent(reader, arguments, journal, found[0] if found else None)
     ]
-    return rows, any(isinstance(each, Found | Remembered) for each in found)
+    return rows, any(isinstance(each, Found | Remembered) or each.op is not None for each in found)
 
 
 def look_for(reader: ArenaReader, arguments: argparse.Namespace) -> tuple[list[Meant], list[Facts]]:
@@ -154,22 +158,30 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
         row["op"] = found.number
         text = f"No operation {what} stands in the arena, and none ever did: numbers are of one arena alone."
         if found.used:
-            text = (
-                f"Operation {what} has settled, and its outcome was acknowledged, or nobody owned it. How it settled "
-                "is not known any more."
-            )
+            how = "How it settled is not known any more."
+            if found.op is not None:
+                row |= settlement(found.op, now_ns(header))
+                how = (
+                    f"It {state_text(row['state'])} {span(row['settled']['ago_ns'])} ago. This is known until another "
+                    "operation gets its record."
+                )
+            text = f"Operation {what} has settled, and its outcome was acknowledged, or nobody owned it. {how}"
             row["journal"] = journal.of_operation(found.number)
     else:
         row["id"] = plain(arguments.what)
         where = f" in purgatory {arguments.purgatory}" if arguments.purgatory else ""
+        keys = list(of_key(reader, arguments, arguments.what))
         text = (
-            f"No operation of id {what} is known{where}. It was never registered, or has settled: an id is known for "
-            f"{span(header.ids_kept_ns)} after that, but one that settled more than "
+            f"No operation of id {what} is known{where}: {what} is a key."
+            if keys
+            else f"No operation of id {what} is known{where}. It was never registered, or has settled: an id is known "
+            f"for {span(header.ids_kept_ns)} after that, but one that settled more than "
             f"{span(max(now_ns(header) - header.ids_floor_ns, 0))} ago may have been forgotten earlier."
             if header.ids_floor_ns
             else f"No operation of id {what} is known{where}. It was never registered."
         )
         row["hints"] = [
+            *keys,
             *meant_instead(reader, arguments),
             hint(
                 "all",
@@ -179,6 +191,21 @@ def absent(reader: ArenaReader, arguments: argparse.Namespace, journal: JournalL
         ]
     row["text"] = text
     return row
+
+
+def settlement(op: OpRecord, now: int) -> Row:
+    """How and when an operation settled whose record is free. Whether a call ran or failed is not in its record."""
+    known = op.outcome in list(Outcome) and not (op.flags & OpFlag.CALL and op.outcome != Outcome.CANCELLED)
+    state = "over" if op.flags & OpFlag.CALL else "unknown"
+    return {
+        "state": Outcome(op.outcome).name.lower() if known else state,
+        "settled": {"ago_ns": max(now - op.settled_ns, 0)},
+    }
+
+
+def state_text(state: str) -> str:
+    """The state of an operation that has settled, as a predicate."""
+    return {"over": "was due", "unknown": "settled", "cancelled": "was cancelled"}.get(state, state)
 
 
 # for people -----------------------------------------------------------------------------------------------------------

@@ -345,18 +345,23 @@ class Facts:
             yield _line("By its id:", command_line(self.arguments, "calls cancel", call.id, options=group))
 
     def _cancels_by_key(self) -> Iterator[Row]:
-        """By the missing key that the fewest other operations watch."""
-        names = {key.name: 0 for key in self.missing()}
-        for watch in watches(self.reader):
-            if watch.purgatory == self.op.purgatory and watch.name in names:
-                names[watch.name] += 1
-        if names:
-            name = min(names, key=lambda each: names[each])
-            others = names[name] - 1
+        if (key := self.key_to_cancel()) is not None:
+            name, others = key
             text = "By a key that nothing else watches:"
             if others > 0:
                 text = f"By a key. {others} other operation{'' if others == 1 else 's'} on it may be cancelled, too:"
             yield _line(text, command_line(self.arguments, "cancel-for-key", name, purgatory=self.purgatory))
+
+    def key_to_cancel(self) -> tuple[bytes, int] | None:
+        """The missing key that the fewest other operations watch, and their number. Subscriptions are not cancelled."""
+        if self.op.condition == Condition.OBSERVE:
+            return None
+        names = {key.name: 0 for key in self.missing()}
+        for watch in watches(self.reader):
+            is_meant = watch.purgatory == self.op.purgatory and watch.name in names and watch.op != self.index
+            if is_meant and self.reader.ops[watch.op].condition != Condition.OBSERVE:
+                names[watch.name] += 1
+        return min(names.items(), key=lambda item: item[1]) if names else None
 
     # all of it ---------------------------------------------------------------------------------------------------
 

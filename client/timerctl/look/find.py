@@ -47,6 +47,7 @@ class Gone(NamedTuple):
 
     number: int
     used: bool
+    op: OpRecord | None = None  # the record of the operation, until it is used again
 
 
 Meant = Found | Remembered | Gone
@@ -95,6 +96,12 @@ def _number(text: bytes) -> int | None:
     return None
 
 
+def by_number(reader: ArenaReader, text: bytes) -> Found | Gone | None:
+    """The operation of which the text is the number; None if the text is no number."""
+    number = _number(text)
+    return None if number is None else _by_number(reader, number)
+
+
 def _by_number(reader: ArenaReader, number: int) -> Found | Gone:
     generation, index = number >> INDEX_BITS, number & (1 << INDEX_BITS) - 1
     if index >= len(reader.ops):
@@ -102,7 +109,9 @@ def _by_number(reader: ArenaReader, number: int) -> Found | Gone:
     op = reader.ops[index]
     if op.generation == generation and op.state in (OpState.PENDING, OpState.SETTLED):
         return Found(index, op, None)
-    return Gone(number, used=0 < generation <= op.generation)
+    # A freed record keeps its outcome until another operation gets the record.
+    kept = op if op.generation == generation > 0 and op.state == OpState.FREE and op.outcome else None
+    return Gone(number, 0 < generation <= op.generation, kept)
 
 
 def _by_id(reader: ArenaReader, text: bytes, purgatory: str | None) -> Iterator[Meant]:

@@ -10,9 +10,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from timerctl.instance import open_arena, paths_of
+from timerctl.known import of_near_keys, of_near_names, purgatories_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import word
+from timerctl.show.text import key_of, word
 from timerd_shm.declare.records import WatermarkRecord
 from timerd_shm.declare.states import KeyKind, Place
 from timerd_shm.read.reader import ArenaReader, DamageError
@@ -64,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             if (arguments.purgatory is None or row["purgatory"] == arguments.purgatory)
             and (arguments.match is None or fnmatchcase(row["key"], arguments.match))
         ]
+        nothing, hints = ("", []) if found else absence(reader, arguments)
     rows = sorted(found, key=ORDERS[arguments.sort])[: arguments.limit]
     table = Table(
         Column("watchers", right=True),
@@ -75,7 +77,18 @@ def run(arguments: argparse.Namespace) -> int:
         Column("purgatory", flexible=True),
     )
     more = f"{len(found) - len(rows)} more: raise --limit ({arguments.limit})." if len(found) > len(rows) else ""
-    return show(arguments, paths, header, rows, table, cells_of, "No keys.", more)
+    return show(arguments, paths, header, rows, table, cells_of, nothing, more, hints=hints)
+
+
+def absence(reader: ArenaReader, arguments: argparse.Namespace) -> tuple[str, list[Row]]:
+    """A sentence for a listing without rows, and hints at names that are near those of the filters."""
+    purgatories = list(purgatories_of(reader).values())
+    if arguments.purgatory is not None and arguments.purgatory not in purgatories:
+        near = of_near_names(arguments, "purgatory", arguments.purgatory, purgatories, "keys", "--purgatory")
+        return f"No keys: there is no purgatory {arguments.purgatory!r:.40} now.", list(near)
+    if arguments.match is None:
+        return "No keys.", []
+    return "No keys.", list(of_near_keys(reader, arguments, key_of(arguments.match), "keys", "--match"))
 
 
 def cells_of(row: Row) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from timerctl.exits import UsageError
 from timerctl.instance import open_arena, paths_of
+from timerctl.known import of_key, of_near_keys, of_near_names, purgatories_of, slots_of
 from timerctl.listing import Row, add_bytes, add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import begun, duration_ns, key_of, word
@@ -24,7 +25,7 @@ from timerd_shm.declare.records import OpRecord, WatchNode
 from timerd_shm.declare.states import RULES, ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader, DamageError
-from timerd_shm.read.text import plain
+from timerd_shm.read.text import label, plain
 
 from .clocks import Clocks
 from .find import id_hash_of, number_of
@@ -46,6 +47,7 @@ it is printed.
 examples:
   timerctl ops --due-within 5s         what expires soon, or is overdue
   timerctl ops --key orders/42         operations that wait for a key
+  timerctl ops --client web-1          of the clients of this name
   timerctl ops --client 3 --state all  all of the client in slot 3
   timerctl ops --bucket                the wheel's buckets that hold something
   timerctl ops --bucket 1:17 --json    bucket 17 of level 1
@@ -69,7 +71,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--state", choices=STATES, default="pending", help="default: pending")
     command.add_argument("--purgatory", metavar="NAME", help="only of this purgatory")
     command.add_argument("--key", metavar="KEY", type=key_of, help="only those that watch this key")
-    command.add_argument("--client", metavar="SLOT", type=int, help="only of this client")
+    command.add_argument("--client", metavar="NAME|SLOT", help="only of clients of this name, or of this slot")
     command.add_argument(
         "--due-within", metavar="TIME", type=duration_ns, help="only those due within TIME (5s, 200ms, 1h)"
     )
@@ -90,15 +92,30 @@ def run(arguments: argparse.Namespace) -> int:
     with open_arena(paths) as reader:
         header = reader.header()
         found = buckets(reader, arguments.limit) if arguments.bucket == "" else operations(reader, arguments)
-        known = [reader.purgatory_name(index) for index, each in enumerate(reader.purgatories) if each.state]
+        nothing, hints = ("", []) if found or arguments.bucket == "" else absence(reader, arguments)
     rows = found[: arguments.limit]
     more = f"There are more: raise --limit ({arguments.limit})." if len(found) > len(rows) else ""
     if arguments.bucket == "":
         return show(arguments, paths, header, rows, BUCKETS_TABLE, cells_of_bucket, "The wheel is empty.", more)
-    nothing = "No operations."
-    if arguments.purgatory is not None and arguments.purgatory not in known:
-        nothing = f"No operations: there is no purgatory {arguments.purgatory!r:.40} now."
-    return show(arguments, paths, header, rows, OPERATIONS_TABLE, cells_of, nothing, more)
+    return show(arguments, paths, header, rows, OPERATIONS_TABLE, cells_of, nothing, more, hints=hints)
+
+
+def absence(reader: ArenaReader, arguments: argparse.Namespace) -> tuple[str, list[Row]]:
+    """A sentence for a listing without rows, and hints: a filter may have a name that nothing has."""
+    purgatories = list(purgatories_of(reader).values())
+    if arguments.purgatory is not None and arguments.purgatory not in purgatories:
+        near = of_near_names(arguments, "purgatory", arguments.purgatory, purgatories, "ops", "--purgatory")
+        return f"No operations: there is no purgatory {arguments.purgatory!r:.40} now.", list(near)
+    if arguments.client is not None and not slots_of(reader, arguments.client):
+        clients = [label(each.name[: each.name_length]) for each in reader.clients if each.state != ClientState.FREE]
+        near = of_near_names(arguments, "client", arguments.client, clients, "ops", "--client")
+        return f"No operations: no client has the name or the slot {arguments.client!r:.40} now.", list(near)
+    if arguments.key is None:
+        return "No operations.", []
+    found = list(of_key(reader, arguments, arguments.key))
+    if not found:
+        found = list(of_near_keys(reader, arguments, arguments.key, "ops", "--key"))
+    return "No operations.", found
 
 
 # operations ----------------------------------------------------------------------------------------------------------
@@ -112,13 +129,14 @@ def operations(reader: ArenaReader, arguments: argparse.Namespace) -> list[dict[
 def chosen(reader: ArenaReader, arguments: argparse.Namespace, clocks: Clocks) -> Iterator[dict[str, Any]]:
     rows = Rows(reader, clocks, arguments.bytes)
     states = STATES[arguments.state]
+    slots = None if arguments.client is None else slots_of(reader, arguments.client)
     due_by = None if arguments.due_within is None else clocks.now_ns + arguments.due_within
     for index, op in candidates(reader, arguments.bucket):
         if op.state not in states or op.purgatory >= len(rows.purgatories):
             continue
         if arguments.purgatory is not None and rows.purgatories[op.purgatory] != arguments.purgatory:
             continue
-        if arguments.client is not None and rows.client_of(op) != arguments.client:
+        if slots is not None and rows.client_of(op) not in slots:
             continue
         if due_by is not None and not op.deadline_ns <= due_by:
             continue

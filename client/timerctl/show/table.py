@@ -4,7 +4,8 @@
     table.print(rows)
 
 Where the terminal is too narrow, flexible columns shrink first (down to their least width). Then optional columns are
-left out, the last one first. A text that still does not fit is cut, or goes on in the lines below if its column wraps.
+left out, the last one first, and print() names them in a line below. A text that still does not fit is cut, or goes on
+in the lines below if its column wraps.
 Plain text: no colours, no cursor movements, no trailing blanks.
 """
 
@@ -20,6 +21,7 @@ from .text import columns_of
 
 UNLIMITED = 1_000_000  # columns of a file or a pipe: nothing is cut there
 GRID_WIDTH = 80  # of a grid in a file or a pipe
+COLUMNS_OF_ALL = 250  # in which each table has room for all of its columns
 FLEXIBLE_MIN = 12
 WRAPPED_MIN = 30
 GAP = "  "
@@ -49,13 +51,34 @@ class Table:
 
     def print(self, rows: Iterable[Sequence[object]], width: int | None = None) -> None:
         """Print the rows under their titles."""
-        for line in self.lines(rows, width):
+        texts = [[str(cell) for cell in row] for row in rows]
+        for line in (*self.lines(texts, width), *self.left_out(texts, width)):
             print(line)
 
     def lines(self, rows: Iterable[Sequence[object]], width: int | None = None) -> list[str]:
         """The lines of print(), at most `width` long (default: the terminal's), unless no column can shrink further."""
-        width = terminal_width() if width is None else width
         texts = [[str(cell) for cell in row] for row in rows]
+        shown, widths = self._fitted(texts, width)
+        columns, room = [self.columns[at] for at in shown], [widths[at] for at in shown]
+        return [
+            self._line(cells, room, columns)
+            for row in ([column.title for column in self.columns], *texts)
+            for cells in self._wrapped([row[at] for at in shown], room, columns)
+        ]
+
+    def left_out(self, rows: Iterable[Sequence[object]], width: int | None = None) -> list[str]:
+        """Lines that name the columns for which lines() has no room, and how to see them; none if it has all."""
+        shown, _ = self._fitted([[str(cell) for cell in row] for row in rows], width)
+        names = [column.title for at, column in enumerate(self.columns) if at not in shown]
+        if not names:
+            return []
+        text = f"Left out for want of width: {', '.join(names)} (--json or COLUMNS={COLUMNS_OF_ALL} shows them)"
+        width = terminal_width() if width is None else width
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    def _fitted(self, texts: list[list[str]], width: int | None) -> tuple[list[int], list[int]]:
+        """The columns that are shown, and the width of each column of the table."""
+        width = terminal_width() if width is None else width
         widths = [
             max([len(column.title), *(columns_of(row[at]) for row in texts)]) for at, column in enumerate(self.columns)
         ]
@@ -68,12 +91,7 @@ class Table:
                 continue
             self._cut(widths, shown, over)
             break
-        columns, room = [self.columns[at] for at in shown], [widths[at] for at in shown]
-        return [
-            self._line(cells, room, columns)
-            for row in ([column.title for column in self.columns], *texts)
-            for cells in self._wrapped([row[at] for at in shown], room, columns)
-        ]
+        return shown, widths
 
     def _wrapped(self, cells: list[str], room: list[int], columns: list[Column]) -> Iterable[list[str]]:
         """The lines of a row: columns that wrap go on in further lines."""

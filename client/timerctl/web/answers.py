@@ -15,6 +15,7 @@ from timerctl.instance import open_arena
 from timerctl.journal.rows import RowFormat
 from timerctl.journal.source import opened
 from timerctl.journal.tail import before, lines
+from timerctl.known import slots_of
 from timerctl.listing import Row
 from timerctl.live.rows import STANDING, explained
 from timerctl.live.views import VIEWS
@@ -26,10 +27,8 @@ from timerctl.show.table import Table
 from timerctl.show.text import key_of
 from timerd_client.groups.listing import listed
 from timerd_shm.declare.records import OpRecord
-from timerd_shm.declare.states import ClientState
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.reader import ArenaReader
-from timerd_shm.read.text import label
 
 from .feed import Feed
 
@@ -135,11 +134,7 @@ def wanted(reader: ArenaReader, rows: Rows, query: Query) -> Callable[[int, OpRe
         name = key_of(key)
         return lambda index, op: any(each == name for each, _, _ in ops.keys_of(reader, index, op))
     if owner := query.get("owner"):
-        slots = {
-            slot
-            for slot, client in enumerate(reader.clients)
-            if client.state != ClientState.FREE and owner in (str(slot), label(client.name[: client.name_length]))
-        }
+        slots = slots_of(reader, owner)
         return lambda _, op: rows.client_of(op) in slots or rows.group_of(op) == owner
     return lambda _, op: True
 
