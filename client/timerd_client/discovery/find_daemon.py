@@ -63,7 +63,7 @@ class Search:
         if waits and time.monotonic() < self._end:
             return
         waited = f"waited {self._seconds:g} s for it" if waits else "connect(timeout=SECONDS) waits for one"
-        raise TimerdUnavailableError(f"{missing}; {waited}") from None
+        raise TimerdUnavailableError(f"{missing}; {waited}", in_doubt=False) from None
 
 
 def find(target: Target) -> tuple[InstancePaths, bool]:
