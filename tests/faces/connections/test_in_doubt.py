@@ -6,7 +6,9 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ import timerd as td
 from support.real.daemons import Daemon
 from support.real.faces import Face
 from support.real.patience import PATIENCE_S, eventually, stop
+from timerd_client.discovery.autostart import await_daemon
 from timerd_client.protocol.state import LinkState
+from timerd_shm.host.paths import InstancePaths
 
 
 @contextmanager
@@ -67,14 +71,62 @@ def test_without_an_instance_nothing_is_sent(face: Face) -> None:
     face.drop(client)
 
 
+class Started:
+    """A daemon that was just started: it has ended with this status, or (None) it does not serve yet."""
+
+    pid = 7
+
+    def __init__(self, returncode: int | None) -> None:
+        self.returncode = returncode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+@pytest.mark.parametrize("status", [1, None])
+def test_a_daemon_that_does_not_serve_was_sent_nothing(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    monkeypatch.setattr("timerd_client.discovery.autostart.AUTOSTART_TIMEOUT_S", 0.0)
+    daemon: Any = Started(status)
+    assert error_of(lambda: await_daemon(daemon, InstancePaths(runtime_dir, "auto"))).in_doubt is False
+
+
 def test_a_daemon_that_cannot_be_started_was_sent_nothing(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIMERD_CAPACITY", "7 elephants")
-    assert error_of(lambda: face.connect("auto", autostart=True)).in_doubt is False
+    def start_daemon(target: object) -> InstancePaths:
+        raise td.TimerdUnavailableError("7 elephants", in_doubt=False)
+
+    monkeypatch.setattr("timerd_client.discovery.late_sockets.start_daemon", start_daemon)
     client = face.make("auto", autostart=True)
-    error = error_of(lambda: client.fire_wait("k", timeout=PATIENCE_S))
-    assert "7 elephants" in str(error) and error.in_doubt is True, "this command waits for a daemon, and is kept"
-    error = error_of(lambda: client.fire_wait("k", timeout=PATIENCE_S))
-    assert "7 elephants" in str(error) and error.in_doubt is False, "the start had failed before this call"
+    errors: list[td.TimerdError] = []
+
+    def has_failed_to_start() -> bool:
+        """Whether the start failed. Commands of earlier calls are kept: those calls have waited for the daemon."""
+        errors.append(error_of(lambda: client.fire_wait("k", timeout=0.05)))
+        return errors[-1].in_doubt is False
+
+    eventually(has_failed_to_start, "no call is known to have sent nothing", 4 * PATIENCE_S)
+    issued = client._protocol.ledger.issued
+    assert issued == len(errors) - 1 == [error.in_doubt for error in errors].count(True)
+    face.drop(client)
+
+
+def test_a_command_that_is_kept_when_no_daemon_is_expected_any_more_is_in_doubt(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon had run lately, so the call waits; then none is expected. The command stays, for a daemon that comes."""
+    late = "timerd_client.discovery.late_sockets.has_run_lately"
+    monkeypatch.setattr(late, lambda target: True)
+    client = face.make("nowhere")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(error_of, lambda: client.fire_wait("k", timeout=None))
+        eventually(lambda: client._protocol.ledger.issued == 1)
+        monkeypatch.setattr(late, lambda target: False)
+        error = asked.result(PATIENCE_S)
+    assert "no timerd instance 'nowhere'" in str(error) and "is kept" in str(error) and error.in_doubt is True
+    assert error_of(lambda: client.fire_wait("k")).in_doubt is False
+    error = error_of(lambda: client.register_many_wait(["k"], timeout=60))
+    assert "is kept" in str(error) and error.in_doubt is True
     face.drop(client)
 
 
@@ -90,10 +142,12 @@ def test_a_question_to_a_lost_daemon_is_not_sent_and_a_column_is_kept(lost: Any)
 
 
 def test_a_question_that_a_stopped_daemon_does_not_answer_is_in_doubt(client: Any, daemon: Daemon) -> None:
+    client._protocol.silence.lost_ns = 3_600_000_000_000  # on a slow machine, too, the daemon is not lost yet
     with stopped(daemon):
         for call in questions(client)[:1]:
             assert error_of(call).in_doubt is True
-        together = [(client.purgatory("default"), "k", b"value")]
+        purgatory = client.purgatory("default")
+        together = [(getattr(purgatory, "_target", purgatory), "k", b"value")]
         for call in (
             lambda: client.fire_together_wait(together, timeout=0.05),
             lambda: client.register_many_wait(["k"], timeout=60, receipt_timeout=0.05),
