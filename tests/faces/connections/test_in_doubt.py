@@ -120,7 +120,7 @@ def test_a_command_that_is_kept_when_no_daemon_is_expected_any_more_is_in_doubt(
     client = face.make("nowhere")
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(error_of, lambda: client.fire_wait("k", timeout=None))
-        eventually(lambda: client._protocol.ledger.issued == 1)
+        eventually(lambda: hasattr(client, "_protocol") and client._protocol.ledger.issued == 1)
         monkeypatch.setattr(late, lambda target: False)
         error = asked.result(PATIENCE_S)
     assert "no timerd instance 'nowhere'" in str(error) and "is kept" in str(error) and error.in_doubt is True
@@ -198,7 +198,7 @@ def test_a_client_that_is_closed_was_not_asked(face: Face, daemon: Daemon) -> No
 def test_a_refusal_is_not_in_doubt_and_a_forgotten_session_is() -> None:
     assert not td.ArenaFullError("full").in_doubt and not td.QuotaExceededError("full").in_doubt
     assert td.SessionGoneError("gone").in_doubt and td.CheckIncompleteError("late").in_doubt
-    assert td.TimerdUnavailableError("silent").in_doubt, "whoever does not know says so"
+    assert td.TimerdUnavailableError("silent").in_doubt, "in doubt unless its maker knows better"
     for in_doubt in (False, True):
         error = td.TimerdUnavailableError("silent", in_doubt=in_doubt)
         copied = pickle.loads(pickle.dumps(error))
