@@ -162,6 +162,10 @@ def test_a_long_poll_waits_beside_consumers_and_loses_nothing(daemon: Daemon, di
         mark = answers[0].headers["x-mark"]
         answer = again_at_503(lambda: server.get(f"/jobs/7?after={mark}"))
         assert (answer.status, answer.body) == (200, b"second")
+        mark = again_at_503(lambda: server.get("/mark")).body.decode()
+        client.fire_wait("job/7", value=b"between the mark and the first poll")
+        answer = again_at_503(lambda: server.get(f"/jobs/7?after={mark}"))
+        assert (answer.status, answer.body) == (200, b"between the mark and the first poll")
         assert server.get("/jobs/7?after=nonsense").status == 400
         polls.open("/jobs/7", 3)
         eventually(lambda: pending(daemon) == 3)
