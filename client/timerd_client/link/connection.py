@@ -129,8 +129,9 @@ class Connection:
             remedy = "try again when `client.connected`"
             if refusal(self.paths) is None and self._protocol.refused is None:
                 remedy = f"start it ({self.paths.command}), or {remedy}"
-            so = KEPT if is_issued else "so it was not asked"
-            lost = f"the daemon is lost ({self.status()}), {so}: {remedy}"
+            lost = f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"
+            if is_issued:
+                lost = f"the daemon is lost ({self.status()}); {KEPT}: {remedy}"
             raise noted(TimerdUnavailableError(lost, in_doubt=is_issued))
 
     def unavailable(self, patience: Patience, *, in_doubt: bool = True) -> TimerdUnavailableError:
