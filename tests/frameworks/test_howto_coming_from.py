@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -120,6 +121,29 @@ def test_another_worker_ends_the_session_of_a_killed_one(daemon: Daemon, write: 
         assert "ended" not in first.printed
         with running(program, sys.executable, "-c", serves) as second:
             second.wait_for("ended session/9")
+
+
+@pytest.mark.long
+def test_a_session_that_is_due_while_no_worker_and_no_daemon_runs_ends_when_they_are_back(
+    daemon: Daemon, write: Write
+) -> None:
+    program = write("from-redis.md", "sessions.py", ("900", "2"))
+    with running(program) as first:
+        first.wait_for("True False")
+        begun = time.monotonic()
+        first.kill()
+        assert "ended" not in first.printed
+    daemon.kill()
+    while time.monotonic() < begun + 2.1:  # the session is due meanwhile
+        time.sleep(0.05)
+    daemon.start()
+    serves = "import sessions; sessions.client.serve(sessions.sessions); input()"
+    with running(program, sys.executable, "-c", serves) as second:
+        second.wait_for("ended session/9")
+        with td.connect(group="web", timeout=PATIENCE_S) as client:
+            eventually(lambda: client.calls() == [], "the call is still there")
+            assert client.dead_letters() == []
+        assert second.printed.count("ended") == 1
 
 
 def test_a_session_ends_at_its_logout(daemon: Daemon, write: Write) -> None:

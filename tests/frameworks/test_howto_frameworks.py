@@ -162,6 +162,10 @@ def test_a_long_poll_waits_beside_consumers_and_loses_nothing(daemon: Daemon, di
         mark = answers[0].headers["x-mark"]
         answer = again_at_503(lambda: server.get(f"/jobs/7?after={mark}"))
         assert (answer.status, answer.body) == (200, b"second")
+        mark = again_at_503(lambda: server.get("/mark")).body.decode()
+        client.fire_wait("job/7", value=b"between the mark and the first poll")
+        answer = again_at_503(lambda: server.get(f"/jobs/7?after={mark}"))
+        assert (answer.status, answer.body) == (200, b"between the mark and the first poll")
         assert server.get("/jobs/7?after=nonsense").status == 400
         polls.open("/jobs/7", 3)
         eventually(lambda: pending(daemon) == 3)
@@ -286,9 +290,22 @@ def test_aiohttp_answers_503_without_a_daemon_and_when_it_is_full(daemon: Daemon
                 greedy.register_many_wait(["full"] * 1_000, timeout=600)
             answer = server.get("/jobs/7")
             assert (answer.status, answer.retry_after) == (503, "1"), answer
+            assert answer.headers["x-in-doubt"] == "false", "the daemon has refused the registration"
+        mark = again_at_503(lambda: server.get("/mark")).body.decode()
         daemon.stop()
-        for answer in (server.post("/jobs/7"), server.get("/mark")):
+        for answer in (posted := server.post("/jobs/7", b"1 twice"), server.get("/mark")):
             assert (answer.status, answer.retry_after) == (503, "1"), answer
+        assert posted.headers["x-in-doubt"] in ("true", "false")
+        daemon.start()
+        eventually(lambda: server.post("/jobs/7", b"1 twice").status == 204, "the post is never done")
+        eventually(lambda: server.post("/jobs/7", b"2 last").status == 204, "the post is never done")
+        seen: dict[bytes, None] = {}
+        while b"2" not in seen:
+            answer = again_at_503(lambda: server.get(f"/jobs/7?after={mark}"))  # noqa: B023
+            mark = answer.headers["x-mark"]
+            if answer.status == 200:
+                seen.setdefault(answer.body.split()[0])
+        assert list(seen) == [b"1", b"2"], "a reader that skips ids shows each post once"
 
 
 # Notebooks ------------------------------------------------------------------------------------------------------------

@@ -183,7 +183,8 @@ def test_a_500_of_a_framework_becomes_503_if_there_is_no_daemon(caplog: pytest.L
     start, *rest = peer.sent
     headers = dict(start["headers"])
     assert peer.status == 503 and [headers[b"retry-after"], headers[b"cache-control"]] == [b"1", b"no-store"]
-    assert headers[b"content-length"] == b"20" and headers[b"x-other"] == b"stays" and len(headers) == 5
+    assert headers[b"x-in-doubt"] == b"false", "there is no daemon, so the event was not sent"
+    assert headers[b"content-length"] == b"20" and headers[b"x-other"] == b"stays" and len(headers) == 6
     assert [message["body"] for message in rest] == [b"Service Unavailable\n"]
     assert "503 Service Unavailable: TimerdUnavailableError" in caplog.text
 
@@ -219,7 +220,7 @@ def test_an_answer_in_place_of_a_500_has_no_header_of_the_body_that_it_replaces(
 
     peer = Peer(WHOLE)
     peer.serve(framework)
-    own = {b"content-type", b"content-length", b"cache-control", b"retry-after"}
+    own = {b"content-type", b"content-length", b"cache-control", b"retry-after", b"x-in-doubt"}
     assert {name for name, _ in peer.sent[0]["headers"]} == own | {b"Vary", b"Content-Security-Policy"}
     assert peer.sent[1]["body"] == b"Service Unavailable\n"
 
@@ -289,6 +290,32 @@ def test_an_error_raised_from_another_error_is_answered_by_its_cause() -> None:
     peer = Peer(WHOLE)
     peer.serve(application)
     assert peer.status == 503
+
+
+@pytest.mark.parametrize(
+    ("doubts", "answered"),
+    [((False,), b"false"), ((True,), b"true"), ((False, True), b"true"), ((False,) * 2, b"false")],
+)
+def test_a_503_says_whether_a_call_that_failed_may_have_an_effect(doubts: tuple[bool, ...], answered: bytes) -> None:
+    """Of a group of tasks, the call in doubt decides."""
+    errors = [td.TimerdUnavailableError("silent", in_doubt=in_doubt) for in_doubt in doubts]
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        raise errors[0] if len(errors) == 1 else ExceptionGroup("tasks", errors)
+
+    peer = Peer(WHOLE)
+    peer.serve(application)
+    assert peer.status == 503 and dict(peer.sent[0]["headers"])[b"x-in-doubt"] == answered
+
+
+@pytest.mark.parametrize("reason", ["drain", "disconnect"])
+def test_an_answer_to_a_request_that_has_ended_does_not_say_that_a_repeat_is_safe(reason: str) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        raise td.RequestEnded(reason, reason)
+
+    peer = Peer(WHOLE)
+    peer.serve(application)
+    assert b"x-in-doubt" not in dict(peer.sent[0]["headers"])
 
 
 def test_a_failure_of_another_kind_stays_what_it_is() -> None:

@@ -139,7 +139,7 @@ def test_flask_under_gunicorn(daemon: Daemon, directory: Path) -> None:
     for name, text in blocks("Flask under gunicorn").items():
         (directory / name).write_text(text + (PID["flask"] if name == "app.py" else ""))
     with Server.gunicorn("app:application", directory, workers=4, hooks=False) as server:
-        assert again_at_503(lambda: server.post("/jobs/6")).status == 204
+        assert again_at_503(lambda: server.post("/jobs/6?id=1")).status == 204
         check(server, daemon, "/jobs/7")
 
 
@@ -270,12 +270,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def served(kind: str, directory: Path, *flags: str, workers: int = 1) -> Server:
-    """The page's application, with polls of a second."""
+def served(kind: str, directory: Path, *flags: str, workers: int = 1, poll_s: float = POLL_S) -> Server:
+    """The page's application, with polls of `poll_s`."""
     section = "Flask under gunicorn" if kind == "wsgi" else "FastAPI under uvicorn"
     app = blocks(section)["app.py"]
     assert app.count("timeout=25") == 1
-    (directory / "app.py").write_text(app.replace("timeout=25", f"timeout={POLL_S}") + PID["flask"])
+    (directory / "app.py").write_text(app.replace("timeout=25", f"timeout={poll_s}") + PID["flask"])
     if kind == "asgi":
         return Server.uvicorn("app:application", directory, *flags, workers=workers)
     return Server.gunicorn("app:application", directory, "-k", "gthread", "--threads=8", *flags, workers=workers)
@@ -297,9 +297,38 @@ def served_poll(server: Server, mark: str = "") -> Answer:
     return again_at_503(lambda: poll(server, mark))
 
 
-def post(server: Server) -> None:
-    """Post until it is done. A post that was answered by 503 may have been done, too."""
-    assert again_at_503(lambda: server.post("/jobs/7")).status == 204
+def post(server: Server, id: str) -> None:
+    """Post until it is done, always with this id: a post that was answered by 503 may have been done, too."""
+    assert again_at_503(lambda: server.post(f"/jobs/7?id={id}")).status == 204
+
+
+class Reader:
+    """A reader as the page describes it: it begins with a mark, names the last mark, and skips ids that it has seen."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.mark = again_at_503(lambda: server.get("/mark")).body.decode()
+        self._seen: set[bytes] = set()
+        self.shown: list[bytes] = []  # the ids of the posts that this reader has shown
+        self.copies = 0  # posts that came again
+
+    def poll(self) -> Answer:
+        """One poll. A 503 may have a mark, too; without one the old mark stays."""
+        answer = poll(self._server, self.mark)
+        self.mark = answer.headers.get("x-mark", self.mark)
+        if answer.status == 200:
+            post, text = answer.body.split(b" ", 1)
+            assert text == b"done"
+            if post in self._seen:
+                self.copies += 1
+            else:
+                self._seen.add(post)
+                self.shown.append(post)
+        return answer
+
+    def poll_until(self, id: bytes) -> None:
+        """Poll until this post was shown."""
+        eventually(lambda: self.poll().status == 200 and id in self.shown, f"the post {id!r} does not come")
 
 
 def again_at_reset(ask: Callable[[], Answer]) -> Answer:
@@ -314,10 +343,67 @@ def again_at_reset(ask: Callable[[], Answer]) -> Answer:
 def test_a_post_between_two_polls_is_in_the_next_answer(server: Server) -> None:
     answer = served_poll(server)
     assert answer.status == 204 and answer.body == b""
-    for _ in range(5):
-        post(server)
+    for id in "12345":
+        post(server, id)
         answer = served_poll(server, answer.headers["x-mark"])
-        assert (answer.status, answer.body) == (200, b"done")
+        assert (answer.status, answer.body) == (200, f"{id} done".encode())
+
+
+def test_a_reader_that_begins_with_the_mark_view_gets_what_was_posted_before_its_first_poll(server: Server) -> None:
+    reader = Reader(server)
+    post(server, "1")
+    reader.poll_until(b"1")
+    assert reader.shown == [b"1"]
+
+
+def test_a_post_that_is_repeated_after_a_503_is_shown_once(server: Server, daemon: Daemon) -> None:
+    """The daemon is stopped. The worker has sent the event, or keeps it, so the daemon applies it when it goes on."""
+    reader = Reader(server)
+
+    def is_in_doubt() -> bool:
+        post(server, "first")
+        stop(daemon.pid)
+        try:
+            refused = server.post("/jobs/7?id=twice")
+            assert refused.status == 503, server.log
+            return refused.headers["x-in-doubt"] == "true"  # false: on a busy machine the daemon was lost before
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+
+    eventually(is_in_doubt, "no post is in doubt", 4 * PATIENCE_S)
+    post(server, "twice")
+    post(server, "last")
+    reader.poll_until(b"last")
+    assert reader.shown == [b"first", b"twice", b"last"] and reader.copies >= 1
+
+
+@pytest.mark.long
+def test_a_post_to_a_daemon_that_is_known_to_be_lost_has_no_effect_and_says_so(server: Server, daemon: Daemon) -> None:
+    reader = Reader(server)
+    post(server, "before")
+    daemon.kill()
+    sent = iter(range(1_000))
+    doubtful: list[bytes] = []
+
+    def is_not_asked() -> bool:
+        id = f"lost{next(sent)}"
+        answer = server.post(f"/jobs/7?id={id}")
+        assert answer.status == 503, server.log
+        if answer.headers["x-in-doubt"] == "true":
+            doubtful.append(id.encode())
+        return answer.headers["x-in-doubt"] == "false"
+
+    eventually(is_not_asked, "no post is known to have no effect")
+    surely_lost = f"lost{next(sent) - 1}".encode()
+    daemon.start()
+    post(server, "last")
+    reader.poll_until(b"last")
+    assert surely_lost not in reader.shown
+    assert set(reader.shown) <= {b"before", *doubtful, b"last"}
+
+
+def test_a_post_without_an_id_is_refused(server: Server, kind: str) -> None:
+    assert server.post("/jobs/7").status == (400 if kind == "wsgi" else 422)
 
 
 @pytest.mark.long
@@ -327,11 +413,11 @@ def test_a_recycled_worker_misses_no_post_between_two_polls(daemon: Daemon, runt
     with served(kind, directory, recycled, workers=2) as server:
         first = {worker.pid for worker in server.workers()}
         mark = served_poll(server).headers["x-mark"]
-        for _ in range(6):
-            posted = again_at_reset(lambda: again_at_503(lambda: server.post("/jobs/7")))
+        for id in "123456":
+            posted = again_at_reset(lambda: again_at_503(lambda: server.post(f"/jobs/7?id={id}")))  # noqa: B023
             assert posted.status == 204
             answer = again_at_reset(lambda: served_poll(server, mark))  # noqa: B023
-            assert (answer.status, answer.body) == (200, b"done")
+            assert (answer.status, answer.body) == (200, f"{id} done".encode())
             mark = answer.headers["x-mark"]
         eventually(lambda: first - {worker.pid for worker in server.workers()}, "no worker was recycled")
 
@@ -339,18 +425,18 @@ def test_a_recycled_worker_misses_no_post_between_two_polls(daemon: Daemon, runt
 def test_a_stopped_daemon_is_503(server: Server, daemon: Daemon) -> None:
     stop(daemon.pid)
     try:
-        for answer in (poll(server), server.post("/jobs/7")):
+        for answer in (poll(server), server.post("/jobs/7?id=1")):
             assert (answer.status, answer.retry_after) == (503, "1"), server.log
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
-    eventually(lambda: server.post("/jobs/7").status == 204, "the server does not answer again")
+    eventually(lambda: server.post("/jobs/7?id=1").status == 204, "the server does not answer again")
 
 
 @pytest.mark.long
 def test_a_question_whose_answer_is_lost_is_503(server: Server, daemon: Daemon) -> None:
     stop(daemon.pid)
     with ThreadPoolExecutor() as pool:
-        posts = [pool.submit(server.post, "/jobs/7") for _ in range(4)]
+        posts = [pool.submit(server.post, f"/jobs/7?id={number}") for number in range(4)]
         time.sleep(0.2)  # until all posts have asked: the next daemon would answer the others
         daemon.kill()
         daemon.start()
@@ -381,6 +467,32 @@ def test_a_mark_that_is_too_old_is_410(server: Server) -> None:
         other.flush(timeout=PATIENCE_S)
     assert served_poll(server, mark).status == 410
     assert served_poll(server).status == 204
+    reader = Reader(server)  # it begins anew
+    post(server, "1")
+    reader.poll_until(b"1")
+
+
+@pytest.mark.long
+def test_under_preload_a_worker_that_is_recycled_during_a_poll_loses_no_post(daemon: Daemon, runtime_dir: Path) -> None:
+    (directory := runtime_dir / "app").mkdir()
+    flags = ("--preload", "--max-requests=4")
+    with served("wsgi", directory, *flags, workers=2, poll_s=25) as server, Polls(server.port) as polls:
+        mark = again_at_503(lambda: server.get("/mark")).body.decode()
+        polls.open(f"/jobs/7?after={mark}", 2)
+        eventually(lambda: pending(daemon) == 2)
+        first = {worker.pid for worker in server.workers()}
+
+        def are_answered() -> bool:
+            server.get("/pid")
+            polls._read()
+            return not len(polls)
+
+        eventually(are_answered, "the workers do not drain at their limit", 4 * PATIENCE_S)
+        assert {(one.status, one.retry_after) for one in polls.done} == {(503, "0")}, server.log
+        assert first - {worker.pid for worker in server.workers()} or "Autorestarting" in server.log
+        post(server, "1")
+        answer = again_at_503(lambda: poll(server, mark))
+        assert (answer.status, answer.body) == (200, b"1 done")
 
 
 @pytest.mark.long

@@ -75,6 +75,7 @@ def raising(error: BaseException, *chunks: bytes) -> Callable[[Any, Start], Iter
 DRAINED = td.RequestEnded("it drains", "drain")
 LEFT = td.RequestEnded("it has gone", "disconnect")
 LOST = td.TimerdUnavailableError("no daemon")
+NOT_ASKED = td.TimerdUnavailableError("it was not asked", in_doubt=False)
 NO_ROOM = [td.BackpressureError("full"), td.ArenaFullError("full"), td.QuotaExceededError("full")]
 
 
@@ -84,6 +85,7 @@ NO_ROOM = [td.BackpressureError("full"), td.ArenaFullError("full"), td.QuotaExce
         (DRAINED, "503", "0"),
         (LEFT, "499", None),
         (LOST, "503", "1"),
+        (NOT_ASKED, "503", "1"),
         (td.SessionGoneError("it is not known"), "503", "1"),
         *((error, "503", "1") for error in NO_ROOM),
         (td.MarkTooOldError("too old"), "410", None),
@@ -95,6 +97,8 @@ def test_errors_become_answers_before_the_first_bytes(
 ) -> None:
     called = Called(raising(error, *chunks))
     assert (called.status[:3], called.headers.get("Retry-After")) == (status, retry_after)
+    in_doubt = str(getattr(error, "in_doubt", "")).lower()
+    assert called.headers.get("X-In-Doubt") == (in_doubt if retry_after == "1" else None)
     assert int(called.headers["Content-Length"]) == len(called.body)
     assert not _open
 
@@ -212,6 +216,7 @@ def flask_app() -> flask.Flask:
 def test_a_500_of_flask_becomes_503_if_there_is_no_daemon(path: str) -> None:
     called = Called(flask_app(), PATH_INFO=path, check=False)
     assert (called.status, called.headers["Retry-After"]) == ("503 Service Unavailable", "1")
+    assert called.headers["X-In-Doubt"] == {"/lost": "false", "/unwrapped": "true"}[path]
 
 
 @pytest.mark.parametrize("path", ["/wrong", "/wrong/drained"])
@@ -229,7 +234,10 @@ def test_a_503_in_place_of_a_500_has_each_header_once() -> None:
         try:
             raise LOST
         except td.TimerdError:
-            start("500 Sorry", [*TEXT, ("Retry-After", "9"), ("cache-control", "public"), ("X-Own", "1")])(b"sorry")
+            start(
+                "500 Sorry",
+                [*TEXT, ("Retry-After", "9"), ("x-in-doubt", "false"), ("cache-control", "public"), ("X-Own", "1")],
+            )(b"sorry")
         return []
 
     def start(status: str, headers: list[tuple[str, str]]) -> Callable[[bytes], object]:
@@ -237,7 +245,13 @@ def test_a_503_in_place_of_a_500_has_each_header_once() -> None:
         return lambda data: None
 
     WSGI(whole)(environ, start)
-    assert sorted(heads[0]) == [("Cache-Control", "no-store"), *TEXT, ("Retry-After", "1"), ("X-Own", "1")]
+    assert sorted(heads[0]) == [
+        ("Cache-Control", "no-store"),
+        *TEXT,
+        ("Retry-After", "1"),
+        ("X-In-Doubt", "true"),
+        ("X-Own", "1"),
+    ]
 
 
 @pytest.mark.parametrize("path", ["/poll", "/catches"])

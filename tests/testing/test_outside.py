@@ -1,4 +1,4 @@
-"""Outside of tests, a run of pytest does not reach the machine's daemon: the modules that it imports may make workers."""
+"""Outside of tests, a run of pytest does not reach the machine's daemon: modules that it imports may make workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ refused = []
 def ask():
     for timeout in None, 60:
         for asks in shop.worker.ping, shop.worker.ready, td.client().ping, lambda timeout: td.connect(timeout=timeout):
-            with pytest.raises(td.TimerdUnavailableError, match="outside of a test.*: use them in a test or in a fixture"):
+            with pytest.raises(td.TimerdUnavailableError, match="outside of a test.*: use them in a test"):
                 asks(timeout=timeout)
     with pytest.raises(td.TimerdUnavailableError, match="outside of a test"):
         td.connect(autostart=True)

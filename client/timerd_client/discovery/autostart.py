@@ -134,12 +134,14 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: Bi
         if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} ended with status "
-                f"{daemon.returncode}: {last_line(said) or f'run {paths.command} to see why'}"
+                f"{daemon.returncode}: {last_line(said) or f'run {paths.command} to see why'}",
+                in_doubt=False,
             )
         if time.monotonic() >= end:
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} (pid {daemon.pid}) does not serve "
-                f"after {AUTOSTART_TIMEOUT_S:g} s"
+                f"after {AUTOSTART_TIMEOUT_S:g} s",
+                in_doubt=False,
             )
         time.sleep(AUTOSTART_POLL_S)
 

@@ -64,7 +64,7 @@ class Search:
         if waits and time.monotonic() < self._end:
             return
         waited = f"waited {self._seconds:g} s for it" if waits else "connect(timeout=SECONDS) waits for one"
-        raise TimerdUnavailableError(f"{missing}; {waited}") from None
+        raise TimerdUnavailableError(f"{missing}; {waited}", in_doubt=False) from None
 
 
 def find(target: Target) -> tuple[InstancePaths, bool]:
@@ -83,7 +83,7 @@ def kept_away(target: Target) -> str:
 def check_reach(target: Target) -> None:
     """Raise TimerdUnavailableError if a client of this target may not look for its daemon now."""
     if why := kept_away(target):
-        raise TimerdUnavailableError(why)
+        raise TimerdUnavailableError(why, in_doubt=False)
 
 
 def expected_paths(target: Target) -> InstancePaths:

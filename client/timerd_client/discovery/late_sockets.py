@@ -144,11 +144,9 @@ class LateSockets:
 
     def hopeless(self) -> str:
         """The trouble, with what the caller can do about it."""
-        return (
-            self._trouble
-            if self._target.autostart or self.kept_away
-            else f"{self._trouble}, or make the client with autostart=True"
-        )
+        if self._target.autostart or self.kept_away:
+            return self._trouble
+        return f"{self._trouble}, or make the client with autostart=True"
 
     def send(self, frame: bytes) -> bool:
         return False

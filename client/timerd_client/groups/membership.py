@@ -211,7 +211,7 @@ class Membership(Generic[LinkT]):
         try:
             reader = self._live().connection.sockets.map_arena()
         except (ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError) as error:
-            raise TimerdUnavailableError(str(error)) from error
+            raise TimerdUnavailableError(str(error), in_doubt=False) from error
         with reader:
             return list(listed_with_plans(reader, commands.group, failed=failed, clocks=commands.clocks))
 

@@ -372,7 +372,9 @@ def register_many(
             _issue_singly(surface, made, asked, registered_ns, arguments)
         else:
             _issue(surface, made, watches, registered_ns, since)
-    except BaseException:  # the caller gets no handle, so its operations are withdrawn
+    except BaseException as error:  # the caller gets no handle, so its operations are withdrawn
+        if isinstance(error, TimerdError):
+            error.in_doubt = bool(made.last_command())
         with link.lock:
             issued = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
         abandon(link, issued)
@@ -492,6 +494,7 @@ def fire_many(
                 link.sender.ready_locked()
             except TimerdError as error:
                 error.add_note(f"{start} of {rows} events had been sent")
+                error.in_doubt = start > 0
                 raise
             room = min(rows - start, CHUNK, link.protocol.outgoing.room)
             index = surface._indices[surface._name]

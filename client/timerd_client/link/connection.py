@@ -24,6 +24,8 @@ from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 from .base import LinkBase, logger
 
+KEPT = "a command is kept, and applied when a daemon comes"
+
 
 class Passes(Interface):
     """A thread or a loop. It makes the passes of a link (receive, do what is due, send), and watches descriptors."""
@@ -113,31 +115,40 @@ class Connection:
         refused = None if is_late or self._protocol.state is LIVE else refusal(self.paths)
         return self.sockets.trouble() if refused is None else in_words(refused)
 
-    def refuse_lost(self) -> None:
+    def refuse_lost(self, *, is_issued: bool = False) -> None:
         """Raises TimerdUnavailableError if the daemon is lost, ClosedError if the link is closed.
 
-        Called with the lock held before a question, so that nobody waits for an answer that cannot come.
+        Called with the lock held before a question, so that nobody waits for an answer that cannot come. With
+        `is_issued`, commands of the call are kept already: then the error is in doubt.
         """
         self._link.check_open()
         if isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless:
-            raise noted(TimerdUnavailableError(self.sockets.hopeless()))
+            kept = f"; {KEPT}" if is_issued else ""
+            raise noted(TimerdUnavailableError(f"{self.sockets.hopeless()}{kept}", in_doubt=is_issued))
         if self._protocol.lost:
             remedy = "try again when `client.connected`"
             if refusal(self.paths) is None and self._protocol.refused is None:
                 remedy = f"start it ({self.paths.command}), or {remedy}"
-            raise noted(TimerdUnavailableError(f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"))
+            lost = f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"
+            if is_issued:
+                lost = f"the daemon is lost ({self.status()}); {KEPT}: {remedy}"
+            raise noted(TimerdUnavailableError(lost, in_doubt=is_issued))
 
     def refuse_kept_away(self) -> None:
         """Raises TimerdUnavailableError if these sockets never look for the daemon, so that nobody waits for it."""
         if isinstance(self.sockets, LateSockets) and self.sockets.kept_away:
-            raise noted(TimerdUnavailableError(self.sockets.kept_away))
+            raise noted(TimerdUnavailableError(self.sockets.kept_away, in_doubt=False))
 
-    def unavailable(self, patience: Patience) -> TimerdUnavailableError:
+    def unavailable(self, patience: Patience, *, in_doubt: bool = True) -> TimerdUnavailableError:
         """The error of a caller that has waited for `patience` and got no answer."""
+        error = TimerdUnavailableError(self._no_answer(patience), in_doubt=in_doubt)
+        return noted(error)
+
+    def _no_answer(self, patience: Patience) -> str:
         if held_up := self.held_up():
-            return noted(TimerdUnavailableError(f"no answer {within(patience)}{held_up}"))
+            return f"no answer {within(patience)}{held_up}"
         if isinstance(self.sockets, LateSockets):
-            return noted(TimerdUnavailableError(f"no daemon {within(patience)}: {self.sockets.trouble()}"))
+            return f"no daemon {within(patience)}: {self.sockets.trouble()}"
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
         if refusal(self.paths) is not None:
             remedy = "try again when `client.connected`"
@@ -147,8 +158,8 @@ class Connection:
                 remedy = "it runs, but this client cannot reach it there: try another transport="
         what = f"no answer from the daemon {within(patience)} ({self.status()})"
         if self._protocol.refused is not None:  # the refusal has its own remedy
-            return noted(TimerdUnavailableError(what))
-        return noted(TimerdUnavailableError(f"{what}: {remedy}"))
+            return what
+        return f"{what}: {remedy}"
 
     def held_up(self) -> str:
         """As the end of a message: the callback that keeps this client from receiving; empty: none does."""
@@ -216,8 +227,7 @@ class Connection:
             if now_ns >= sockets.due_ns and sockets.tend(now_ns) and protocol.session.secret != NO_SESSION:
                 protocol.session.subscribe()
             if isinstance(sockets, LateSockets) and sockets.is_hopeless and protocol.incoming.is_awaited:
-                kept = "a command is kept, and applied when a daemon comes"
-                protocol.incoming.fail_replies(TimerdUnavailableError(f"{sockets.hopeless()}; {kept}"))
+                protocol.incoming.fail_replies(TimerdUnavailableError(f"{sockets.hopeless()}; {KEPT}"))
         if isinstance(sockets, LateSockets) and sockets.found is not None:
             self._move(sockets, sockets.found)
         with link.lock:
@@ -332,7 +342,9 @@ class Connection:
         link, protocol = self._link, self._protocol
         with link.lock:
             link.sealed = link.closed = True
-            protocol.incoming.fail_all(ClosedError("the client was closed before this was settled"))
+            closed = ClosedError("the client was closed before this was settled")
+            closed.in_doubt = True
+            protocol.incoming.fail_all(closed)
             last = [protocol.ledger.newest()]
             protocol.ledger.use_arena(last, 0)
             waiters = protocol.incoming.take_ready()

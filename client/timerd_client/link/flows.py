@@ -159,7 +159,7 @@ def ready(link: Link, timeout: Patience) -> Flow[None]:
     def error() -> TimerdError | None:
         if protocol.state is LinkState.LIVE:
             return None
-        return protocol.refused or link.connection.unavailable(timeout)
+        return protocol.refused or link.connection.unavailable(timeout, in_doubt=False)
 
     # The wait itself calls error(), before another thread can change anything. After the wait a repeated hello might be
     # accepted first, and the refusal would be gone.
@@ -187,7 +187,7 @@ def received(link: Link, number: int, timeout: Patience) -> Flow[None]:
     """Wait until the daemon has answered all commands up to this number. Raises TimerdUnavailableError."""
     outgoing = link.protocol.outgoing
     with link.lock:
-        link.connection.refuse_lost()
+        link.connection.refuse_lost(is_issued=number > 0)
         beginning = outgoing.beginnings
         link.sender.confirm_locked()
 
@@ -253,7 +253,11 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
     if (yield Settles(reply, seconds)):
         reply.get()
         question = {"query": "check", "command": number, "end": False}
-        asked = query(link, question)
+        try:
+            asked = query(link, question)
+        except TimerdUnavailableError as error:
+            error.in_doubt = True  # the owners were asked to look
+            raise
         yield Settles(asked, link.waiters.seconds_left(deadline))
         if not asked.done():
             asked = query(link, {**question, "end": True})

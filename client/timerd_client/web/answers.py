@@ -1,7 +1,7 @@
 """The answer to a request whose view could not answer: the request has ended, or no daemon was there.
 
     the worker drains              503, Retry-After: 0     the client asks again at once, and another worker answers
-    no daemon, no room, no answer  503, Retry-After: 1
+    no daemon, no room, no answer  503, Retry-After: 1     X-In-Doubt: false if the call that failed had no effect
     the mark is too old            410                     the client takes a new mark, loads the state, and asks again
     the peer has gone              499                     nobody reads it; the access log shows it
 
@@ -58,6 +58,7 @@ class Answer(NamedTuple):
     phrase: str
     retry_after: int | None
     mark: str = ""  # a client that asks again with this mark misses nothing
+    in_doubt: bool | None = None  # whether the call that failed may have an effect; None: no call has failed
 
     @property
     def line(self) -> str:
@@ -70,11 +71,15 @@ class Answer(NamedTuple):
         return f"{self.phrase}\n".encode()
 
     def headers(self) -> list[tuple[str, str]]:
-        """The headers that say when to ask again, and with which mark, if any. No cache keeps the answer."""
-        retry = [("Cache-Control", "no-store")]
+        """When to ask again, whether a repeat is safe, and with which mark. No cache keeps the answer."""
+        headers = [("Cache-Control", "no-store")]
         if self.retry_after is not None:
-            retry.append(("Retry-After", str(self.retry_after)))
-        return [*retry, ("X-Mark", self.mark)] if self.mark else retry
+            headers.append(("Retry-After", str(self.retry_after)))
+        if self.in_doubt is not None:
+            headers.append(("X-In-Doubt", str(self.in_doubt).lower()))
+        if self.mark:
+            headers.append(("X-Mark", self.mark))
+        return headers
 
     def all_headers(self) -> list[tuple[str, str]]:
         """The headers of an answer with this body."""
@@ -97,7 +102,9 @@ def answer_to(error: BaseException, request: Scope) -> Answer:
     """The answer to a request whose view has raised one of UNSERVED."""
     if isinstance(error, RequestEnded):
         return answer_to_end(error.reason, request)
-    return TOO_OLD if isinstance(error, MarkTooOldError) else UNAVAILABLE._replace(mark=request.mark or "")
+    if isinstance(error, MarkTooOldError):
+        return TOO_OLD
+    return UNAVAILABLE._replace(mark=request.mark or "", in_doubt=bool(getattr(error, "in_doubt", True)))
 
 
 def answer_to_end(reason: str, request: Scope) -> Answer:

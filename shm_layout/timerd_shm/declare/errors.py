@@ -50,9 +50,15 @@ class ErrorCode(IntEnum):
 
 
 class TimerdError(Exception):
-    """Base of the errors of timerd, except RequestEnded. Catch it for any of them. `code` is the code on the wire."""
+    """Base of the errors of timerd, except RequestEnded. Catch it for any of them. `code` is the code on the wire.
+
+    `in_doubt` says whether the call that raised the error may have an effect all the same: its command may have been
+    applied, or is kept and may be applied later. If it is False, the call has no effect, and repeating it is safe. An
+    outcome's error says this of the operation: True if it may have settled in another way.
+    """
 
     code: ClassVar[ErrorCode] = ErrorCode.NONE
+    in_doubt: bool = False
     by_code: ClassVar[dict[ErrorCode, type[TimerdError]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -151,19 +157,33 @@ class TooOldToTellError(TimerdError):
 
 
 class TimerdUnavailableError(TimerdError):  # not an OSError, which gunicorn takes for a broken connection
-    """No daemon answered in time. Start it (`timerd`), or connect(autostart=True)."""
+    """No daemon answered in time. Start it (`timerd`), or connect(autostart=True).
+
+    `in_doubt` is False if no command was sent and none is kept, such as when the daemon was lost before the call.
+    Otherwise it is True: the command may have been applied, or may be applied when the daemon is back.
+    """
 
     code = ErrorCode.UNAVAILABLE
 
+    def __init__(self, *args: object, in_doubt: bool = True) -> None:
+        super().__init__(*args)
+        self.in_doubt = in_doubt
+
 
 class BackpressureError(TimerdError):
-    """The window is full: the daemon does not keep up. Slow down and retry; in asyncio, await `client.room()`."""
+    """The window is full: the daemon does not keep up. Slow down and retry; in asyncio, await `client.room()`.
+
+    `in_doubt` is True if a call with many rows had sent some of them.
+    """
 
     code = ErrorCode.BACKPRESSURE
 
 
 class ClosedError(TimerdError):
-    """The client was closed, or it was made before a fork of this process. Use td.client(), or make another client."""
+    """The client was closed, or it was made before a fork of this process. Use td.client(), or make another client.
+
+    `in_doubt` is True if the client was closed while this call waited for its answer.
+    """
 
     code = ErrorCode.CLOSED
 
@@ -193,9 +213,13 @@ class ArenaDamagedError(TimerdError):
 
 
 class SessionGoneError(TimerdError):
-    """The daemon knows neither this client nor its pending operations any more. The client goes on; register again."""
+    """The daemon knows neither this client nor its pending operations any more. The client goes on; register again.
+
+    `in_doubt` is True: it is not known how operations have settled, and which commands were applied.
+    """
 
     code = ErrorCode.SESSION_GONE
+    in_doubt = True
 
 
 class InvalidNameError(TimerdError, ValueError):
@@ -244,6 +268,7 @@ class CheckIncompleteError(TimerdError, TimeoutError):
     """Not every owner has looked in time. `completed` operations are complete, and the others go on: check again."""
 
     code = ErrorCode.CHECK_INCOMPLETE
+    in_doubt = True
 
     def __init__(self, message: str, completed: int = 0) -> None:
         super().__init__(message)

@@ -60,7 +60,8 @@ def find_instance(
         raise closed
     raise TimerdUnavailableError(
         f"no timerd instance {name!r} in {', '.join(map(str, looked))}{distrusted}: "
-        f"start it ({InstancePaths(looked[0], name).command})"
+        f"start it ({InstancePaths(looked[0], name).command})",
+        in_doubt=False,
     )
 
 

@@ -136,19 +136,19 @@ class Manual:
     @contextmanager
     def _planned_anew(self) -> Iterator[None]:
         """In this block the clock is set. Members forget their cron schedules before it, and begin them after it."""
-        members = [client for client in list(serving) if client._carrier and client._lazy.made in self._driver.links]
         by_wall = [
-            (client, name)
-            for client in members
+            (client, client._carrier.to_begin, name)
+            for client in list(serving)
+            if client._carrier is not None and client._lazy.made in self._driver.links
             for name, job in client._carrier.jobs.items()
             if job.schedule is not None and job.schedule.by_wall
         ]
         self._driver.settle()
-        for client, name in by_wall:
+        for client, _, name in by_wall:
             client.cancel_call(name)
         yield
-        for client, name in by_wall:
-            client._carrier.to_begin.add(name)
+        for _, to_begin, name in by_wall:
+            to_begin.add(name)
         self._driver.settle()
 
     def stop(self) -> None:
