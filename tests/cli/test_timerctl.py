@@ -242,7 +242,10 @@ def test_clients_shows_who_holds_the_arena_also_when_they_have_ended(
     assert re.search(r"user root +ended +- .*75 % operations", lines[-1])
 
 
-def test_clients_shows_silent_and_dead_clients_and_their_group(runtime_dir: Path, run: Run) -> None:
+def test_clients_shows_silent_and_dead_clients_and_their_group(
+    runtime_dir: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
     rig = Rig()
     Pen(rig.memory).header("boot_id", boot_id())
     member, gone = (rig.client() for _ in range(2))

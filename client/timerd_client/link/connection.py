@@ -134,11 +134,6 @@ class Connection:
                 lost = f"the daemon is lost ({self.status()}); {KEPT}: {remedy}"
             raise noted(TimerdUnavailableError(lost, in_doubt=is_issued))
 
-    def refuse_kept_away(self) -> None:
-        """Raises TimerdUnavailableError if these sockets never look for the daemon, so that nobody waits for it."""
-        if isinstance(self.sockets, LateSockets) and self.sockets.kept_away:
-            raise noted(TimerdUnavailableError(self.sockets.kept_away, in_doubt=False))
-
     def unavailable(self, patience: Patience, *, in_doubt: bool = True) -> TimerdUnavailableError:
         """The error of a caller that has waited for `patience` and got no answer."""
         error = TimerdUnavailableError(self._no_answer(patience), in_doubt=in_doubt)

@@ -29,7 +29,7 @@ from timerd_client.arguments import (
 from timerd_client.conditions import When
 from timerd_client.discovery.autostart import start_daemon
 from timerd_client.discovery.find_daemon import LOOK_AGAIN_S, Search, check_reach
-from timerd_client.discovery.late_sockets import files_named
+from timerd_client.discovery.late_sockets import LateSockets, files_named
 from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
@@ -153,8 +153,9 @@ def connect(lazy: Lazy[LinkT], timeout: Patience) -> Flow[LinkT]:
 
 def ready(link: Link, timeout: Patience) -> Flow[None]:
     """Wait until the daemon has accepted this client. Raises the daemon's refusal, or TimerdUnavailableError."""
-    protocol = link.protocol
-    link.connection.refuse_kept_away()
+    protocol, sockets = link.protocol, link.connection.sockets
+    if isinstance(sockets, LateSockets) and sockets.kept_away:  # it would wait for ever
+        raise TimerdUnavailableError(sockets.kept_away, in_doubt=False)
 
     def error() -> TimerdError | None:
         if protocol.state is LinkState.LIVE:

@@ -139,7 +139,8 @@ class Manual:
         by_wall = [
             (client, client._carrier.to_begin, name)
             for client in list(serving)
-            if client._carrier is not None and client._lazy.made in self._driver.links
+            if isinstance(client, lazy.CommonClient) and client._carrier is not None
+            if client._lazy.made in self._driver.links
             for name, job in client._carrier.jobs.items()
             if job.schedule is not None and job.schedule.by_wall
         ]
