@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from timerd_shm.declare.limits import KEY_SIZE_MAX
 from timerd_shm.read.near import COMPARED_BYTES, near, one_edit
 
 NAMES = st.lists(st.sampled_from(b"ab1/"), max_size=9).map(bytes)
@@ -62,3 +64,13 @@ def test_a_name_of_one_edit_is_found_behind_more_names_than_are_compared_in_full
 def test_the_longest_names_are_compared_too() -> None:
     long = b"\xff" * 255
     assert near(long, [long[:-1], long[:-2], b"a" * 255]) == [long[:-1], long[:-2]]
+
+
+def test_a_text_that_is_too_long_for_a_name_has_no_near_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command line may have any text. All texts at one edit from 10,000 bytes would take 50 GB."""
+
+    def one_edit(name: bytes) -> Iterator[bytes]:
+        raise AssertionError(f"{len(name)} bytes")
+
+    monkeypatch.setattr("timerd_shm.read.near.one_edit", one_edit)
+    assert near(b"x" * 10_000, [b"x" * KEY_SIZE_MAX]) == []

@@ -38,6 +38,8 @@ OUTSIDE = (
     "a fixture, or give runtime_dir="
 )
 
+_tests = 0  # that run now: a plugin may run several in threads, and a test may run pytest
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
@@ -53,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol() -> Generator[None, None, None]:
-    before, reach.closed_because = reach.closed_because, ""
+    global _tests
+    _tests, reach.closed_because = _tests + 1, ""
     try:
         if "timerd_client" in sys.modules:
             from .clients import end_kept_away
@@ -61,7 +64,8 @@ def pytest_runtest_protocol() -> Generator[None, None, None]:
             end_kept_away()
         yield
     finally:
-        reach.closed_because = before
+        _tests -= 1
+        reach.closed_because = "" if _tests else OUTSIDE
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

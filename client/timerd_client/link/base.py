@@ -33,14 +33,15 @@ class LinkBase(Line):
         self.has_no_thread = False  # a waiting caller receives and sends, as a thread of the link would do
         self.complaints = Complaints()
 
-    def check_open(self) -> None:
-        """Raises ClosedError if the link issues no more commands."""
+    def check_open(self, *, in_doubt: bool = False) -> None:
+        """Raises ClosedError if the link issues no more commands. `in_doubt`: the call has issued some."""
         if self.sealed:
-            self.refuse_closed()
+            self.refuse_closed(in_doubt=in_doubt)
 
-    def refuse_closed(self) -> NoReturn:
+    def refuse_closed(self, *, in_doubt: bool = False) -> NoReturn:
         """Raises ClosedError."""
-        raise ClosedError(f"this client is closed: {self.why_closed}; make another one, or use td.client()")
+        why = f"this client is closed: {self.why_closed}; make another one, or use td.client()"
+        raise ClosedError(why, in_doubt=in_doubt)
 
     def seal_because(self, why: str) -> None:
         """Refuse all further calls, for this reason."""

@@ -121,7 +121,7 @@ class Connection:
         Called with the lock held before a question, so that nobody waits for an answer that cannot come. With
         `is_issued`, commands of the call are kept already: then the error is in doubt.
         """
-        self._link.check_open()
+        self._link.check_open(in_doubt=is_issued)
         if isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless:
             kept = f"; {KEPT}" if is_issued else ""
             raise noted(TimerdUnavailableError(f"{self.sockets.hopeless()}{kept}", in_doubt=is_issued))
@@ -337,8 +337,7 @@ class Connection:
         link, protocol = self._link, self._protocol
         with link.lock:
             link.sealed = link.closed = True
-            closed = ClosedError("the client was closed before this was settled")
-            closed.in_doubt = True
+            closed = ClosedError("the client was closed before this was settled", in_doubt=True)
             protocol.incoming.fail_all(closed)
             last = [protocol.ledger.newest()]
             protocol.ledger.use_arena(last, 0)

@@ -229,17 +229,23 @@ def set_orphans(link: Link, policy: OrphanPolicy) -> Flow[int]:
     with link.lock:
         pending, maker = list(ledger.pending), ledger.incarnation
     sent = 0
-    while sent < len(pending):
-        if sent:
-            yield Room(link)
-        with link.lock:
-            link.sender.ready_locked()
-            if ledger.incarnation != maker:  # the daemon has forgotten this client, so these operations have failed
-                return sent
-            part = pending[sent : sent + min(link.protocol.outgoing.room, ISSUED_AT_ONCE)]
-            ledger.issue_all([operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part])
-            link.wake_if_due(ledger.issued)
-        sent += len(part)
+    try:
+        while sent < len(pending):
+            if sent:
+                yield Room(link)
+            with link.lock:
+                link.sender.ready_locked()
+                if ledger.incarnation != maker:  # the daemon has forgotten this client, so these operations have failed
+                    return sent
+                part = pending[sent : sent + min(link.protocol.outgoing.room, ISSUED_AT_ONCE)]
+                ledger.issue_all(
+                    [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]
+                )
+                link.wake_if_due(ledger.issued)
+            sent += len(part)
+    except TimerdError as error:
+        error.in_doubt = sent > 0
+        raise
     return sent
 
 
@@ -256,18 +262,18 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
         question = {"query": "check", "command": number, "end": False}
         try:
             asked = query(link, question)
-        except TimerdUnavailableError as error:
+            yield Settles(asked, link.waiters.seconds_left(deadline))
+            if not asked.done():
+                asked = query(link, {**question, "end": True})
+                yield Settles(asked, CLOSE_TIMEOUT_S)
+            found = asked.get() if asked.done() else None
+            if found is not None and surface._ledger.incarnation == maker:
+                completed = number_in(found, "completed")
+                if found.get("finished"):
+                    return completed
+        except TimerdError as error:
             error.in_doubt = True  # the owners were asked to look
             raise
-        yield Settles(asked, link.waiters.seconds_left(deadline))
-        if not asked.done():
-            asked = query(link, {**question, "end": True})
-            yield Settles(asked, CLOSE_TIMEOUT_S)
-        found = asked.get() if asked.done() else None
-        if found is not None and surface._ledger.incarnation == maker:
-            completed = number_in(found, "completed")
-            if found.get("finished"):
-                return completed
     raise CheckIncompleteError(
         f"not every owner that watches {shown(key)} has looked {within(timeout)}; completed so far: {completed}"
         f"{link.connection.held_up()}",

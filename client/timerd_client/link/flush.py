@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from timerd_client.types import Patience
-from timerd_shm.declare.errors import SessionGoneError, TimerdUnavailableError, error_for
+from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdUnavailableError, error_for
 
 from .base import LinkBase
 from .connection import Connection
@@ -47,7 +47,8 @@ class Flushes:
     def end(self, flush: Flush, timeout: Patience) -> None:
         """End a flush. Raises SessionGoneError if it is not known which commands were applied.
 
-        Raises TimerdUnavailableError if the flush is not done, or the first refusal of a command without an operation.
+        Raises TimerdUnavailableError if the flush is not done, ClosedError if another thread has closed the client, or
+        the first refusal of a command without an operation.
         """
         outgoing, incoming = self._protocol.outgoing, self._protocol.incoming
         unknown = outgoing.commands_unknown - flush.reported
@@ -58,8 +59,10 @@ class Flushes:
                 f"{self._connection.paths.instance!r} lost sight of this client: {unknown}. Whether they were applied "
                 "is unknown; repeat only commands that may be applied twice"
             )
-        if not self.is_done(flush):
+        if outgoing.answered < flush.command and outgoing.beginnings == flush.beginning:
             missing = unacknowledged(flush.command - outgoing.answered)
+            if self._link.closed:  # by another thread
+                raise ClosedError(f"{missing}: the client was closed before the daemon had answered", in_doubt=True)
             raise TimerdUnavailableError(f"{missing}: {self._connection.unavailable(timeout)}")
         if incoming.refusal is not None:
             first, incoming.refusal = incoming.refusal, None

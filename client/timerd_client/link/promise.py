@@ -110,7 +110,8 @@ class Promise(Promised):
         with self._link.lock:
             if self._link.closed and not self._has_settled():
                 # close() settles all promises of its process. So this pending promise was made before a fork.
-                self._abandon(ClosedError("the client was made before a fork: this can only settle in the parent"))
+                made = "the client was made before a fork: this can only settle in the parent"
+                self._abandon(ClosedError(made, in_doubt=True))
             if self._has_settled():
                 return False
             if self._callbacks is None:

@@ -187,6 +187,10 @@ class ClosedError(TimerdError):
 
     code = ErrorCode.CLOSED
 
+    def __init__(self, *args: object, in_doubt: bool = False) -> None:
+        super().__init__(*args)
+        self.in_doubt = in_doubt
+
 
 class LayoutMismatchError(TimerdError):
     """The arena was written by another version. Run the same version on both sides, or `timerctl destroy` it."""

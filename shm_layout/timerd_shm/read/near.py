@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from timerd_shm.declare.limits import KEY_SIZE_MAX
+
 NEAR_MAX = 3
 COMPARED_BYTES = 400_000
 # A name of fewer bytes than these has no near names at one edit (but for an edit of a number), or at two. Almost all
@@ -26,6 +28,8 @@ def near(name: bytes, names: Iterable[bytes], *, numbers: bool = True) -> list[b
     An edit changes, adds or removes a byte, or swaps two adjacent bytes. A name that differs only in its numbers
     usually names another thing: it comes last, or without `numbers` is left out.
     """
+    if len(name) > KEY_SIZE_MAX + 2:  # two edits do not make a name of it, and there are too many texts at one edit
+        return []
     folded = name.lower()
     numberless = DIGITS.sub(b"0", folded)
     by_one = frozenset(one_edit(name))

@@ -15,9 +15,10 @@ import pytest
 
 import timerd as td
 from support.real.daemons import Daemon
-from support.real.faces import Face
+from support.real.faces import THREADED, Face
 from support.real.patience import PATIENCE_S, eventually, stop
 from timerd_client.discovery.autostart import await_daemon
+from timerd_client.link import flows
 from timerd_client.protocol.state import LinkState
 from timerd_shm.host.paths import InstancePaths
 
@@ -203,3 +204,66 @@ def test_a_refusal_is_not_in_doubt_and_a_forgotten_session_is() -> None:
         error = td.TimerdUnavailableError("silent", in_doubt=in_doubt)
         copied = pickle.loads(pickle.dumps(error))
         assert (str(copied), copied.in_doubt) == ("silent", in_doubt)
+
+
+def test_a_client_that_is_closed_between_the_parts_of_a_call_is_in_doubt(
+    face: Face, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread closes it. The rows are kept or sent, owners were asked, or some operations have the policy."""
+
+    def closing(function: Callable[..., Any], link: Any, after: int) -> Callable[..., Any]:
+        """The function, for which the link is closed after so many calls."""
+        calls = iter(range(after))
+
+        def call(*given: Any) -> Any:
+            if next(calls, None) is None:
+                link.seal()
+            return function(*given)
+
+        return call
+
+    for module, name, after, call in (
+        (flows, "received", 0, lambda client: client.register_many_wait(["k"] * 3, timeout=60)),
+        (flows, "query", 0, lambda client: client.check_and_complete("k", timeout=PATIENCE_S)),
+        (None, "ready_locked", 1, lambda client: client.set_orphans("keep")),
+    ):
+        client = face.connect(timeout=PATIENCE_S)
+        batch = client.register_many(["j"] * 2, timeout=60)
+        client.flush(timeout=PATIENCE_S)
+        with monkeypatch.context() as patch:
+            patch.setattr(flows, "ISSUED_AT_ONCE", 1)
+            of = module or client._link.sender
+            patch.setattr(of, name, closing(getattr(of, name), client._link, after))
+            error = error_of(lambda call=call, client=client: call(client))  # type: ignore[misc]
+        assert isinstance(error, td.ClosedError) and error.in_doubt is True, name
+        client.close(timeout=PATIENCE_S)
+        del batch
+
+
+@THREADED
+def test_an_operation_of_the_parent_process_may_settle_there(client: Any) -> None:
+    """A forked child cannot know how it settles."""
+    operation, batch = client.register("k", timeout=60), client.register_many(["k"], timeout=60)
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            known = [operation.result(0).error, batch.outcomes(0)[0].error]
+            os._exit(all(isinstance(error, td.ClosedError) and error.in_doubt for error in known))
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+@THREADED
+def test_a_flush_whose_client_another_thread_closes_in_vain_raises_an_error(face: Face, daemon: Daemon) -> None:
+    """It returned before, as if the daemon had applied the command."""
+    client = face.connect(timeout=PATIENCE_S)
+    with stopped(daemon), ThreadPoolExecutor(1) as threads:
+        client.fire("k")
+        flush = threads.submit(client.flush, timeout=PATIENCE_S)
+        eventually(lambda: client._link.waiters.some_wait())
+        with pytest.raises(td.TimerdUnavailableError):
+            client.close(timeout=0)
+        error = error_of(flush.result)
+    assert isinstance(error, td.ClosedError) and error.in_doubt, error
