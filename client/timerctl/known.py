@@ -161,6 +161,6 @@ def of_near_names(
         shown = plain(other)
         yield hint(
             "near",
-            f"there is a {what} of a name near it: {word(shown)}",
+            f"there is a {what} of nearly this name: {word(shown)}",
             command_line(arguments, verb, options=with_option(option, other)),
         )

@@ -159,9 +159,8 @@ def test_columns_that_are_left_out_are_named(
 ) -> None:
     table = Table(Column("n"), Column("a", optional=True), Column("b", optional=True))
     assert table.left_out([("x" * 30, "y", "z")], 33) == [
-        "Left out for want of width: b",
-        "(--json or COLUMNS=250 shows",
-        "them)",
+        "Columns without room: b (--json",
+        "or COLUMNS=250 shows them)",
     ]
     assert table.left_out([("x" * 30, "y", "z")], 80) == []
     rig.do(rig.client(name=b"waiter"), waits(b"k" * 40))
@@ -169,9 +168,9 @@ def test_columns_that_are_left_out_are_named(
     monkeypatch.setenv("COLUMNS", "80")
     for command in ("ops", "clients"):
         out = run(command)[1]
-        assert "Left out for want of width: " in out and max(map(len, out.splitlines())) <= 80
+        assert "Columns without room: " in out and max(map(len, out.splitlines())) <= 80
     monkeypatch.setenv("COLUMNS", "250")
-    assert "Left out" not in run("ops")[1] + run("clients")[1]
+    assert "Columns without room" not in run("ops")[1] + run("clients")[1]
 
 
 # numbers of freed records ---------------------------------------------------------------------------------------------

@@ -378,7 +378,7 @@ def test_a_post_that_is_repeated_after_a_503_is_shown_once(server: Server, daemo
 
 
 @pytest.mark.long
-def test_a_post_to_a_daemon_that_is_known_to_be_lost_has_no_effect_and_says_so(server: Server, daemon: Daemon) -> None:
+def test_a_post_to_a_lost_daemon_has_no_effect_and_is_not_in_doubt(server: Server, daemon: Daemon) -> None:
     reader = Reader(server)
     post(server, "before")
     daemon.kill()

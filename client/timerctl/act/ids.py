@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 KNOWN = "Any process may have registered the operation. Exit status 1 when no operation\nof the id is pending."
 CANCEL_EPILOG = """\
 The operation's owner gets the outcome CANCELLED. A number of `timerctl ops` is
-no id. An operation without an id is cancelled by its owner, or with all others
-that watch one of its keys: `timerctl cancel-for-key`.
+no id. If an operation has no id, its owner can cancel it. `timerctl
+cancel-for-key` cancels all operations that watch a key.
 
 examples:
   timerctl register session/9 --timeout 15m --id login-9

@@ -24,8 +24,8 @@ fire, the watermark of an advance, the code of a fail) and the beginning of its
 value. A line says where events may be missing, and why. Values may be secrets:
 --bytes 0 shows none.
 
-Exit status 1 if --timeout passes without an event. If none came at all, keys
-that are spelt nearly alike are named on standard error.
+Exit status 1 if --timeout passes without an event. If no event came at all,
+standard error names keys that are spelt nearly alike.
 
 examples:
   timerctl subscribe orders/7

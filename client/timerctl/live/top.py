@@ -23,9 +23,9 @@ EVERY_MIN_NS: Final = NS // 20
 ONCE_NS: Final = NS  # between the two looks of --once
 ROWS_ONCE: Final = 10  # of each table
 EPILOG: Final = """\
-The first lines judge the daemon, its limits and its groups, and say what helps.
-They do not judge the operations of an application: see `timerctl ops`. With
---once, clients are sorted by "share", and keys by "events/s". Rates and
+The first lines say what is wrong with the daemon, its limits and its groups,
+and what helps. They do not say which operation is stuck: see `timerctl ops`.
+With --once, clients are sorted by "share", and keys by "events/s". Rates and
 percentiles are those of the last second. "full in": when the limit is reached
 if its use goes on growing as in the last ten seconds.
 

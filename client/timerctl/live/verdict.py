@@ -93,7 +93,7 @@ def findings(sample: Sample, before: Sample) -> Iterator[Finding]:
         yield from _of_group(group)
     if letters := sum(group.letters for group in sample.groups):
         level = Level.WARNING if _grown("dead_letters", sample, before) else Level.NOTE
-        yield Finding(level, f"{letters} dead letters: calls that were given up.", "timerctl calls --failed")
+        yield Finding(level, f"{letters} dead letters: calls that are over without success.", "timerctl calls --failed")
     if died := _grown("clients_died", sample, before):
         yield Finding(Level.NOTE, f"{died} clients ended without a goodbye.", "timerctl clients")
     if gaps := _grown("gaps", sample, before):

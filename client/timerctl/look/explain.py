@@ -32,7 +32,7 @@ LISTS = ("keys", "events_on_near_keys", "events_in_other_purgatories", "settles"
 EPILOG = """\
 An operation is named by the id that its caller gave, or by its number: the
 first column of `timerctl ops` (7.1), or `op` of `timerctl ops --json`. A key is
-no id: `timerctl ops --key KEY` lists the operations that watch it. A text
+no id: `timerctl ops --key KEY` lists the operations that watch the key. A text
 that is an id is taken for the id, even if it looks like a number. If it is the
 id of one operation and the number of another, give --by. An id that several
 purgatories have needs --purgatory. A call is named by its id, a schedule by its
@@ -44,13 +44,12 @@ and values may be secrets. All who may read the arena may read them; --bytes 0
 shows none. Bytes that a terminal must not get are escaped.
 
 An operation that has settled is shown until its owner has acknowledged its
-outcome. After that an id is known for an hour with its outcome, and a number
-until another operation gets its record: the journal has both (timerd
---journal). The id of a call that is
-over is known for an hour, too, but not whether the call ran, failed or was
-cancelled: a journal of level events has that. The arena has the name of a
-client until another client has its slot. Exit status 1: there is no such
-operation, as far as the arena knows.
+outcome. After that the outcome is shown by the id for an hour, and by the
+number until another operation gets the record. A journal has both for longer
+(timerd --journal). The id of a call that is over is known for an hour, too, but
+not whether the call ran, failed or was cancelled: a journal of level events has
+that. The arena has the name of a client until another client has its slot. Exit
+status 1: there is no such operation, as far as the arena knows.
 
 examples:
   timerctl explain login-9             by its id, which is not a key

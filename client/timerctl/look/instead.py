@@ -58,13 +58,13 @@ def _needed(verb: str) -> list[str]:
 
 
 def of_number(reader: ArenaReader, arguments: argparse.Namespace, verb: str, text: bytes) -> Row | None:
-    """An error and hints for a command that takes an id and has got the number of an operation; None if it has not."""
+    """An error and hints, if a command that takes an id has got the number of an operation; None if it has not."""
     found, what = by_number(reader, text), word(plain(text))
     if found is None or (not isinstance(found, Found) and not found.used):
         return None
     if not isinstance(found, Found) or (found.op.state == OpState.SETTLED and not found.op.flags & OpFlag.CALL):
         line = command_line(arguments, "explain", text, options=["--by", "number"])
-        settled = hint("number", "more is known of it", line)
+        settled = hint("number", "this shows how it settled, if that is known", line)
         return {"error": f"{what} is the number of an operation that has settled", "hints": [settled]}
     facts = Facts(reader, arguments, found)
     takes = f"`timerctl {verb}` takes an id"
@@ -79,7 +79,7 @@ def of_number(reader: ArenaReader, arguments: argparse.Namespace, verb: str, tex
         line = command_line(arguments, verb, "ID", purgatory=facts.purgatory, options=_needed(verb))
         hints.append(hint("id", "its caller knows the id", line))
     elif found.op.condition == Condition.OBSERVE:
-        hints.append(hint("owner", "it is of a subscription: its owner closes it"))
+        hints.append(hint("owner", "it belongs to a subscription: its owner closes it"))
     else:
         hints.append(hint("owner", f"its owner can {verb} it"))
     if verb == "cancel" and (key := facts.key_to_cancel()) is not None:
@@ -107,7 +107,7 @@ def of_name(reader: ArenaReader, arguments: argparse.Namespace, text: bytes) -> 
 
 
 def of_another_kind(reader: ArenaReader, arguments: argparse.Namespace, verb: str, text: bytes) -> Iterator[Row]:
-    """Hints for a command on the operation of an id: a call, a key, another purgatory has it, or a near one."""
+    """Hints for a command on an id that a call, a key or another purgatory has, or that is spelt nearly alike."""
     found = list(_elsewhere(reader, arguments, verb, text))
     found += of_key(reader, arguments, text, "cancel-for-key" if verb == "cancel" else "ops")
     yield from found or near_operations(reader, arguments, verb, text)

@@ -72,7 +72,7 @@ class Table:
         names = [column.title for at, column in enumerate(self.columns) if at not in shown]
         if not names:
             return []
-        text = f"Left out for want of width: {', '.join(names)} (--json or COLUMNS={COLUMNS_OF_ALL} shows them)"
+        text = f"Columns without room: {', '.join(names)} (--json or COLUMNS={COLUMNS_OF_ALL} shows them)"
         width = terminal_width() if width is None else width
         return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 

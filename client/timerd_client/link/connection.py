@@ -126,12 +126,13 @@ class Connection:
             kept = f"; {KEPT}" if is_issued else ""
             raise noted(TimerdUnavailableError(f"{self.sockets.hopeless()}{kept}", in_doubt=is_issued))
         if self._protocol.lost:
-            remedy = "try again when `client.connected`"
+            remedies = [] if is_issued else ["try again when `client.connected`"]  # if kept, it would be applied twice
             if refusal(self.paths) is None and self._protocol.refused is None:
-                remedy = f"start it ({self.paths.command}), or {remedy}"
-            lost = f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"
+                remedies.insert(0, f"start it ({self.paths.command})")
+            remedy = f": {', or '.join(remedies)}" if remedies else ""
+            lost = f"the daemon is lost ({self.status()}), so it was not asked{remedy}"
             if is_issued:
-                lost = f"the daemon is lost ({self.status()}); {KEPT}: {remedy}"
+                lost = f"the daemon is lost ({self.status()}); {KEPT}{remedy}"
             raise noted(TimerdUnavailableError(lost, in_doubt=is_issued))
 
     def unavailable(self, patience: Patience, *, in_doubt: bool = True) -> TimerdUnavailableError:

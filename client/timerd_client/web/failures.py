@@ -41,9 +41,9 @@ def cause_among(
 ) -> BaseException | None:
     """The error, or else its nearest cause (`raise ... from error`), that is of these kinds. None if there is none.
 
-    A group is of these kinds if all its errors are. Its first error is returned, or the first one in doubt: a call that
-    may have had an effect decides whether a repeat is safe. `seen` are errors that were looked at, because an error may
-    be its own cause.
+    A group is of these kinds if all its errors are. Its first error is returned if that is RequestEnded, or if no error
+    is in doubt. Otherwise the first error in doubt is returned: a repeat is safe only if no call is in doubt. `seen`
+    are errors that were looked at, because an error may be its own cause.
     """
     while error is not None and id(error) not in seen:
         seen |= {id(error)}
@@ -52,7 +52,7 @@ def cause_among(
         if isinstance(error, BaseExceptionGroup):
             found = [cause_among(kinds, one, seen) for one in error.exceptions]
             if None not in found:
-                # max() gives the first of equal ones. A request that has ended (RequestEnded) has no doubt to tell.
+                # max() gives the first of equal ones. RequestEnded has no `in_doubt`.
                 is_ended = not hasattr(found[0], "in_doubt")
                 return found[0] if is_ended else max(found, key=lambda one: getattr(one, "in_doubt", False))
         error = error.__cause__

@@ -52,9 +52,9 @@ class ErrorCode(IntEnum):
 class TimerdError(Exception):
     """Base of the errors of timerd, except RequestEnded. Catch it for any of them. `code` is the code on the wire.
 
-    `in_doubt` says whether the call that raised the error may have an effect all the same: its command may have been
-    applied, or is kept and may be applied later. If it is False, the call has no effect, and repeating it is safe. An
-    outcome's error says this of the operation: True if it may have settled in another way.
+    `in_doubt` is False if the call that raised the error has no effect: a repeat is safe. It is True if the command of
+    the call may have been applied, or may be applied later. In the error of an outcome it is True if the operation may
+    have settled in another way.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.NONE
@@ -159,8 +159,8 @@ class TooOldToTellError(TimerdError):
 class TimerdUnavailableError(TimerdError):  # not an OSError, which gunicorn takes for a broken connection
     """No daemon answered in time. Start it (`timerd`), or connect(autostart=True).
 
-    `in_doubt` is False if no command was sent and none is kept, such as when the daemon was lost before the call.
-    Otherwise it is True: the command may have been applied, or may be applied when the daemon is back.
+    `in_doubt` is False if the call has sent no command and keeps none: for example, the daemon was lost before the
+    call. Otherwise it is True: the command may have been applied, or may be applied when the daemon is back.
     """
 
     code = ErrorCode.UNAVAILABLE
@@ -173,7 +173,7 @@ class TimerdUnavailableError(TimerdError):  # not an OSError, which gunicorn tak
 class BackpressureError(TimerdError):
     """The window is full: the daemon does not keep up. Slow down and retry; in asyncio, await `client.room()`.
 
-    `in_doubt` is True if a call with many rows had sent some of them.
+    `in_doubt` is True if a batch, such as `fire_many`, had sent some of its rows.
     """
 
     code = ErrorCode.BACKPRESSURE
@@ -219,7 +219,7 @@ class ArenaDamagedError(TimerdError):
 class SessionGoneError(TimerdError):
     """The daemon knows neither this client nor its pending operations any more. The client goes on; register again.
 
-    `in_doubt` is True: it is not known how operations have settled, and which commands were applied.
+    `in_doubt` is True: operations may have settled, and commands may have been applied.
     """
 
     code = ErrorCode.SESSION_GONE

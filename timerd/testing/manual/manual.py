@@ -120,8 +120,8 @@ class Manual:
     def set_wall_clock(self, to: datetime) -> None:
         """Set the wall clock, by which `cron=` and `call_at` go. Raises ValueError for a datetime without a zone.
 
-        Until the clock has moved for the first time, this is the time at which the test begins, so no point of a
-        schedule was missed. Later it is a clock that somebody has set: points that it passes over are missed points.
+        Before the clock has moved, this sets the time at which the test begins: no point of a schedule is missed.
+        After that, points of a schedule between the old and the new time are missed points.
         """
         if to.tzinfo is None:
             raise ValueError(f"{to!r} has no time zone: datetime(..., tzinfo=UTC)")
@@ -135,7 +135,7 @@ class Manual:
 
     @contextmanager
     def _planned_anew(self) -> Iterator[None]:
-        """In this block the clock is set. Members forget their cron schedules before it, and begin them after it."""
+        """Members forget their cron schedules at the beginning of this block, and begin them at its end."""
         by_wall = [
             (client, client._carrier.to_begin, name)
             for client in list(serving)
