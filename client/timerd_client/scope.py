@@ -36,7 +36,10 @@ class Scope:
     def __init__(self) -> None:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why the request has ended; empty before its end
-        self.mark: str | None = None  # the first mark that the view took, as text; empty if there was no arena
+        # The mark for the next request, as text: the first one that the view registered with, else the first one that
+        # it took. Empty if it took one without an arena.
+        self.mark: str | None = None
+        self.has_since = False  # whether the view has registered with a mark
         self.trouble: BaseException | None = None  # the last error of timerd that a caller got
         self.failure: BaseException | None = None  # the error that has left the view, if the framework passes it on
 
@@ -90,6 +93,13 @@ class Scope:
 
 
 _current: ContextVar[Scope | None] = ContextVar("timerd_scope", default=None)
+
+
+def goes_on_from(since: object) -> None:
+    """The view registers, or subscribes, since this mark. A mark that it took may be newer, and events lie between."""
+    scope = current_scope()
+    if scope is not None and not scope.has_since:
+        scope.has_since, scope.mark = True, str(since)
 
 
 def current_scope() -> Scope | None:

@@ -125,6 +125,32 @@ def test_a_503_has_the_mark_that_the_view_took(shared_daemon: Daemon, error: Bas
     assert "X-Mark" not in Called(raising(error)).headers
 
 
+@pytest.mark.parametrize("error", [DRAINED, LOST])
+@pytest.mark.parametrize("wait", ["register", "register_many", "subscribe"])
+def test_a_503_has_the_mark_from_which_the_view_goes_on_also_if_the_view_has_taken_a_newer_one(
+    shared_daemon: Daemon, error: BaseException, wait: str
+) -> None:
+    """Otherwise the client would miss the events between the two marks."""
+    del shared_daemon
+    with td.connect(timeout=PATIENCE_S) as client:
+        after = client.mark()
+        client.fire_wait("k", timeout=PATIENCE_S)
+
+        def application(environ: Any, start: Start) -> Iterable[bytes]:
+            client.mark()
+            since = td.Mark.parse(str(after))
+            if wait == "subscribe":
+                client.subscribe("other", since=since)
+            elif wait == "register":
+                client.register("other", timeout=60, since=since)
+            else:
+                client.register_many(["other"], timeout=60, since=since)
+            client.register("third", timeout=60, since=client.mark())
+            raise error
+
+        assert Called(application).headers["X-Mark"] == str(after)
+
+
 def test_a_stream_that_has_begun_ends_with_its_request_and_breaks_with_other_errors() -> None:
     assert Called(raising(DRAINED, b"begun")).body == b"begun"
     with pytest.raises(td.TimerdUnavailableError):

@@ -103,6 +103,11 @@ def test_a_client_reaches_the_daemon_of_the_machine_as_the_application_does():
     client = td.client()
     assert client.fire_wait("inbox/7", timeout=60) == 0
     assert client.mark().incarnation > 0
+    assert [call.name for call in worker.calls()] == ["charge"]        # looking takes no call
+    worker.ping(timeout=60)
+    worker.call_later("cleanup", 0, id="mine")
+    worker.flush(timeout=60)
+    assert worker.cancel_call_wait("mine", timeout=60)                 # it is due, and was not delivered
     with td.connect(timeout=60) as other:
         other.ping(timeout=60)
     assert not ran

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from timerd_client.aio import process as of_loops
 from timerd_client.aio.link import LoopLink
@@ -22,8 +23,9 @@ from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.discovery.settings import settings
 from timerd_client.discovery.target import Target
 from timerd_client.groups.membership import serving
+from timerd_client.groups.registry import Job
 from timerd_client.link import flows
-from timerd_client.link.lazy import Lazy, lazies
+from timerd_client.link.lazy import CommonClient, Lazy, lazies
 from timerd_client.link.link import Link
 from timerd_client.threaded import process
 from timerd_client.threaded.client import Client
@@ -34,6 +36,8 @@ END_TIMEOUT_S = 1.0
 WHY = "the test in which it connected has ended, or another test has begun; what it makes now belongs to the new one"
 
 log = logging.getLogger("timerd.testing")
+# Handlers that clients have served outside of tests, as at the import of their module, and how many may run at once.
+served_outside: WeakKeyDictionary[Any, tuple[dict[str, Job], int | None]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -47,9 +51,13 @@ def connected_anew(
     """
     end_connections(lambda lazy: is_meant(lazy.target))
     kept = Kept()
-    for served in kept.serving:
-        if isinstance(served, Client) and not served.closed and is_meant(served._lazy.target):
-            served._live()
+    for client, (served, at_once) in list(served_outside.items()):
+        if is_meant(client._lazy.target):
+            client._served, client._at_once = {**served, **(client._served or {})}, at_once
+            serving.add(client)
+    for client in list(serving):
+        if isinstance(client, Client) and client._served and not client.closed and is_meant(client._lazy.target):
+            client._live()
     try:
         yield
     finally:
@@ -63,14 +71,19 @@ def connected_anew(
 def end_kept_away() -> None:
     """A test begins: let clients that were kept away from the machine's daemon look for it at their next use.
 
-    Handlers that they served run in a test only if the test has a fixture of timerd, or if it uses the client.
+    Handlers that they served run only in tests with a fixture of timerd. In another test, a client that the test only
+    looks with would run real calls.
     """
+    for client in list(serving):
+        if isinstance(client, CommonClient) and client._served and _is_kept_away(client._lazy):
+            served_outside[client] = client._served, client._at_once
+            client._served = client._at_once = None
+    end_connections(_is_kept_away)
 
-    def is_kept_away(lazy: Lazy[Any]) -> bool:
-        sockets = None if lazy.made is None else lazy.made.connection.sockets
-        return isinstance(sockets, LateSockets) and bool(sockets.kept_away)
 
-    end_connections(is_kept_away)
+def _is_kept_away(lazy: Lazy[Any]) -> bool:
+    sockets = None if lazy.made is None else lazy.made.connection.sockets
+    return isinstance(sockets, LateSockets) and bool(sockets.kept_away)
 
 
 def end_connections(is_meant: Callable[[Lazy[Any]], bool]) -> None:

@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(row)
     elif row["round_trip_ns"] is not None:
         print(f"The daemon answered in {span(row['round_trip_ns'])} (connected in {span(row['connect_ns'])}).")
+    elif row["answers"] and row["error"] is None:
+        print(f"The daemon accepted a client in {span(row['connect_ns'])}. No time was left for a second question.")
     if row["error"] is not None and not arguments.json:
         print(f"timerctl: {row['error']}", file=sys.stderr)
     return Exit.OK if row["answers"] else Exit.PROBLEM
@@ -79,9 +81,11 @@ def asked(arguments: argparse.Namespace) -> dict[str, Any]:
     except ArenaFullError as error:
         return {"answers": True, "error": f"the daemon answers, and takes no more clients: {error}"}
     connected = time.monotonic_ns()
+    row = {"answers": True, "connect_ns": connected - begun}
     try:
-        seconds = client.ping(timeout=max(end - connected, 0) / NS)
+        if connected < end:  # otherwise the acceptance was the answer
+            row["round_trip_ns"] = round(client.ping(timeout=(end - connected) / NS) * NS)
     finally:
         with suppress(TimerdError):  # the answer, or its absence, is what counts
             client.close(timeout=CLOSE_S)
-    return {"answers": True, "round_trip_ns": round(seconds * NS), "connect_ns": connected - begun}
+    return row

@@ -14,6 +14,7 @@ from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess
 from timerd_client.outcome import State
+from timerd_client.scope import goes_on_from
 from timerd_client.types import Key, Keys, Patience
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 
@@ -46,7 +47,7 @@ class Following(OneProcess):
         names = watch(keys, OBSERVED).names
         patience_s(timeout)
         if since is not None:
-            mark_of(since)
+            goes_on_from(mark_of(since))
         unsigned("buffer", buffer, U32_MAX, 1)
         self._keys = names
         self._patience = timeout

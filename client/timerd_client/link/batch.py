@@ -36,7 +36,7 @@ from timerd_client.hot.commands import Head, deadline_after
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess, public_name
 from timerd_client.outcome import OF_DAEMON, Outcome, State, state_of
-from timerd_client.scope import current_scope
+from timerd_client.scope import current_scope, goes_on_from
 from timerd_client.types import IfExists, Key, Keys, Patience, Payload, Timeout
 from timerd_client.waiter import RawSettlement, local
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
@@ -353,7 +353,7 @@ def register_many(
     else:
         durations_ns = timeout_ns(timeout)  # type: ignore[arg-type]
     if since is not None:
-        mark_of(since)
+        goes_on_from(mark_of(since))
     id_column = arguments["ids"] = None if arguments["ids"] is None else column("id", arguments["ids"], rows)
     if_exists_of(arguments["if_exists"], None if id_column is None else "given")
     singly = _singly(arguments) != _NOT_SINGLY

@@ -18,6 +18,7 @@ from timerd_client.arguments import timeout_ns as nanoseconds
 from timerd_client.conditions import ANY
 from timerd_client.declared import RegistrationArguments
 from timerd_client.hot.commands import IF_EXISTS, REGISTER_SIZE, pack_register
+from timerd_client.scope import goes_on_from
 from timerd_client.types import Key, Keys
 from timerd_shm.declare.wire import CommandKind, RegisterFlag
 
@@ -89,6 +90,6 @@ def registration(keys: Keys, given: RegistrationArguments, group: str | None) ->
         flags |= _ORPHANS_GIVEN
         policy = orphans_of(orphans, group)
     if since is not None:
-        mark_of(since)
+        goes_on_from(mark_of(since))
     tail = hashed + tail + body
     return Registration(names, tail, condition, needed, count, total, duration_ns, body, flags, policy, hashed)
